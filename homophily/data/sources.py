@@ -1,0 +1,200 @@
+"""The bundled data sets, by name, before they are shared out among peers."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from homophily.data.files import find_files
+from homophily.data.formats import read_cifar, read_idx, read_numbers
+from homophily.data.types import Samples, Source
+from homophily.errors import UserError
+from homophily.randomness import Purpose, normal, permutation, uniform
+from homophily.registry import Registry
+
+sources: Registry[Callable[..., Source]] = Registry("data set")
+
+
+def load_source(name: str, seed: int, keys: Mapping[str, Any]) -> Source:
+    """The data set called ``name``; ``keys`` are its own config keys, ``seed`` goes to those that draw their data."""
+    make = sources.get(name)
+    parameters = inspect.signature(make).parameters
+    allowed = [key for key in parameters if key != "seed"]
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    for key in keys:
+        if key == "seed" or (key not in allowed and not takes_any):
+            known = f"it has {', '.join(allowed)}" if allowed else "it has none"
+            raise UserError(f"data set {name!r} has no key {key!r}; {known}")
+    source = make(**keys, seed=seed) if "seed" in parameters else make(**keys)
+    if not isinstance(source, Source):
+        raise UserError(f"data set {name!r} must return a Source, not {type(source).__name__}")
+    return source
+
+
+# Images
+
+
+@sources("digits")
+def digits() -> Source:
+    """Handwritten digits, 8x8 pixels, 1,200 for training and 597 for testing; comes with scikit-learn, no download."""
+    from sklearn.datasets import load_digits
+
+    bundled = load_digits()
+    # its grey values are 0..16; as bytes over 255 they are nearest to sixteenths
+    pixels = torch.from_numpy(bundled.images * (255 / 16)).round().to(torch.uint8)[:, None]
+    labels = torch.from_numpy(bundled.target).to(torch.int64)
+    order = permutation(len(labels), Purpose.SOURCE)  # the same for every seed: the test set is always the same
+    x, y = pixels[order], labels[order]
+    train, test = Samples(x[:1200], y[:1200]), Samples(x[1200:], y[1200:])
+    return Source("digits", train, test, classes=10, defaults={"shift": "rotation", "normalise": "standard"})
+
+
+@sources("mnist")
+def mnist() -> Source:
+    """MNIST handwritten digits, 28x28 pixels, 60,000 for training and 10,000 for testing."""
+    return _idx_source("mnist")
+
+
+@sources("fashion-mnist")
+def fashion_mnist() -> Source:
+    """Fashion-MNIST clothes, 28x28 pixels, 10 classes, 60,000 for training and 10,000 for testing."""
+    return _idx_source("fashion-mnist")
+
+
+def _idx_source(name: str) -> Source:
+    files = [f"{part}-{what}-ubyte.gz" for part in ("train", "t10k") for what in ("images-idx3", "labels-idx1")]
+    images, labels, test_images, test_labels = find_files(name, files)
+    return Source(name, _idx_samples(images, labels), _idx_samples(test_images, test_labels), classes=10)
+
+
+def _idx_samples(images: Path, labels: Path) -> Samples:
+    x, y = read_idx(images), read_idx(labels)
+    if x.dim() != 3 or y.dim() != 1 or len(x) != len(y):
+        raise UserError(f"{images} of shape {list(x.shape)} and {labels} of shape {list(y.shape)} do not fit together")
+    if int(y.max()) > 9:
+        raise UserError(f"{labels}: holds the label {int(y.max())} where there are 10 classes")
+    return Samples(x[:, None], y.to(torch.int64))
+
+
+@sources("cifar-10")
+def cifar_10() -> Source:
+    """CIFAR-10 photographs, 32x32 pixels in colour, 10 classes, 50,000 for training and 10,000 for testing."""
+    *train, test = find_files("cifar-10", [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"])
+    return Source("cifar-10", _cifar_samples(train, (10,)), _cifar_samples([test], (10,)), classes=10)
+
+
+@sources("cifar-100")
+def cifar_100() -> Source:
+    """CIFAR-100 photographs, 32x32 pixels in colour, 100 classes in 20 superclasses, from every train*.bin there is."""
+    *train, test = find_files("cifar-100", ["train*.bin", "test.bin"])
+    return Source("cifar-100", _cifar_samples(train, (20, 100)), _cifar_samples([test], (20, 100)), classes=100)
+
+
+def _cifar_samples(files: list[Path], classes: tuple[int, ...]) -> Samples:
+    """The files one after the other; the last label byte is the class, the one before it the superclass."""
+    images, labels = zip(*(read_cifar(file, classes) for file in files), strict=True)
+    fine_last = torch.cat(labels)
+    return Samples(torch.cat(images), fine_last[:, -1], coarse=fine_last[:, 0] if len(classes) == 2 else None)
+
+
+# Synthetic regression
+
+_TRAIN, _TEST, _THETA = range(3)  # what is drawn: keys of their own, so that no number is used twice
+
+
+@sources("linear")
+def linear(seed: int, features: int = 10, noise: float = 3.0, samples: int = 60_000) -> Source:
+    """Synthetic linear regression, y = <x, theta> + noise, with x uniform in [-10, 10] and theta in [-5, 5].
+
+    ``samples`` are for training, a sixth as many for testing; ``noise`` is the deviation of the normal noise.
+    """
+    _check_number("features", features, int, 1)
+    _check_number("noise", noise, (int, float), 0)
+    _check_number("samples", samples, int, 6)
+    theta = coefficients(seed, 0, features)
+
+    def drawn(part: int, n: int) -> Samples:
+        i = torch.arange(n)
+        x = (20.0 * uniform(seed, Purpose.SOURCE, part, 0, i[:, None], torch.arange(features)) - 10.0).to(torch.float32)
+        y = x.to(torch.float64) @ theta + noise * normal(seed, Purpose.SOURCE, part, 1, i)
+        return Samples(x, y.to(torch.float32)[:, None])
+
+    defaults = {"shift": "concept", "normalise": "unit"}
+    return Source("linear", drawn(_TRAIN, samples), drawn(_TEST, samples // 6), classes=None, defaults=defaults)
+
+
+def _check_number(key: str, value: object, kind: type | tuple[type, ...], least: int) -> None:
+    if not isinstance(value, kind) or not value >= least:  # type: ignore[operator]  # NaN is not at least anything
+        word = "whole number" if kind is int else "number"
+        raise UserError(f"data set 'linear': {key} must be a {word} of at least {least}, not {value!r}")
+
+
+def coefficients(seed: int, concept: int, features: int) -> Tensor:
+    """The theta of a concept, float64 [features]; concept 0 is the one ``linear`` draws its targets with."""
+    return 10.0 * uniform(seed, Purpose.SOURCE, _THETA, concept, torch.arange(features)) - 5.0
+
+
+# Hospitals
+
+HOSPITALS = {
+    "Cleveland": "processed.cleveland.data",
+    "Hungary": "processed.hungarian.data",
+    "Switzerland": "processed.switzerland.data",
+    "Long Beach": "processed.va.data",
+}
+
+# Mean and deviation of each feature over the values all four hospitals observed: constants, so that peers who share
+# nothing still measure in the same units.
+HEART_FEATURES = {
+    "age": (53.51087, 9.419562),
+    "sex": (0.78913, 0.407926),
+    "cp": (3.25, 0.930463),
+    "trestbps": (132.286047, 18.525395),
+    "chol": (246.832869, 58.48629),
+    "fbs": (0.166265, 0.372318),
+    "restecg": (0.604575, 0.805388),
+    "thalach": (137.545665, 25.911286),
+    "exang": (0.389595, 0.487659),
+    "oldpeak": (0.878788, 1.09059),
+    "slope": (1.770867, 0.618749),
+    "ca": (0.676375, 0.934138),
+    "thal": (5.087558, 1.916862),
+}
+
+
+def read_hospital(path: Path) -> tuple[Tensor, Tensor]:
+    """One hospital's file: features float64 [n, 13] as measured, NaN where missing; targets int64 [n], 1: a disease."""
+    table = read_numbers(path, len(HEART_FEATURES) + 1)
+    if bool(table[:, -1].isnan().any()):
+        raise UserError(f"{path}: a diagnosis (the last column) is missing")
+    x = table[:, :-1].clone()
+    for name in ("chol", "trestbps"):  # no living patient has 0: the hospitals wrote it for what they did not measure
+        column = x[:, list(HEART_FEATURES).index(name)]
+        column[column == 0] = torch.nan
+    return x, (table[:, -1] > 0).to(torch.int64)
+
+
+@sources("heart-disease")
+def heart_disease() -> Source:
+    """Heart disease at four hospitals (UCI), 13 standardised features, 920 patients: is there a disease or not?
+
+    Missing values are NaN: question marks, and 0 as cholesterol or blood pressure, which stands for not measured.
+    """
+    hospitals = [read_hospital(path) for path in find_files("heart-disease", list(HOSPITALS.values()))]
+    mean, deviation = torch.tensor(list(HEART_FEATURES.values()), dtype=torch.float64).unbind(dim=1)
+    x = (torch.cat([x for x, _ in hospitals]) - mean) / deviation
+    y = torch.cat([y for _, y in hospitals])
+    owner = torch.cat([torch.full_like(y, i) for i, (_, y) in enumerate(hospitals)])
+    return Source(
+        "heart-disease",
+        Samples(x.to(torch.float32), y, owner=owner),
+        test=None,
+        classes=2,
+        owners=tuple(HOSPITALS),
+        defaults={"shift": "natural", "normalise": "unit", "peers": 29, "train": 20, "test": 10},
+    )

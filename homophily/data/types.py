@@ -1,0 +1,111 @@
+"""What data is, before and after it is shared out among peers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Samples:
+    """A set of samples. x: [n, ...] uint8 pixels, floats or integer tokens; y: [n] int64 classes or [n, outputs] float targets."""
+
+    x: Tensor
+    y: Tensor
+    coarse: Tensor | None = None  # [n] int64: a coarser label, where the data has one (CIFAR-100's superclasses)
+    owner: Tensor | None = None  # [n] int64: whose sample it is, where the data says so
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A data set before it is shared out. ``test`` None: test samples are cut from ``train``."""
+
+    name: str
+    train: Samples
+    test: Samples | None
+    classes: int | None  # None: regression
+    owners: tuple[str, ...] = ()  # names behind Samples.owner
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # config keys this data set answers differently when left out
+
+
+Change = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One distribution of data: which samples it draws from and what it makes of them."""
+
+    name: str
+    train: Tensor  # [m] int64: indices into the source's training samples that peers of this kind may get
+    test: Tensor  # [m] int64: the same for the test samples (empty where the source has no test set)
+    change: Change | None = None  # (x, y) -> (x, y) on raw samples (pixels not yet normalised); None: as they are
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a shift decides: the kinds of data, and how peers differ."""
+
+    kinds: list[Kind]
+    source: Source  # what the kinds' indices refer to (a shift may have joined two data sets)
+    clustered: bool = True  # False: kinds are no clusters (Dirichlet), so nothing is known of who is alike
+    sizes: list[int] | None = None  # peers of each kind when the config leaves ``sizes`` out; None: equal
+    proportions: Tensor | None = None  # [peers, classes]: share of each class in a peer's data (Dirichlet)
+
+
+@dataclass(frozen=True)
+class Split:
+    """All peers' samples of one split in one tensor; peer i owns rows start[i] to start[i] + count[i] (ranges may overlap)."""
+
+    x: Tensor  # [m, ...]
+    y: Tensor  # [m] or [m, outputs]
+    start: Tensor  # [N] int64
+    count: Tensor  # [N] int64
+
+    def peer(self, i: int) -> tuple[Tensor, Tensor]:
+        """Peer i's samples, as views."""
+        rows = slice(int(self.start[i]), int(self.start[i] + self.count[i]))
+        return self.x[rows], self.y[rows]
+
+    def to(self, device: torch.device) -> Split:
+        return Split(*(t.to(device) for t in (self.x, self.y, self.start, self.count)))
+
+
+@dataclass(frozen=True)
+class Shares:
+    """The data of all peers: everything a federation trains and is tested on."""
+
+    train: Split
+    test: Split
+    validation: Split | None
+    classes: int | None  # None: regression
+    outputs: int  # how many numbers a model puts out for a sample
+    cluster: Tensor | None  # [N] int64: the true cluster of each peer; None: unknown
+    cluster_names: tuple[str, ...] = field(default=())
+
+    @property
+    def peers(self) -> int:
+        return len(self.train.start)
+
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        """Shape of one sample."""
+        return tuple(self.train.x.shape[1:])
+
+    def to(self, device: torch.device) -> Shares:
+        validation = self.validation.to(device) if self.validation is not None else None
+        return Shares(
+            self.train.to(device),
+            self.test.to(device),
+            validation,
+            self.classes,
+            self.outputs,
+            self.cluster.to(device) if self.cluster is not None else None,
+            self.cluster_names,
+        )

@@ -1,0 +1,27 @@
+"""Losses: (outputs [b, ...], targets [b, ...]) -> one loss per sample [b]."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from homophily.registry import Registry
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+losses: Registry[Loss] = Registry("loss")
+
+
+@losses("cross-entropy")
+def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Cross-entropy of class scores; for sequences (outputs [b, classes, length]) the mean over the sequence."""
+    loss = F.cross_entropy(outputs, targets, reduction="none")
+    return loss.flatten(1).mean(1) if loss.dim() > 1 else loss
+
+
+@losses("mse")
+def mse(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Squared error, mean over a sample's outputs."""
+    return (outputs - targets).square().flatten(1).mean(1)

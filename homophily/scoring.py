@@ -1,0 +1,101 @@
+"""How well each peer's model does on data of its own distribution, and whom it found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from homophily.data.types import Split
+from homophily.federation import Federation
+from homophily.methods.base import View
+from homophily.training.task import Engine, Task
+
+ExtraMetric = Callable[[Tensor, Tensor], float | Tensor]  # (outputs [n, ...], targets [n, ...]) of one peer
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Per-peer scores. value: accuracy in percent, or the mean squared error where ``regression``."""
+
+    loss: Tensor  # [N] float64
+    value: Tensor  # [N] float64
+    regression: bool
+    extra: dict[str, Tensor] = field(default_factory=dict)  # [N] float64 each
+
+
+class Scorer:
+    """Evaluates rows in chunks of ``peers`` models times ``samples`` inputs."""
+
+    def __init__(
+        self, task: Task, engine: Engine, peers: int, samples: int, extra: Mapping[str, ExtraMetric] | None = None
+    ) -> None:
+        self.task, self.engine, self.peers, self.samples = task, engine, peers, samples
+        self.extra = dict(extra or {})
+        self.regression = task.data.classes is None
+
+    def test(self, federation: Federation) -> Scores:
+        """All peers on their test data."""
+        return self._score(federation, self.task.data.test, self.extra)
+
+    def validation_loss(self, federation: Federation) -> Tensor:
+        """[N] float64: mean loss on the validation data."""
+        assert self.task.data.validation is not None
+        return self._score(federation, self.task.data.validation, {}).loss
+
+    def _score(self, federation: Federation, split: Split, extra: Mapping[str, ExtraMetric]) -> Scores:
+        peers = torch.arange(len(federation.rows), device=federation.rows.device)
+        counts = split.count.cpu()
+        # Peers of like counts share a chunk, so that little is padded.
+        order = counts.argsort(stable=True).to(peers.device)
+        parts = [self._chunk(federation, split, chunk, extra) for chunk in order.split(self.peers)]
+        back = order.argsort()
+        columns = {name: torch.cat([part[name] for part in parts])[back] for name in parts[0]}
+        loss, value = columns.pop("loss"), columns.pop("value")
+        return Scores(loss, value, self.regression, columns)
+
+    def _chunk(
+        self, federation: Federation, split: Split, peers: Tensor, extra: Mapping[str, ExtraMetric]
+    ) -> dict[str, Tensor]:
+        rows = federation.rows[peers]
+        kept = {name: table[peers] for name, table in federation.kept.items()}
+        start, count = split.start[peers, None], split.count[peers, None]
+        position = torch.arange(int(count.max()), device=peers.device)
+        sample = start + position.minimum(count - 1)  # padding repeats the last sample and weighs nothing
+        outputs = torch.cat(
+            [self.engine.predict(rows, kept, split.x[part]) for part in sample.split(self.samples, dim=1)], dim=1
+        )
+        targets = self.task.cast(split.y[sample])
+        there = (position < count).to(torch.float64)
+        mean = lambda values: (values.to(torch.float64) * there).sum(1) / there.sum(1)  # noqa: E731
+        losses = self.task.loss(outputs.flatten(0, 1), targets.flatten(0, 1)).view(sample.shape)
+        out = {"loss": mean(losses), "value": mean(self._values(outputs, targets))}
+        for name, metric in extra.items():
+            numbers = [
+                float(metric(outputs[i, :n], targets[i, :n])) for i, n in enumerate(count[:, 0].tolist())
+            ]
+            out[name] = torch.tensor(numbers, dtype=torch.float64, device=peers.device)
+        return out
+
+    def _values(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Per sample [P, n]: 100 where right, or the squared error."""
+        if self.regression:
+            return (outputs - targets).square().flatten(2).mean(2)
+        right = 100.0 * (outputs.argmax(2) == targets).to(torch.float64)
+        return right.flatten(2).mean(2) if right.dim() > 2 else right
+
+
+def precision_and_recall(view: View, neighbours: Tensor) -> tuple[float | None, float | None]:
+    """Share of the neighbours (or of their weight) in the own cluster, share of the cluster found; means over peers that have any."""
+    if view.same is None:
+        return None, None
+    weight = neighbours.to(torch.float64)
+    inside = (weight * view.same).sum(1)
+    held, cluster = weight.sum(1), view.same.sum(1)
+    found = ((weight > 0) & view.same).sum(1)
+    some, company = held > 0, cluster > 0
+    precision = float((inside[some] / held[some]).mean()) if bool(some.any()) else None
+    recall = float((found[company] / cluster[company]).mean()) if bool(some.any()) and bool(company.any()) else None
+    return precision, recall

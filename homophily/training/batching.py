@@ -1,0 +1,28 @@
+"""torch.vmap with the attention kernels that have batching rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+
+@contextmanager
+def _batchable_attention() -> Iterator[None]:
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
+def over_peers(function: Callable[..., Tensor], *arguments: object) -> Tensor:
+    """``function`` for every peer at once: the first axis of each argument (and of each tensor in a dict); None is passed on."""
+    in_dims = tuple(None if argument is None else 0 for argument in arguments)
+    with _batchable_attention():
+        return torch.vmap(function, in_dims=in_dims)(*arguments)

@@ -1,0 +1,84 @@
+"""The plain reference: an ordinary PyTorch loop, one peer after the other, any nn.Module."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from homophily.keyed_dropout import dropout_keys
+from homophily.layout import Kept
+from homophily.randomness import Purpose, word
+from homophily.training.schedule import batch_sizes, shuffled
+from homophily.training.task import Settings, Task
+
+_TO_SIGNED = 1 << 63
+
+
+class OneByOne:
+    """Trains and evaluates each peer with one module and torch's own optimisers."""
+
+    name = "one-by-one"
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.module = copy.deepcopy(task.module)
+        self.keys = [dict(self.module.named_buffers())[name] for name in dropout_keys(self.module)]
+
+    def train(self, rows: Tensor, kept: Kept, peers: Tensor, round: int) -> None:
+        for peer in peers.tolist():
+            mine = {name: table[peer] for name, table in kept.items()}
+            self.task.layout.write(rows[peer], mine, self.module)
+            self._train(peer, round)
+            row, mine = self.task.layout.read(self.module)
+            rows[peer] = row
+            for name, table in kept.items():
+                table[peer] = mine[name]
+
+    def _train(self, peer: int, round: int) -> None:
+        task, data = self.task, self.task.data.train
+        names = {c.name for c in task.layout.columns if c.trainable}
+        optimiser = _optimiser([p for n, p in self.module.named_parameters() if n in names], task.settings, round)
+        count = int(data.count[peer])
+        sizes = batch_sizes(count, task.settings.batch, task.coupled)
+        step = 0
+        self.module.train()
+        for epoch in range(task.settings.epochs):
+            one = slice(peer, peer + 1)
+            order = shuffled(task.seed[one], task.ids[one], data.count[one], count, round, epoch)[0]
+            for batch in order.split(sizes):
+                x, y = task.batch(data.start[peer] + batch)
+                self._key(peer, round, step)
+                optimiser.zero_grad()
+                task.loss(self._forward(x, peer, round, step), y).mean().backward()
+                optimiser.step()
+                step += 1
+
+    def _forward(self, x: Tensor, peer: int, round: int, step: int) -> Tensor:
+        if not self.task.draws:
+            return self.module(x)  # type: ignore[no-any-return]
+        with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
+            torch.manual_seed(word(int(self.task.seed[peer]), int(self.task.ids[peer]), round, Purpose.MODULE, step) >> 1)
+            return self.module(x)  # type: ignore[no-any-return]
+
+    def _key(self, peer: int, round: int, step: int) -> None:
+        for layer, key in enumerate(self.keys):
+            drawn = word(int(self.task.seed[peer]), int(self.task.ids[peer]), round, Purpose.DROPOUT, step, layer)
+            key.fill_((drawn + _TO_SIGNED) % (2 * _TO_SIGNED) - _TO_SIGNED)
+
+    def predict(self, rows: Tensor, kept: Kept, x: Tensor) -> Tensor:
+        self.module.eval()
+        out = []
+        with torch.no_grad():
+            for peer in range(len(rows)):
+                self.task.layout.write(rows[peer], {name: table[peer] for name, table in kept.items()}, self.module)
+                out.append(self.module(self.task.cast(x[peer])))
+        return torch.stack(out)
+
+
+def _optimiser(parameters: list[nn.Parameter], settings: Settings, round: int) -> torch.optim.Optimizer:
+    lr, weight_decay = settings.lr_in(round), settings.weight_decay
+    if settings.optimizer == "adam":
+        return torch.optim.Adam(parameters, lr=lr, weight_decay=weight_decay)
+    return torch.optim.SGD(parameters, lr=lr, momentum=settings.momentum, weight_decay=weight_decay)

@@ -1,0 +1,119 @@
+"""Ask the network what it is like, instead of keeping a list of layers: does it couple samples, draw, vectorise?"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from homophily.errors import UserError
+from homophily.losses import Loss
+from homophily.training.batching import over_peers
+
+_SAMPLES = 4
+
+
+@dataclass(frozen=True)
+class Character:
+    """What a network turned out to be like."""
+
+    coupled: bool  # the samples of a batch influence one another (BatchNorm)
+    draws: bool  # it draws random numbers by itself
+    obstacle: str | None  # why it cannot be vectorised; None: it can
+    unused: frozenset[str]  # parameters that get no gradient
+    saved_bytes: int  # what autograd keeps for one sample
+
+
+def probe(module: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> Character:
+    """Run the network on a few samples x [n, ...], y [n, ...] (repeated if there are not enough)."""
+    need = torch.arange(2 * _SAMPLES, device=x.device) % len(x)
+    x, y = x[need], y[need]
+    try:
+        first = _outputs(module, x[:_SAMPLES], seed=1)
+    except Exception as error:  # anyone's module may raise anything; the user needs to know which input it got
+        raise UserError(
+            f"model: the network fails on a batch of shape {list(x[:_SAMPLES].shape)} ({x.dtype}): {error}"
+        ) from error
+    if not isinstance(first, Tensor) or first.shape[:1] != (_SAMPLES,):
+        raise UserError("model: the network must return one tensor with a row per sample")
+    again = _outputs(module, x[:_SAMPLES], seed=2)
+    half = _SAMPLES // 2
+    others = torch.cat([x[:half], x[_SAMPLES : _SAMPLES + half]])
+    draws = not _same(first, again)
+    coupled = draws or not (
+        _same(first[:half], _outputs(module, others, seed=1)[:half])
+        and _same(first[:half], _outputs(module, x[:half], seed=1))
+    )
+    grads, saved = _gradients(module, loss, x[:_SAMPLES], y[:_SAMPLES])
+    obstacle = "it draws random numbers by itself" if draws else _obstacle(module, loss, x, y, grads)
+    unused = frozenset(name for name, grad in grads.items() if grad is None)
+    return Character(coupled, draws, obstacle, unused, saved // _SAMPLES)
+
+
+def _seeded(call: Callable[[], Tensor], device: torch.device, seed: int) -> Tensor:
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        return call()
+
+
+def _outputs(module: nn.Module, x: Tensor, seed: int) -> Tensor:
+    copied = copy.deepcopy(module).train()
+    with torch.no_grad():
+        return _seeded(lambda: copied(x), x.device, seed)
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    scale = float(a.detach().abs().max()) if a.numel() else 0.0
+    return bool(torch.allclose(a, b, rtol=1e-4, atol=1e-5 * scale, equal_nan=True))
+
+
+def _gradients(module: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> tuple[dict[str, Tensor | None], int]:
+    """Each parameter's gradient of the mean loss, and the bytes autograd saved."""
+    copied = copy.deepcopy(module).train()
+    held: dict[int, int] = {}  # storages, parameters left out
+
+    def count(tensor: Tensor) -> Tensor:
+        if not isinstance(tensor, nn.Parameter):
+            held[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+        losses = _seeded(lambda: loss(copied(x), y), x.device, seed=1)
+    if losses.shape != (len(x),):
+        raise UserError(
+            f"training.loss: must return one loss per sample, shape [{len(x)}] for {len(x)} samples, "
+            f"not {list(losses.shape)}"
+        )
+    parameters = {name: p for name, p in copied.named_parameters() if p.requires_grad}
+    if not losses.requires_grad:
+        raise UserError("model: no parameter of the network receives a gradient from the loss")
+    grads = torch.autograd.grad(losses.mean(), list(parameters.values()), allow_unused=True)
+    return dict(zip(parameters, grads, strict=True)), sum(held.values())
+
+
+def _obstacle(
+    module: nn.Module, loss: Loss, x: Tensor, y: Tensor, grads: dict[str, Tensor | None]
+) -> str | None:
+    """Why torch.vmap cannot run two copies of the network at once; None where it can and agrees with a plain run."""
+    copied = copy.deepcopy(module).train()
+    twice = {name: torch.stack([t.detach(), t.detach()]) for name, t in copied.named_parameters()}
+    buffers = {name: torch.stack([b, b]) for name, b in copied.named_buffers()}
+    used = [name for name, grad in grads.items() if grad is not None]
+    for name in used:
+        twice[name].requires_grad_()
+
+    def one(parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        return loss(functional_call(copied, (parameters, buffers), (x,)), y).mean()
+
+    try:
+        pair_x, pair_y = x.view(2, _SAMPLES, *x.shape[1:]), y.view(2, _SAMPLES, *y.shape[1:])
+        losses = over_peers(one, twice, buffers, pair_x, pair_y)
+        found = torch.autograd.grad(losses.sum(), [twice[name] for name in used])
+    except Exception as error:  # whatever anyone's module does under vmap, the plain loop can still train it
+        return f"torch.vmap cannot run it: {str(error).splitlines()[0]}"
+    plain = torch.cat([grads[name].flatten() for name in used])  # type: ignore[union-attr]
+    return None if _same(plain, torch.cat([grad[0].flatten() for grad in found])) else "its gradients under torch.vmap differ from a plain run"

@@ -1,0 +1,60 @@
+"""Which samples are in which batch: keyed shuffles, and how a peer's samples fall into batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from homophily.randomness import Purpose, bits
+
+_LAST = torch.iinfo(torch.int64).max
+
+
+def shuffled(seed: Tensor, ids: Tensor, counts: Tensor, most: int, round: int, epoch: int) -> Tensor:
+    """Each peer's samples in the epoch's order: [P, most] positions, of which the first counts[i] are a permutation."""
+    position = torch.arange(most, device=ids.device)
+    keys = bits(seed[:, None], ids[:, None], round, Purpose.SHUFFLE, epoch, position)
+    return torch.where(position < counts[:, None], keys, _LAST).argsort(dim=1, stable=True)
+
+
+def batch_sizes(samples: int, batch: int, coupled: bool) -> list[int]:
+    """The last, smaller batch is kept; where samples are coupled, a last batch of one joins the one before."""
+    sizes = [batch] * (samples // batch)
+    rest = samples % batch
+    if rest == 1 and coupled and sizes:
+        sizes[-1] += 1
+    elif rest:
+        sizes.append(rest)
+    return sizes
+
+
+@dataclass(frozen=True)
+class Group:
+    """Consecutive peers that take a step together: rows ``first`` to ``last``, samples ``at`` to ``at + size``."""
+
+    first: int
+    last: int
+    at: int
+    size: int
+    ragged: bool  # some of its peers have fewer than ``size`` samples left
+
+
+def steps(counts: list[int], batch: int, coupled: bool) -> list[list[Group]]:
+    """The steps of an epoch for peers in descending order of sample counts; each step's groups are contiguous rows.
+
+    Coupled samples may not be padded, so each batch size is a group of its own; otherwise one padded group a step.
+    """
+    sizes = [batch_sizes(count, batch, coupled) for count in counts]
+    out = []
+    for step in range(max(map(len, sizes))):
+        now = [peer[step] for peer in sizes if step < len(peer)]
+        cuts = [0, *(i for i in range(1, len(now)) if coupled and now[i] != now[i - 1]), len(now)]
+        out.append(
+            [
+                Group(first, last, step * batch, max(now[first:last]), len(set(now[first:last])) > 1)
+                for first, last in zip(cuts[:-1], cuts[1:], strict=True)
+            ]
+        )
+    return out

@@ -1,0 +1,69 @@
+"""What is to be trained: a network, a loss, everyone's data and the settings. Both engines work from this."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from homophily.data.types import Shares
+from homophily.layout import Kept, Layout
+from homophily.losses import Loss
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a peer trains in one round."""
+
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    lr: float = 0.05
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    decay: float = 0.99  # of the learning rate, a round
+    batch: int = 10
+    epochs: int = 3
+
+    def lr_in(self, round: int) -> float:
+        """The learning rate in a round (rounds count from 1)."""
+        return self.lr * self.decay ** (round - 1)
+
+
+@dataclass(frozen=True)
+class Task:
+    """A federation's learning problem. The module is a pattern: engines read its structure, never its weights."""
+
+    module: nn.Module  # dropout layers already keyed
+    layout: Layout
+    loss: Loss
+    data: Shares
+    seed: Tensor  # [N] int64: the seed of each peer's run
+    ids: Tensor  # [N] int64
+    settings: Settings
+    coupled: bool  # samples of a batch influence one another (BatchNorm)
+    draws: bool = False  # the module draws random numbers by itself
+
+    def batch(self, samples: Tensor) -> tuple[Tensor, Tensor]:
+        """Training samples by index [...] in the network's precision: x [..., *inputs], y [...]."""
+        return self.cast(self.data.train.x[samples]), self.cast(self.data.train.y[samples])
+
+    def cast(self, values: Tensor) -> Tensor:
+        """Floats in the network's precision; integers as they are."""
+        return values.to(self.layout.dtype) if values.is_floating_point() else values
+
+
+class Engine(Protocol):
+    """Moves rows of W."""
+
+    name: str
+
+    def train(self, rows: Tensor, kept: Kept, peers: Tensor, round: int) -> None:
+        """One round of local training of ``peers`` [P], in place. rows: [N, D]; kept: [N, ...] each."""
+
+    def predict(self, rows: Tensor, kept: Kept, x: Tensor) -> Tensor:
+        """Outputs [P, n, ...] of P models (rows [P, D]) on each one's own inputs x [P, n, ...], in evaluation mode."""
+
+
+def device_of(task: Task) -> torch.device:
+    return task.data.train.x.device

@@ -1,0 +1,18 @@
+"""Personalised peer-to-peer federated learning: peers find those whose data is like theirs, and learn with them."""
+
+from homophily.api import resume, run
+from homophily.config import Config
+from homophily.data.own import PeerArrays as PeerData
+from homophily.data.types import Kind, Plan, Samples, Source
+from homophily.errors import UserError
+from homophily.methods import Method, Now, View
+from homophily.randomness import Purpose
+from homophily.runs import Run
+from homophily.sets import pick
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Config", "Kind", "Method", "Now", "PeerData", "Plan", "Purpose", "Run", "Samples", "Source", "UserError", "View",
+    "pick", "resume", "run",
+]  # fmt: skip

@@ -37,17 +37,17 @@ class Federation:
             table[which] = other.kept[name][which]
 
     def merge(self, gathering: Gathering, weights: Weights) -> None:
-        """Every peer's shared numbers become the weighted sum over its gathering; those with nobody there stay as they are."""
+        """Shared numbers become the weighted sum over each peer's gathering; who has no partner stays as it is."""
         share = weights(gathering)
         shared = self.layout.mask(shared=True).to(self.rows.device)
-        some = gathering.there.any(1).nonzero()[:, 0]
+        some = (gathering.there & ~gathering.own).any(1).nonzero()[:, 0]
         chunk = max(1, _MERGE_BYTES // max(1, self.layout.width * self.rows.element_size()))
         merged = [self._sum(gathering, share, peers) for peers in some.split(chunk)]
         for peers, rows in zip(some.split(chunk), merged, strict=True):
             self.rows[peers] = rows if bool(shared.all()) else torch.where(shared, rows, self.rows[peers])
 
     def _sum(self, gathering: Gathering, share: Tensor, peers: Tensor) -> Tensor:
-        """Weight times row, one partner after the other, multiply and add apart: a row gets the same bits alone or among all."""
+        """Weight times row, one partner after the other, multiply and add apart: the same bits alone or among all."""
         total = torch.zeros(len(peers), self.layout.width, dtype=self.rows.dtype, device=self.rows.device)
         for slot in range(gathering.ids.shape[1]):
             there = gathering.there[peers, slot]

@@ -45,7 +45,7 @@ class Layout:
 
     @classmethod
     def of(cls, module: nn.Module, personal: Iterable[str] = (), unused: Iterable[str] = ()) -> Layout:
-        """The layout of ``module``; ``personal``: name patterns never merged; ``unused``: parameters without a gradient."""
+        """The layout of ``module``. personal: name patterns never merged; unused: parameters without a gradient."""
         patterns, unused = list(personal), set(unused)
         parameters = dict(module.named_parameters())
         keyed = {f"{n}.key" if n else "key" for n, m in module.named_modules() if isinstance(m, KeyedDropout)}
@@ -71,7 +71,8 @@ class Layout:
             at = stop
         for pattern in patterns:
             if pattern not in used:
-                raise UserError(f"model.personal: no layer or buffer matches {pattern!r}; there are {', '.join(floats | parameters)}")
+                there = ", ".join(floats | parameters)
+                raise UserError(f"model.personal: no layer or buffer matches {pattern!r}; there are {there}")
         first = {id(tensor): name for name, tensor in [*parameters.items(), *buffers.items()]}
         aliases = {name: first[id(t)] for name, t in saved.items() if id(t) in first and first[id(t)] != name}
         return cls(tuple(columns), tuple(n for n in buffers if n not in floats), aliases, frozenset(saved), dtype)

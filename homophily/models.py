@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from math import prod
 
 from torch import nn
@@ -18,7 +19,7 @@ def mlp(inputs: tuple[int, ...], outputs: int, hidden: list[int] = [32]) -> nn.M
     """Fully connected layers of the given hidden sizes, with ReLU."""
     sizes = [prod(inputs), *hidden]
     layers: list[nn.Module] = [nn.Flatten()]
-    for before, after in zip(sizes[:-1], sizes[1:], strict=True):
+    for before, after in pairwise(sizes):
         layers += [nn.Linear(before, after), nn.ReLU()]
     return nn.Sequential(*layers, nn.Linear(sizes[-1], outputs))
 

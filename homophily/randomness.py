@@ -71,7 +71,7 @@ def word(*keys: int) -> int:
 
 
 def bits(*keys: Key) -> Tensor:
-    """64 mixed bits per element of the broadcast keys, as int64. Put the largest tensor last: earlier mixes stay small."""
+    """64 mixed bits per element of the broadcast keys, as int64. The largest tensor last: earlier mixes stay small."""
     scalars = 0
     while scalars < len(keys) and not isinstance(keys[scalars], Tensor):
         scalars += 1

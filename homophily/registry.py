@@ -12,6 +12,8 @@ from homophily.errors import UserError
 
 Item = TypeVar("Item", bound=Callable[..., Any])
 
+GIVEN = "(given in Python)"  # stands in a stored config for an object that has no name
+
 
 class Registry(Generic[Item]):
     """Things of one kind by name. ``kind`` is the word used in messages ("method", "shift", ...)."""

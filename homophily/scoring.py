@@ -69,13 +69,10 @@ class Scorer:
         )
         targets = self.task.cast(split.y[sample])
         there = (position < count).to(torch.float64)
-        mean = lambda values: (values.to(torch.float64) * there).sum(1) / there.sum(1)  # noqa: E731
         losses = self.task.loss(outputs.flatten(0, 1), targets.flatten(0, 1)).view(sample.shape)
-        out = {"loss": mean(losses), "value": mean(self._values(outputs, targets))}
+        out = {"loss": masked_mean(losses, there), "value": masked_mean(self._values(outputs, targets), there)}
         for name, metric in extra.items():
-            numbers = [
-                float(metric(outputs[i, :n], targets[i, :n])) for i, n in enumerate(count[:, 0].tolist())
-            ]
+            numbers = [float(metric(outputs[i, :n], targets[i, :n])) for i, n in enumerate(count[:, 0].tolist())]
             out[name] = torch.tensor(numbers, dtype=torch.float64, device=peers.device)
         return out
 
@@ -87,8 +84,13 @@ class Scorer:
         return right.flatten(2).mean(2) if right.dim() > 2 else right
 
 
+def masked_mean(values: Tensor, there: Tensor) -> Tensor:
+    """Mean over each peer's own samples: [P, n] -> [P] float64."""
+    return torch.where(there > 0, values.to(torch.float64), 0.0).sum(1) / there.sum(1)
+
+
 def precision_and_recall(view: View, neighbours: Tensor) -> tuple[float | None, float | None]:
-    """Share of the neighbours (or of their weight) in the own cluster, share of the cluster found; means over peers that have any."""
+    """Share of the neighbours (or their weight) in the own cluster, share of the cluster found; means over peers."""
     if view.same is None:
         return None, None
     weight = neighbours.to(torch.float64)

@@ -9,7 +9,7 @@ _LAST = torch.iinfo(torch.int64).max
 
 
 def pick(among: Tensor, k: int, keys: Tensor) -> Tensor:
-    """A uniform draw of ``k`` (all, if fewer) from the set ``among``: those with the smallest random keys. [P, B] bool."""
+    """A uniform draw of ``k`` (all, if fewer) from the set ``among``: those with the smallest keys. [P, B] bool."""
     columns = among.shape[1]
     if k >= columns:
         return among.clone()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -14,7 +13,7 @@ from homophily.errors import UserError
 from homophily.randomness import Purpose, bits
 
 PARTS = ("train", "validation", "test")
-CHUNK = 1 << 22  # random numbers held at once while drawing test samples
+CHUNK = 1 << 20  # random numbers held at once while drawing test samples
 
 
 @dataclass(frozen=True)
@@ -25,9 +24,9 @@ class Demand:
     validation: int
     test: int
 
-    def __str__(self) -> str:
-        sizes = zip((self.train, self.validation, self.test), PARTS, strict=True)
-        return " + ".join(f"{size} {part}" for size, part in sizes if size)
+    def at_least(self, train: int) -> list[int]:
+        """The fewest samples a peer must get for each of PARTS, with ``train`` training samples where all are asked."""
+        return [train if self.train is None else self.train, self.validation, self.test]
 
 
 @dataclass(frozen=True)
@@ -43,15 +42,21 @@ class Pool:
     """Samples to draw from, in classes (one class where classes do not matter)."""
 
     index: Tensor  # [m]
-    classes: Tensor  # [C] the labels present
+    classes: Tensor  # [C] the labels there are
     label: Tensor  # [m] position in classes
-    whose: str  # names of the kinds that draw from it
+    name: str  # in messages
 
     @classmethod
-    def of(cls, index: Tensor, y: Tensor | None, whose: str) -> Pool:
+    def of(cls, index: Tensor, y: Tensor | None, name: str) -> Pool:
         if y is None:
-            return cls(index, torch.zeros(1, dtype=torch.int64), torch.zeros_like(index), whose)
-        return cls(index, *y[index].unique(return_inverse=True), whose)
+            return cls(index, torch.zeros(1, dtype=torch.int64), torch.zeros_like(index), name)
+        classes, label = torch.unique(y[index], return_inverse=True)
+        return cls(index, classes, label, name)
+
+    def without(self, taken: Tensor) -> Pool:
+        """What is left when some samples, taken [all samples], are gone; classes stay, even with nothing left."""
+        left = ~taken[self.index]
+        return replace(self, index=self.index[left], label=self.label[left])
 
     @property
     def supply(self) -> Tensor:
@@ -64,16 +69,14 @@ def allot_training(plan: Plan, kind: Tensor, demand: Demand, balanced: bool, see
     source = plan.source.train
     by_class = balanced or plan.proportions is not None
     taken = torch.zeros(len(source), dtype=torch.bool)
-    pools = list(_shared_pools(plan.kinds))
-    if demand.train is None and len(torch.cat([pool for pool, _ in pools]).unique()) < sum(len(p) for p, _ in pools):
-        raise UserError(
-            'data.train = "all" cannot divide kinds of data that share some of their samples; give a number of samples'
-        )
+    pools = _distinct_pools(plan.kinds)
+    if demand.train is None:
+        _refuse_overlap([pool for pool, _ in pools])
     indices, rows = [], []
     for everything, members in pools:
         peers = torch.isin(kind, torch.tensor(members)).nonzero().flatten()
-        whose = ", ".join(plan.kinds[k].name for k in members)
-        pool = Pool.of(everything[~taken[everything]], source.y if by_class else None, whose)
+        name = f"the training pool ({', '.join(plan.kinds[k].name for k in members)})"
+        pool = Pool.of(everything, source.y if by_class else None, name).without(taken)
         proportions = plan.proportions[peers][:, pool.classes] if plan.proportions is not None else None
         index, row = _cut(pool, _counts(pool, len(peers), demand, proportions).flatten(0, 1), seed)
         taken[index] = True
@@ -92,56 +95,63 @@ def allot_test(plan: Plan, kind: Tensor, test: int, balanced: bool, like: Tensor
     indices, sums = [], []
     for k, which in enumerate(plan.kinds):
         peers = (kind == k).nonzero().flatten()
-        pool = Pool.of(which.test.unique(), plan.source.test.y if by_class else None, which.name)
-        if like is not None:
-            counts = each_within(test, like[peers][:, pool.classes].to(torch.float64), pool.supply)
-        else:
-            counts = deal(torch.full((len(peers),), test), len(pool.classes))
-            _refuse_short_test(pool, test, counts.amax(0))
-        if not bool(counts.sum(1).all()):
-            raise UserError(f"data.test: the test set has no sample of the classes some peers of {which.name} have")
+        y = plan.source.test.y if by_class else None
+        pool = Pool.of(torch.unique(which.test), y, f"the test pool ({which.name})")
+        counts = _test_counts(pool, test, len(peers), like[peers][:, pool.classes] if like is not None else None)
         indices.append(_draw(pool, counts, peers, seed))
         sums.append(counts.sum(1))
     return Allotment(torch.cat(indices), torch.cat(sums))
 
 
-def _shared_pools(kinds: list[Kind]) -> Iterator[tuple[Tensor, list[int]]]:
-    """Distinct training pools, each with the kinds that draw from it."""
-    members: dict[bytes, list[int]] = {}
+def _distinct_pools(kinds: list[Kind]) -> list[tuple[Tensor, list[int]]]:
+    """The training pools, each once, with the kinds that draw from it."""
+    pools: dict[bytes, tuple[Tensor, list[int]]] = {}
     for k, kind in enumerate(kinds):
-        members.setdefault(kind.train.unique().numpy().tobytes(), []).append(k)
-    for group in members.values():
-        yield kinds[group[0]].train.unique(), group
+        pool = torch.unique(kind.train)
+        pools.setdefault(pool.numpy().tobytes(), (pool, []))[1].append(k)
+    return list(pools.values())
 
 
 def _counts(pool: Pool, peers: int, demand: Demand, proportions: Tensor | None) -> Tensor:
     """How many samples of each class every peer gets for each part: [peers, PARTS, C]."""
-    least_train = 1 if proportions is None else 2  # a share that chance makes small is still one to learn from
-    least = (demand.train or least_train) + demand.validation + demand.test
-    if peers * least > len(pool.index):
-        each = str(demand) if demand.train else " + ".join(filter(None, (f"at least {least_train} train", str(demand))))
+    least = demand.at_least(1 if proportions is None else 2)  # chance can make a share small, but not of one sample
+    if peers * sum(least) > len(pool.index):
+        each = " + ".join(f"{size} {part}" for size, part in zip(least, PARTS, strict=True) if size)
         raise UserError(
-            f"data.train: {peers} peers x ({each}) = {peers * least} samples asked, "
-            f"{len(pool.index)} in the pool ({pool.whose})"
+            f"data.train: {peers} peers x ({each}) = {peers * sum(least)} samples asked, "
+            f"{len(pool.index)} in {pool.name}"
         )
     if proportions is not None and demand.train is None:
-        return carve(divide(proportions, pool.supply, least), [demand.validation, demand.test])
+        return carve(divide(proportions, pool.supply, sum(least)), [demand.validation, demand.test])
     sizes = _sizes(len(pool.index), peers, demand)
     if proportions is not None:
         counts = in_proportion(sizes.flatten(), proportions.repeat_interleave(len(PARTS), 0), pool.supply)
     else:
         counts = deal(sizes.flatten(), len(pool.classes))
         _refuse_short_class(pool, counts.sum(0))
-    return counts.unflatten(0, sizes.shape)
+    return counts.view(*sizes.shape, -1)
+
+
+def _test_counts(pool: Pool, test: int, peers: int, like: Tensor | None) -> Tensor:
+    """How many test samples of each class every peer gets: [peers, C]."""
+    if like is not None:
+        counts = each_within(test, like.to(torch.float64), pool.supply)
+        if not bool(counts.sum(1).all()):
+            raise UserError(f"data.test: some peers have only classes that are not in {pool.name}")
+        return counts
+    if test > len(pool.index):
+        raise UserError(f"data.test: {test} samples asked for each peer, {len(pool.index)} in {pool.name}")
+    counts = deal(torch.full((peers,), test), len(pool.classes))
+    _refuse_short_class(pool, counts.amax(0))
+    return counts
 
 
 def _sizes(samples: int, peers: int, demand: Demand) -> Tensor:
     """How many samples every peer gets for each part: [peers, PARTS]."""
-    if demand.train is not None:
-        return torch.tensor([demand.train, demand.validation, demand.test]).expand(peers, -1)
-    share = apportion(samples, torch.ones(peers))
-    apart = torch.tensor([demand.validation, demand.test]).expand(peers, -1)
-    return torch.cat([(share - apart.sum(1)).unsqueeze(1), apart], dim=1)
+    sizes = torch.tensor(demand.at_least(0)).repeat(peers, 1)
+    if demand.train is None:
+        sizes[:, 0] = apportion(samples, torch.ones(peers)) - sizes.sum(1)
+    return sizes
 
 
 def _cut(pool: Pool, counts: Tensor, seed: int) -> tuple[Tensor, Tensor]:
@@ -159,7 +169,7 @@ def _draw(pool: Pool, counts: Tensor, peers: Tensor, seed: int) -> Tensor:
     of_class = [pool.index[pool.label == c] for c in range(len(pool.classes))]
     most = counts.amax(0).tolist()
     step = max(1, CHUNK // len(pool.index))
-    for some, wanted in zip(peers.split(step), counts.split(step), strict=True):
+    for some, wanted in zip(torch.split(peers, step), torch.split(counts, step), strict=True):
         columns, kept = [], []
         for c, samples in enumerate(of_class):
             lots = bits(seed, Purpose.SHARE_TEST, some.unsqueeze(1), samples)
@@ -183,17 +193,20 @@ def _shuffled(index: Tensor, group: Tensor, seed: int) -> Tensor:
     return order[group[order].argsort(stable=True)]
 
 
+def _refuse_overlap(pools: list[Tensor]) -> None:
+    """Refuse pools that differ and yet have samples in common."""
+    together = torch.cat(pools)
+    if len(torch.unique(together)) < len(together):
+        raise UserError(
+            'data.train = "all" cannot divide kinds of data that share some of their samples; give a number'
+        )
+
+
 def _refuse_short_class(pool: Pool, asked: Tensor) -> None:
     """Refuse when a class has fewer samples than asked [C]."""
     for label, want, have in zip(pool.classes.tolist(), asked.tolist(), pool.supply.tolist(), strict=True):
         if want > have:
             raise UserError(
-                f"data.balanced: class {label} runs out, {want} samples asked, {have} in the pool ({pool.whose}); "
+                f"data.balanced: class {label} runs out, {want} samples asked, {have} in {pool.name}; "
                 "ask for fewer samples or set data.balanced = false"
             )
-
-
-def _refuse_short_test(pool: Pool, test: int, asked: Tensor) -> None:
-    if test > len(pool.index):
-        raise UserError(f"data.test: {test} samples asked, {len(pool.index)} in the test pool ({pool.whose})")
-    _refuse_short_class(pool, asked)

@@ -16,7 +16,7 @@ def apportion(total: int | Tensor, weights: Tensor) -> Tensor:
     total = torch.where(whole > 0, torch.as_tensor(total), 0)
     quota = total.unsqueeze(-1) * weights / torch.where(whole > 0, whole, 1.0).unsqueeze(-1)
     floor = quota.floor()
-    rank = (quota - floor).argsort(-1, descending=True, stable=True).argsort(-1)
+    rank = (quota - floor).argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
     return floor.to(torch.int64) + (rank < (total - floor.sum(-1)).unsqueeze(-1))
 
 
@@ -30,7 +30,7 @@ def in_proportion(sizes: Tensor, weights: Tensor, supply: Tensor) -> Tensor:
     """Class counts [R, C] with rows summing to sizes [R] after weights [R, C], from one supply [C] for all rows.
 
     A class too short for all is itself divided in proportion to what each wanted; what a row then misses comes from
-    the classes left, again by its weights (by what is left, where it has weight on none). Needs sum(sizes) <= sum(supply).
+    the classes left, again by its weights (by what is left, where it has weight on none). The supply must reach.
     """
     counts = torch.zeros(weights.shape, dtype=torch.int64)
     while True:  # every turn ends it or exhausts a class

@@ -31,7 +31,7 @@ def read_idx(path: Path) -> Tensor:
 
 
 def read_cifar(path: Path, classes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """A CIFAR binary file: images uint8 [n, 3, 32, 32], labels int64 [n, k]; a label byte for each count in ``classes``."""
+    """A CIFAR binary file: images uint8 [n, 3, 32, 32], labels int64 [n, k]; ``classes``: how many, by label byte."""
     data = _content(path)
     row = len(classes) + math.prod(_CIFAR_IMAGE)
     if not data or len(data) % row:

@@ -22,13 +22,21 @@ def normalise(how: str, reference: Tensor, *tensors: Tensor) -> tuple[Tensor, ..
     unit: as is; half: (x - 0.5) / 0.5; standard: ``reference`` gets mean 0 and deviation 1 in each channel or feature.
     """
     if how not in NORMALISATIONS:
-        raise UserError(f"normalise must be one of {', '.join(NORMALISATIONS)}, not {how!r}")
+        raise UserError(f"data.normalise must be one of {', '.join(NORMALISATIONS)}, not {how!r}")
     if how == "unit" or not reference.is_floating_point():
         return tensors
     if how == "half":
         return tuple((t - 0.5) / 0.5 if t.is_floating_point() else t for t in tensors)
-    over = [dim for dim in range(reference.dim()) if dim != 1]
-    variance, mean = torch.var_mean(reference, dim=over, correction=0, keepdim=True)
-    deviation = variance.sqrt()
+    mean, deviation = _statistics(reference)
     scale = torch.where(deviation < LEAST_DEVIATION, 0.0, 1.0 / deviation)
     return tuple((t - mean) * scale if t.is_floating_point() else t for t in tensors)
+
+
+def _statistics(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and deviation of each entry of dim 1, to broadcast against x; missing values (NaN) do not count."""
+    over = [dim for dim in range(x.dim()) if dim != 1]
+    variance, mean = torch.var_mean(x, dim=over, correction=0, keepdim=True)
+    if bool(mean.isnan().any()):
+        mean = x.nanmean(dim=over, keepdim=True)
+        variance = (x - mean).square().nanmean(dim=over, keepdim=True)
+    return mean, variance.sqrt()

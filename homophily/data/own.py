@@ -5,7 +5,7 @@ from __future__ import annotations
 import zipfile
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -113,6 +113,9 @@ class _Peer:
         return [part for part in (self.own, self.validation, self.test) if part is not None]
 
 
+_Divided = tuple[_Part, _Part | None, _Part]  # for training, validation and testing
+
+
 def share_own(
     peers: Sequence[PeerArrays],
     train: Amount,
@@ -132,12 +135,20 @@ def share_own(
     _check_amount("validation", validation, least=0)
     _check_amount("test", test, least=1)
     checked = [_checked_peer(peer, i) for i, peer in enumerate(peers)]
-    _check_alike(checked)
-    if validation is None:
-        _check_all_or_none_validate(checked)
-    shared = [_divided(peer, train, validation, test, seed, i) for i, peer in enumerate(checked)]
-    trained, validated, tested = (
-        _split([parts[k] for parts in shared]) if len(shared[0][k]) else None for k in range(3)
+    _check_alike(checked, validation)
+    divided = [_divided(peer, train, validation, test, seed, i) for i, peer in enumerate(checked)]
+    training, validating, testing = _ready(divided, normalise)
+    targets = [part.y for peer in checked for part in peer.parts()]
+    classes = None if targets[0].is_floating_point() else 1 + max(int(y.max()) for y in targets)
+    cluster, cluster_names = _clusters(peers)
+    return Shares(
+        train=training,
+        test=testing,
+        validation=validating,
+        classes=classes,
+        outputs=targets[0].shape[1] if classes is None else classes,
+        cluster=cluster,
+        cluster_names=cluster_names,
     )
 
 
@@ -146,4 +157,157 @@ def _check_amount(key: str, value: Amount, least: int) -> None:
         return
     if not isinstance(value, int) or value < least:
         other = "" if key == "validation" else ' or "all"'
-        raise UserError(f"{key} must be a whole number of at least {least}{other}, not {value!r}")
+        raise UserError(f"data.{key} must be a whole number of at least {least}{other}, not {value!r}")
+
+
+def _checked_peer(peer: PeerArrays, number: int) -> _Peer:
+    label = f"peer {peer.name!r}" if peer.name else f"peer {number}"
+
+    def optional(part: str, x: Array | None, y: Array | None) -> _Part | None:
+        if x is None and y is None:
+            return None
+        if x is None or y is None:
+            raise UserError(f"{label}: {part}x and {part}y must come together")
+        return _checked_part(label, part, x, y)
+
+    return _Peer(
+        label,
+        _checked_part(label, "", peer.x, peer.y),
+        optional("validation_", peer.validation_x, peer.validation_y),
+        optional("test_", peer.test_x, peer.test_y),
+    )
+
+
+def _checked_part(label: str, part: str, raw_x: Array, raw_y: Array) -> _Part:
+    """``part`` is the beginning of the fields' names: "", "validation_" or "test_"."""
+    x, y = _tensor(f"{label}: {part}x", raw_x), _tensor(f"{label}: {part}y", raw_y)
+    if x.dim() < 2:
+        raise UserError(f"{label}: {part}x must have a row for each sample, not the shape {list(x.shape)}")
+    if x.dtype == torch.bool:
+        x = x.to(torch.float32)
+    if not y.is_floating_point():
+        y = y.to(torch.int64)
+    elif y.dim() == 1:
+        y = y[:, None]
+    if y.dim() != (2 if y.is_floating_point() else 1):
+        allowed = "[n] or [n, outputs]" if y.is_floating_point() else "[n], as whole numbers are classes"
+        raise UserError(f"{label}: {part}y must have the shape {allowed}, not {list(y.shape)}")
+    if len(x) != len(y):
+        raise UserError(f"{label}: {part}x has {len(x)} samples but {part}y has {len(y)}")
+    if len(x) == 0:
+        raise UserError(f"{label}: {part}x has no samples")
+    if bool(x.isinf().any()):
+        raise UserError(f"{label}: {part}x holds infinite values")
+    if not bool(y.isfinite().all()):
+        raise UserError(f"{label}: {part}y holds NaN or infinite values")
+    if not y.is_floating_point() and int(y.min()) < 0:
+        raise UserError(f"{label}: {part}y holds the class {int(y.min())}, but classes count from 0")
+    return _Part(x, y)
+
+
+def _tensor(what: str, array: Array) -> Tensor:
+    """As float32 or int64; uint8 and bool stay."""
+    tensor = array.detach().cpu() if isinstance(array, Tensor) else _from_numpy(what, array)
+    if tensor.is_complex():
+        raise UserError(f"{what} must hold plain numbers, not {tensor.dtype}")
+    if tensor.dtype in (torch.uint8, torch.bool):
+        return tensor
+    return tensor.to(torch.float32 if tensor.is_floating_point() else torch.int64)
+
+
+def _from_numpy(what: str, array: Array) -> Tensor:
+    try:
+        values = np.asarray(array)
+    except ValueError:
+        raise UserError(f"{what} is no array: its rows differ in length") from None
+    kind = values.dtype.kind
+    if kind not in "biuf":
+        raise UserError(f"{what} must hold plain numbers, not {values.dtype}: no text and no Python objects")
+    keep = kind == "b" or values.dtype == np.uint8
+    return torch.from_numpy(values.astype(values.dtype if keep else np.float32 if kind == "f" else np.int64))
+
+
+def _check_alike(peers: list[_Peer], validation: int | None) -> None:
+    """All peers' samples have the same form, as one model shall fit them all."""
+    first = peers[0]
+    for peer in peers:
+        for part in peer.parts():
+            for name, ours, theirs in (("x", part.x, first.own.x), ("y", part.y, first.own.y)):
+                form, wanted = _form(ours), _form(theirs)
+                if form != wanted:
+                    raise UserError(f"{peer.label}: {name} holds {form} a sample, but {first.label} has {wanted}")
+        if validation is None and (peer.validation is None) != (first.validation is None):
+            without = peer if peer.validation is None else first
+            raise UserError(
+                f"{without.label} has no validation_x while others have; set data.validation to cut it from x"
+            )
+
+
+def _form(values: Tensor) -> str:
+    return f"{str(values.dtype).removeprefix('torch.')} {list(values.shape[1:])}"
+
+
+def _divided(peer: _Peer, train: Amount, validation: int | None, test: Amount, seed: int, number: int) -> _Divided:
+    """One peer's training, validation and test samples."""
+    n = len(peer.own)
+    cut_test = 0 if peer.test is not None else test if isinstance(test, int) else max(1, n // 5)
+    cut_validation = 0 if peer.validation is not None else validation or 0
+    left = n - cut_test - cut_validation
+    wanted = train if isinstance(train, int) else max(1, left)
+    if wanted > left:
+        cut = {"train": wanted, "validation": cut_validation, "test": cut_test}
+        asked = ", ".join(f"data.{key} = {count}" for key, count in cut.items() if count)
+        raise UserError(f"{peer.label} has {n} samples in x, too few for {asked}")
+    order = permutation(n, seed, number, Purpose.SHARE_TRAIN)
+    own = peer.own.rows(order[cut_test + cut_validation :][:wanted])
+
+    held_test = peer.own.rows(order[:cut_test])
+    if peer.test is not None:
+        held_test = _drawn(peer, "test", peer.test, test, seed, number)
+    held_validation = peer.own.rows(order[cut_test:][:cut_validation]) if cut_validation else None
+    if peer.validation is not None and validation != 0:
+        held_validation = _drawn(peer, "validation", peer.validation, validation, seed, number)
+
+    return own, held_validation, held_test
+
+
+def _drawn(peer: _Peer, key: str, part: _Part, amount: Amount, seed: int, number: int) -> _Part:
+    """As many of the samples a peer brought as are asked for."""
+    if not isinstance(amount, int):
+        return part
+    if amount > len(part):
+        raise UserError(f"{peer.label} has {len(part)} samples in {key}_x, too few for data.{key} = {amount}")
+    stream = ("test", "validation").index(key)
+    return part.rows(permutation(len(part), seed, number, Purpose.SHARE_TEST, stream)[:amount])
+
+
+def _ready(divided: list[_Divided], normalise: str) -> tuple[Split, Split | None, Split]:
+    """All peers' samples on one scale, their missing values filled."""
+    training = _split([own for own, _, _ in divided])
+    testing = _split([held for _, _, held in divided])
+    validating = [held for _, held, _ in divided if held is not None]
+    splits = [training, testing, *([_split(validating)] if validating else [])]
+    xs = scaled(normalise, training.x, *(split.x for split in splits))
+    splits = [replace(split, x=x) for split, x in zip(splits, xs, strict=True)]
+    # filled after scaling, where the 0 for what a peer never observed is a middling value
+    for i in range(len(divided)):
+        views = [split.peer(i)[0] for split in splits]
+        for view, filled in zip(views, impute(*views), strict=True):
+            view.copy_(filled)
+    return splits[0], splits[2] if validating else None, splits[1]
+
+
+def _split(parts: list[_Part]) -> Split:
+    """All peers' samples in one, pixels as floats."""
+    x, y = torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts])
+    count = torch.tensor([len(part) for part in parts])
+    return Split(as_floats(x), y, count.cumsum(0) - count, count)
+
+
+def _clusters(peers: Sequence[PeerArrays]) -> tuple[Tensor | None, tuple[str, ...]]:
+    """Cluster ids [N] in order of first appearance, and their names; unknown as soon as one peer does not tell."""
+    told = [str(peer.cluster) for peer in peers if peer.cluster is not None]
+    if len(told) < len(peers):
+        return None, ()
+    names = tuple(dict.fromkeys(told))
+    return torch.tensor([names.index(name) for name in told]), names

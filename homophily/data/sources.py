@@ -28,8 +28,8 @@ def load_source(name: str, seed: int, keys: Mapping[str, Any]) -> Source:
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     for key in keys:
         if key == "seed" or (key not in allowed and not takes_any):
-            known = f"it has {', '.join(allowed)}" if allowed else "it has none"
-            raise UserError(f"data set {name!r} has no key {key!r}; {known}")
+            known = f"its own keys are {', '.join(allowed)}" if allowed else "it has no keys of its own"
+            raise UserError(f"data.{key}: the data set {name!r} does not know this key; {known}")
     source = make(**keys, seed=seed) if "seed" in parameters else make(**keys)
     if not isinstance(source, Source):
         raise UserError(f"data set {name!r} must return a Source, not {type(source).__name__}")
@@ -131,7 +131,7 @@ def linear(seed: int, features: int = 10, noise: float = 3.0, samples: int = 60_
 def _check_number(key: str, value: object, kind: type | tuple[type, ...], least: int) -> None:
     if not isinstance(value, kind) or not value >= least:  # type: ignore[operator]  # NaN is not at least anything
         word = "whole number" if kind is int else "number"
-        raise UserError(f"data set 'linear': {key} must be a {word} of at least {least}, not {value!r}")
+        raise UserError(f"data.{key} must be a {word} of at least {least}, not {value!r}")
 
 
 def coefficients(seed: int, concept: int, features: int) -> Tensor:

@@ -12,7 +12,10 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Samples:
-    """A set of samples. x: [n, ...] uint8 pixels, floats or integer tokens; y: [n] int64 classes or [n, outputs] float targets."""
+    """A set of samples.
+
+    x: [n, ...] uint8 pixels, floats or integer tokens; y: [n] int64 classes or [n, outputs] float targets.
+    """
 
     x: Tensor
     y: Tensor
@@ -32,7 +35,9 @@ class Source:
     test: Samples | None
     classes: int | None  # None: regression
     owners: tuple[str, ...] = ()  # names behind Samples.owner
-    defaults: Mapping[str, Any] = field(default_factory=dict)  # config keys this data set answers differently when left out
+    defaults: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # config keys this data set answers differently when left out
 
 
 Change = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -61,7 +66,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Split:
-    """All peers' samples of one split in one tensor; peer i owns rows start[i] to start[i] + count[i] (ranges may overlap)."""
+    """All peers' samples of one split; peer i owns rows start[i] to start[i] + count[i] (ranges may overlap)."""
 
     x: Tensor  # [m, ...]
     y: Tensor  # [m] or [m, outputs]

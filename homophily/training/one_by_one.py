@@ -59,7 +59,9 @@ class OneByOne:
         if not self.task.draws:
             return self.module(x)  # type: ignore[no-any-return]
         with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
-            torch.manual_seed(word(int(self.task.seed[peer]), int(self.task.ids[peer]), round, Purpose.MODULE, step) >> 1)
+            torch.manual_seed(
+                word(int(self.task.seed[peer]), int(self.task.ids[peer]), round, Purpose.MODULE, step) >> 1
+            )
             return self.module(x)  # type: ignore[no-any-return]
 
     def _key(self, peer: int, round: int, step: int) -> None:

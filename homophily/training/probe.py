@@ -95,9 +95,7 @@ def _gradients(module: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> tuple[dic
     return dict(zip(parameters, grads, strict=True)), sum(held.values())
 
 
-def _obstacle(
-    module: nn.Module, loss: Loss, x: Tensor, y: Tensor, grads: dict[str, Tensor | None]
-) -> str | None:
+def _obstacle(module: nn.Module, loss: Loss, x: Tensor, y: Tensor, grads: dict[str, Tensor | None]) -> str | None:
     """Why torch.vmap cannot run two copies of the network at once; None where it can and agrees with a plain run."""
     copied = copy.deepcopy(module).train()
     twice = {name: torch.stack([t.detach(), t.detach()]) for name, t in copied.named_parameters()}
@@ -116,4 +114,8 @@ def _obstacle(
     except Exception as error:  # whatever anyone's module does under vmap, the plain loop can still train it
         return f"torch.vmap cannot run it: {str(error).splitlines()[0]}"
     plain = torch.cat([grads[name].flatten() for name in used])  # type: ignore[union-attr]
-    return None if _same(plain, torch.cat([grad[0].flatten() for grad in found])) else "its gradients under torch.vmap differ from a plain run"
+    return (
+        None
+        if _same(plain, torch.cat([grad[0].flatten() for grad in found]))
+        else "its gradients under torch.vmap differ from a plain run"
+    )

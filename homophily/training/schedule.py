@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -54,7 +55,7 @@ def steps(counts: list[int], batch: int, coupled: bool) -> list[list[Group]]:
         out.append(
             [
                 Group(first, last, step * batch, max(now[first:last]), len(set(now[first:last])) > 1)
-                for first, last in zip(cuts[:-1], cuts[1:], strict=True)
+                for first, last in pairwise(cuts)
             ]
         )
     return out

@@ -79,7 +79,9 @@ class Vectorised:
         x, y = task.batch(samples[which, window])
         share = None
         if group.ragged:  # padded samples weigh nothing
-            there = (torch.arange(group.at, group.at + group.size, device=x.device) < count[which, None]).to(task.layout.dtype)
+            there = (torch.arange(group.at, group.at + group.size, device=x.device) < count[which, None]).to(
+                task.layout.dtype
+            )
             share = there / there.sum(1, keepdim=True)
         rows = chunk.rows[which]
         views = task.layout.views(rows)

@@ -1,0 +1,135 @@
+"""Run, continue and compare: what the command line and Python callers use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from homophily.config import Config, load, make, over
+from homophily.data import PeerArrays
+from homophily.errors import UserError
+from homophily.losses import Loss
+from homophily.methods import Method
+from homophily.prepare import Given, Resolved, prepare
+from homophily.runs import Run, RunFolder
+from homophily.scoring import ExtraMetric
+from homophily.simulate import Simulation
+
+Progress = Callable[[dict[str, Any]], None]  # called with each round's line of metrics
+
+
+def run(
+    config: Config | Mapping[str, Any] | str | Path | None = None,
+    *,
+    model: nn.Module | None = None,
+    data: Sequence[PeerArrays] | None = None,
+    loss: Loss | None = None,
+    method: Method | None = None,
+    extra_metrics: Mapping[str, ExtraMetric] | None = None,
+    out: str | Path | None = None,
+    device: str = "auto",
+    progress: Progress | None = None,
+) -> Run:
+    """Simulate a federation from its first round to its last and return the finished run.
+
+    config: a TOML file, nested keys as in one, or None for the defaults. The keyword arguments take objects in place
+    of the names a config has: any ``nn.Module``, one ``PeerData`` a peer, a loss ``(outputs, targets) -> [samples]``,
+    a ``Method``, and metrics ``(outputs, targets) -> float`` that are scored for every peer.
+    """
+    given = Given(model, data, loss, method, extra_metrics or {})
+    return _start(_config(config), given, Path(out) if out else None, device, progress)
+
+
+def resume(
+    path: str | Path,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    model: nn.Module | None = None,
+    data: Sequence[PeerArrays] | None = None,
+    loss: Loss | None = None,
+    method: Method | None = None,
+    extra_metrics: Mapping[str, ExtraMetric] | None = None,
+    progress: Progress | None = None,
+) -> Run:
+    """Go on with a run that was stopped, or with a finished one for more rounds: ``resume(path, {"rounds": 100})``.
+
+    Objects that were given to ``run`` must be given again.
+    """
+    found = Run(path)
+    for key in overrides or {}:
+        if key not in ("rounds", "evaluate", "checkpoint"):
+            raise UserError(f"{key}: a resumed run can change rounds, evaluate and checkpoint only")
+    stored = found.config
+    config = over(stored, overrides or {})
+    if config.rounds < stored.rounds:
+        raise UserError(f"rounds = {config.rounds}: this run has {stored.rounds} already, and they cannot be undone")
+    given = Given(model, data, loss, method, extra_metrics or {})
+    about = found.about
+    chosen = _device(about["device"].partition(":")[0])
+    folder = RunFolder(found.path)
+    with _settings(config, Resolved(**about["resolved"]), chosen):
+        problem, config, _ = prepare(config, given, chosen, Resolved(**about["resolved"]))
+        simulation = Simulation(problem)
+        folder.restore(simulation)
+        if found.finished and simulation.finished:
+            return Run(path, model)
+        folder.write_config(config)
+        return _play(simulation, folder, config, given, progress)
+
+
+def _config(config: Config | Mapping[str, Any] | str | Path | None) -> Config:
+    if isinstance(config, Config):
+        return config
+    return load(Path(config)) if isinstance(config, str | Path) else make(config or {})
+
+
+def _start(config: Config, given: Given, out: Path | None, device: str, progress: Progress | None) -> Run:
+    chosen = _device(device)
+    problem, complete, resolved = prepare(config, given, chosen)
+    name = f"{complete.method.name}-{Path(complete.data.name).name}-{complete.seed}"
+    folder = RunFolder.create(out, "".join(c if c.isalnum() or c in "-_." else "-" for c in name))
+    folder.describe(complete, resolved, problem.task, chosen)
+    with _settings(complete, resolved, chosen):
+        return _play(Simulation(problem), folder, complete, given, progress)
+
+
+def _play(simulation: Simulation, folder: RunFolder, config: Config, given: Given, progress: Progress | None) -> Run:
+    while not simulation.finished:
+        line = simulation.step()
+        folder.append(line)
+        if simulation.round % config.checkpoint == 0:
+            folder.save(simulation)
+        if progress is not None:
+            progress({**line, "rounds": config.rounds})
+    summary, scores = simulation.result()
+    folder.finish(simulation, {**summary, "run": str(folder.path)}, scores)
+    return Run(folder.path, given.model)
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name not in ("cpu", "cuda"):
+        raise UserError(f"device = {name!r}: must be auto, cpu or cuda")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UserError("device = 'cuda': this machine has no CUDA device that torch can use")
+    return torch.device(name)
+
+
+@contextmanager
+def _settings(config: Config, resolved: Resolved, device: torch.device) -> Iterator[None]:
+    """torch's process-wide settings for the time of a run."""
+    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    torch.set_num_threads(resolved.threads)
+    if config.precision == "fast" and device.type == "cuda":
+        torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.set_float32_matmul_precision(precision)

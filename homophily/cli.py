@@ -1,0 +1,116 @@
+"""The command line: thin. Every mistake a user can make ends in one sentence and exit code 2."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from homophily import show
+from homophily.api import resume as resume_run
+from homophily.api import run as start_run
+from homophily.compare import compare as compare_methods
+from homophily.config import load, nested
+from homophily.data import shifts, sources
+from homophily.errors import UserError
+from homophily.merging import merges
+from homophily.methods import methods
+from homophily.models import models
+from homophily.registry import Registry
+from homophily.runs import Run
+from homophily.similarity import metrics
+from homophily.topology import topologies
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
+
+Words = Annotated[list[str] | None, typer.Argument(metavar="[CONFIG.toml] [key=value ...]", show_default=False)]
+Out = Annotated[Path | None, typer.Option("--out", help="Folder for the run (default: a new one under runs/).")]
+Device = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on the last line.")]
+
+_KINDS: dict[str, Registry[Any]] = {
+    "methods": methods, "metrics": metrics, "merges": merges, "topologies": topologies, "data": sources,
+    "shifts": shifts, "models": models,
+}  # fmt: skip
+
+
+@app.command()
+def run(
+    words: Words = None,
+    out: Out = None,
+    resume: Annotated[Path | None, typer.Option("--resume", help="Go on with the run in this folder.")] = None,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Simulate one federation: all peers train, meet, choose and merge, round after round."""
+    config, assignments = _split(words or [])
+    with show.progress() as bar:
+        if resume is not None:
+            if config is not None or out is not None:
+                raise UserError("--resume takes its config and folder from the run: leave CONFIG.toml and --out out")
+            finished = resume_run(resume, nested(assignments), progress=bar)
+        else:
+            finished = start_run(load(config, nested(assignments)), out=out, device=device, progress=bar)
+    _print(finished.summary, as_json, lambda: show.summary(finished))
+
+
+@app.command()
+def compare(words: Words = None, out: Out = None, device: Device = "auto", as_json: Json = False) -> None:
+    """Run several methods on the same federations: methods=local,random,oracle seeds=0,1,2."""
+    config, assignments = _split(words or [])
+    with show.comparing() as bars:
+        comparison = compare_methods(config, nested(assignments), out=out, device=device, progress=bars)
+    table = {"methods": comparison.table(), "run": str(comparison.path)}
+    _print(table, as_json, lambda: show.comparison(comparison))
+
+
+@app.command("list")
+def list_names(kind: Annotated[str | None, typer.Argument(help=", ".join(_KINDS))] = None) -> None:
+    """What a config can name, a line each."""
+    if kind is not None and kind not in _KINDS:
+        raise UserError(f"there is no list of {kind!r}; there are {', '.join(_KINDS)}")
+    for name in [kind] if kind else _KINDS:
+        show.names(name, {item: _KINDS[name].about(item) for item in _KINDS[name]})
+
+
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(help="A finished run's folder.")],
+    file: Annotated[Path, typer.Argument(help="The safetensors file to write.")],
+    peer: Annotated[int, typer.Option("--peer", help="Whose model.")],
+) -> None:
+    """Write one peer's final model as safetensors, under state-dict names."""
+    print(Run(run).export(peer, file))
+
+
+def _split(words: list[str]) -> tuple[Path | None, list[str]]:
+    """The config file, if the first word is no key=value, and the rest."""
+    if words and "=" not in words[0]:
+        return Path(words[0]), words[1:]
+    return None, words
+
+
+def _print(result: dict[str, Any], as_json: bool, otherwise: Any) -> None:
+    if as_json:
+        print(json.dumps(result, ensure_ascii=False))
+    else:
+        otherwise()
+
+
+def main() -> None:
+    """Entry point of the ``homophily`` command."""
+    sys.path.insert(0, os.getcwd())  # package.module:name may stand beside the config
+    try:
+        app()
+    except UserError as error:
+        Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False)
+        raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        Console(stderr=True).print("stopped; go on with: homophily run --resume FOLDER")
+        raise SystemExit(130) from None

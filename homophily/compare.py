@@ -1,0 +1,119 @@
+"""Several methods on the same federations: a run for each method and seed, and a table of means and deviations."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from homophily.api import Progress, run
+from homophily.config import PASSED, make, overlaid, read
+from homophily.errors import UserError
+from homophily.keys import accepted, refuse_unknown
+from homophily.methods import methods as registered
+from homophily.runs import Run, RunFolder
+from homophily.storage import write_json
+
+_NOT_AVERAGED = ("rounds", "run", "sick_peers", "still_sick")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The runs of a comparison and the folder that holds them."""
+
+    path: Path
+    runs: dict[str, list[Run]]  # by method, in order of seeds
+
+    def table(self) -> dict[str, dict[str, Any]]:
+        """For each method, the mean and deviation over seeds of everything a summary has: {"mean": ..., "std": ...}."""
+        return {name: _averaged([run.summary for run in runs]) for name, runs in self.runs.items()}
+
+
+def compare(
+    config: str | Path | Mapping[str, Any] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    methods: Sequence[str] | None = None,
+    seeds: Sequence[int] | None = None,
+    out: str | Path | None = None,
+    device: str = "auto",
+    progress: Callable[[str, int], Progress | None] | None = None,
+) -> Comparison:
+    """Run every method with every seed on the same federation.
+
+    Keys of [method] go to the methods that have them, those of [method.NAME] to that one. methods and seeds may also
+    stand in the config. progress: given a method and a seed, what to call with each of its rounds.
+    """
+    below = config if isinstance(config, Mapping) else read(Path(config)) if config is not None else {}
+    values = overlaid(below, overrides or {})
+    names = _names(methods if methods is not None else values.pop("methods", None))
+    numbers = _seeds(seeds if seeds is not None else values.pop("seeds", None), values.get("seed", 0))
+    values = {key: value for key, value in values.items() if key not in ("methods", "seeds")}
+    configs = {name: make({**values, "method": keys}) for name, keys in _keys(values.get("method", {}), names).items()}
+    data = next(iter(configs.values())).data.name
+    folder = RunFolder.create(Path(out) if out else None, f"compare-{Path(data).name}").path
+    runs: dict[str, list[Run]] = {}
+    for name, one in configs.items():
+        for seed in numbers:
+            seeded = make({**one.toml(), "seed": seed})
+            told = progress(name, seed) if progress else None
+            target = folder / f"{name.replace(':', '.')}-{seed}"
+            runs.setdefault(name, []).append(run(seeded, out=target, device=device, progress=told))
+    comparison = Comparison(folder, runs)
+    write_json(folder / "compare.json", comparison.table())
+    return comparison
+
+
+def _names(asked: Any) -> list[str]:
+    if asked is None or asked == "all" or asked == ["all"]:
+        return list(registered)
+    names = [part.strip() for part in asked.split(",")] if isinstance(asked, str) else list(asked)
+    if not names or not all(isinstance(name, str) and name for name in names):
+        raise UserError(f'methods = {asked!r}: must be names separated by commas, or "all"')
+    if len(set(names)) < len(names):
+        raise UserError(f"methods = {','.join(names)}: each method once")
+    return names
+
+
+def _seeds(asked: Any, default: int) -> list[int]:
+    if asked is None:
+        return [default]
+    parts: Sequence[Any] = (
+        asked.split(",") if isinstance(asked, str) else asked if isinstance(asked, Sequence) else [asked]
+    )
+    try:
+        numbers = [int(part) for part in parts if not isinstance(part, bool)]
+    except (TypeError, ValueError):
+        numbers = []
+    if not numbers or len(numbers) != len(parts) or min(numbers) < 0 or len(set(numbers)) < len(numbers):
+        raise UserError(f"seeds = {asked!r}: must be different whole numbers separated by commas")
+    return numbers
+
+
+def _keys(table: Mapping[str, Any], names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """The [method] table of each compared method."""
+    common = {key: value for key, value in table.items() if not isinstance(value, Mapping) and key != "name"}
+    special = {key: value for key, value in table.items() if isinstance(value, Mapping)}
+    refuse_unknown("method", special, [*registered, *names], "there are the methods")
+    takes = {name: accepted(registered.get(name), PASSED["method"]) for name in names}
+    anyone = [key for keys in takes.values() for key in (common if keys is None else keys)]
+    refuse_unknown("method", common, list(dict.fromkeys(anyone)), "the compared methods have")
+    out = {}
+    for name, keys in takes.items():
+        mine = {key: value for key, value in common.items() if keys is None or key in keys}
+        out[name] = {**mine, **special.get(name, {}), "name": name}
+    return out
+
+
+def _averaged(summaries: list[dict[str, Any]]) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for key, first in summaries[0].items():
+        if isinstance(first, dict):
+            out[key] = _averaged([summary[key] for summary in summaries])
+        elif key not in _NOT_AVERAGED:
+            values = [summary[key] for summary in summaries if summary[key] is not None]
+            spread = statistics.stdev(values) if len(values) > 1 else 0.0
+            out[key] = {"mean": statistics.fmean(values), "std": spread} if values else None
+    return out

@@ -1,0 +1,233 @@
+"""The config: one TOML file, ``key=value`` over it, defaults under it. Everything wrong ends in one sentence."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pydantic
+from pydantic import Field
+
+from homophily.errors import UserError
+from homophily.keys import accepted, checked, parsed, refuse_unknown
+from homophily.losses import losses
+from homophily.merging import merges
+from homophily.methods import methods
+from homophily.models import models
+from homophily.registry import GIVEN, Registry
+from homophily.topology import topologies
+
+# What the program itself passes to a function that a table names; its other parameters are the table's keys.
+PASSED: dict[str, tuple[str, ...]] = {
+    "method": (),
+    "model": ("inputs", "outputs"),
+    "topology": ("peers", "seed"),
+    "shift": ("source", "peers", "seed"),
+    "source": ("seed",),
+}
+
+
+def _amount(least: int, word: str) -> Any:
+    """A whole number of at least ``least``, or a word."""
+
+    def check(value: Any) -> Any:
+        if value == word or value is None or (type(value) is int and value >= least):
+            return value
+        raise ValueError(f'must be a whole number of at least {least} or "{word}"')
+
+    return Annotated[Any, pydantic.AfterValidator(check)]
+
+
+class Table(pydantic.BaseModel):
+    """A closed table: its keys are its fields."""
+
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
+
+
+class OpenTable(Table):
+    """A table with the keys of what it names as well."""
+
+    model_config = pydantic.ConfigDict(frozen=True, extra="allow")
+
+    @property
+    def keys(self) -> dict[str, Any]:
+        """The keys beyond the table's own."""
+        return dict(self.model_extra or {})
+
+
+class Data(OpenTable):
+    name: str = "digits"
+    shift: str | None = None
+    sizes: list[Annotated[int, Field(ge=1)]] | None = None
+    normalise: Literal["standard", "half", "unit"] | None = None
+    train: _amount(1, "all") = None  # type: ignore[valid-type]
+    validation: int | None = Field(None, ge=0)
+    test: _amount(1, "all") = None  # type: ignore[valid-type]
+    balanced: bool = False
+
+
+class Model(OpenTable):
+    name: str = "mlp"
+    personal: list[str] = []
+
+
+class Training(Table):
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    loss: str = "auto"
+    lr: float = Field(0.05, gt=0, allow_inf_nan=False)
+    momentum: float = Field(0.9, ge=0, lt=1)
+    weight_decay: float = Field(0.0, ge=0, allow_inf_nan=False)
+    decay: float = Field(0.99, gt=0, le=1)
+    batch: int = Field(10, ge=1)
+    epochs: int = Field(3, ge=1)
+    patience: int = Field(0, ge=0)
+
+
+class Method(OpenTable):
+    name: str = "random"
+
+
+class Topology(OpenTable):
+    name: str = "full"
+
+
+class Config(Table):
+    seed: int = Field(0, ge=0, lt=1 << 63)
+    peers: int | None = Field(None, ge=1)
+    rounds: int = Field(60, ge=1)
+    score: Literal["after-merge", "after-training"] = "after-merge"
+    merge: str = "uniform"
+    topology: Topology = Topology()
+    engine: Literal["auto", "vectorised", "one-by-one"] = "auto"
+    precision: Literal["full", "fast"] = "full"
+    init: Literal["common", "independent"] = "common"
+    book: _amount(1, "all") = "all"  # type: ignore[valid-type]
+    evaluate: int = Field(1, ge=1)
+    checkpoint: int = Field(10, ge=1)
+    extra_metrics: list[str] = []
+    data: Data = Data()
+    model: Model = Model()
+    training: Training = Training()
+    method: Method = Method()
+
+    def toml(self) -> dict[str, Any]:
+        """As a TOML table, without what was left out."""
+        return self.model_dump(exclude_none=True)
+
+
+_TABLES: dict[str, type[Table]] = {
+    "data": Data, "model": Model, "training": Training, "method": Method, "topology": Topology,
+}  # fmt: skip
+_NAMED = ("data", "model", "method", "topology")
+_REGISTRIES: dict[str, Registry[Any]] = {"model": models, "method": methods, "topology": topologies}
+
+
+def load(path: Path | None, overrides: Mapping[str, Any] | None = None) -> Config:
+    """The config in a TOML file (or the defaults) with nested ``overrides`` over it."""
+    below = read(path) if path is not None else {}
+    if below and overrides:
+        make(below)  # a mistake in the file is told even where it is overridden
+    return make(overlaid(below, overrides or {}))
+
+
+def over(config: Config, overrides: Mapping[str, Any]) -> Config:
+    """A config with nested ``overrides`` over it."""
+    return make(overlaid(config.toml(), overrides))
+
+
+def make(values: Mapping[str, Any]) -> Config:
+    """A config from nested values, every key of every table checked."""
+    values = _tables(values)
+    refuse_unknown("", values, list(Config.model_fields), "there are")
+    for table, model in _TABLES.items():
+        if isinstance(values.get(table), dict) and not issubclass(model, OpenTable):
+            refuse_unknown(table, values[table], list(model.model_fields), f"[{table}] has")
+    config: Config = parsed(Config, values)
+    for name in config.extra_metrics:
+        if ":" not in name:
+            raise UserError(f"extra_metrics = {name!r}: must be package.module:name")
+    merges.get(config.merge)
+    if config.training.loss not in ("auto", GIVEN):
+        losses.get(config.training.loss)
+    for table, registry in _REGISTRIES.items():
+        section = getattr(config, table)
+        if section.name == GIVEN:
+            continue
+        owner = registry.get(section.name)
+        checked(table, f"{registry.kind} {section.name!r}", owner, section.keys, _passed(table, owner, section.keys))
+    if config.training.patience and config.data.validation == 0:
+        raise UserError("training.patience needs validation samples: set data.validation to at least 1")
+    return config
+
+
+def _passed(table: str, owner: Callable[..., Any], given: Mapping[str, Any]) -> list[str]:
+    """What is not a key to check now: what the program passes, and for a model what it may leave to its builder."""
+    return [*PASSED[table], *(name for name in accepted(owner, PASSED[table]) or [] if name not in given)]
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read the config {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not a TOML file: {error}") from error
+
+
+def _tables(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A name may stand for its table: method = "oracle"."""
+    return {k: {"name": v} if k in _NAMED and isinstance(v, str) else v for k, v in values.items()}
+
+
+def overlaid(below: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """``over`` wins. Naming another method, model, topology, data set or shift drops the keys of the one before."""
+    out = dict(_tables(below))
+    for key, value in _tables(over).items():
+        if key not in _TABLES or not isinstance(value, Mapping):
+            out[key] = value
+            continue
+        kept = out.get(key, {})
+        if key == "data" and any(value.get(n, kept.get(n)) != kept.get(n) for n in ("name", "shift")):
+            kept = {k: v for k, v in kept.items() if k in Data.model_fields}
+            if "name" in value and "shift" not in value:
+                kept.pop("shift", None)
+        elif key in _REGISTRIES and value.get("name", kept.get("name")) != kept.get("name"):
+            allowed = accepted(_REGISTRIES[key].get(value["name"]), PASSED[key])
+            own = _TABLES[key].model_fields
+            kept = {k: v for k, v in kept.items() if allowed is None or k in allowed or k in own}
+        out[key] = {**kept, **value}
+    return out
+
+
+def assignment(text: str) -> tuple[list[str], Any]:
+    """``training.lr=0.1`` as its path and value: a TOML value where it is one, else a text."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise UserError(f"{text!r}: must be key=value")
+    try:
+        parsed_value: Any = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed_value = value
+    return key.strip().split("."), parsed_value
+
+
+def nested(assignments: Sequence[str]) -> dict[str, Any]:
+    """Several ``key=value`` texts as nested tables; a later one wins."""
+    out: dict[str, Any] = {}
+    for text in assignments:
+        (*path, last), value = assignment(text)
+        table = out
+        for part in path:
+            if isinstance(table.get(part), str):
+                table[part] = {"name": table[part]}
+            table = table.setdefault(part, {})
+            if not isinstance(table, dict):
+                raise UserError(f"{text!r}: {part} is not a table")
+        if last in _NAMED and not path and isinstance(value, str) and isinstance(table.get(last), dict):
+            table[last]["name"] = value
+        else:
+            table[last] = value
+    return out

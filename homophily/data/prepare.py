@@ -1,0 +1,127 @@
+"""From the [data] table to everyone's data: a bundled set under a shift, or the user's own per-peer arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from homophily.data.own import PeerArrays, read_folder, share_own
+from homophily.data.share import share_out
+from homophily.data.shifts import shifts
+from homophily.data.sources import sources
+from homophily.data.types import Plan, Shares, Source
+from homophily.errors import UserError
+from homophily.keys import accepted, checked, refuse_unknown
+from homophily.registry import GIVEN, import_object
+
+_SHARING = ("shift", "sizes", "normalise", "train", "validation", "test", "balanced")
+_DEFAULTS = {"peers": 60, "shift": "rotation", "normalise": "standard", "train": 20, "validation": 0, "test": 100}
+
+
+@dataclass(frozen=True)
+class Ready:
+    """Everyone's data, and the settings that made it with nothing left out."""
+
+    shares: Shares
+    settings: dict[str, Any]  # of the [data] table
+
+
+def ready(
+    name: str,
+    keys: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    peers: int | None,
+    seed: int,
+    arrays: Sequence[PeerArrays] | None = None,
+) -> Ready:
+    """The data called ``name``. keys: of the source and the shift; settings: how it is shared out (None: left out)."""
+    given = {key: value for key, value in settings.items() if value is not None}
+    if arrays is not None:
+        return _own(name, arrays, given, keys, peers, seed)
+    if ":" in name:
+        function = import_object(name, "data")
+        return _made(name, function, keys, given, peers, seed)
+    if name in sources:
+        return _made(name, sources.get(name), keys, given, peers, seed)
+    if name == GIVEN:
+        raise UserError("data.name: this run's data was given in Python; hand it over again as data=...")
+    if Path(name).is_dir():
+        return _own(name, read_folder(name), given, keys, peers, seed)
+    if "/" in name or name.startswith("."):
+        raise UserError(f"data.name = {name!r}: there is no such folder")
+    sources.get(name)  # says what there is
+    raise AssertionError
+
+
+def _made(
+    name: str,
+    function: Callable[..., Any],
+    keys: Mapping[str, Any],
+    given: Mapping[str, Any],
+    peers: int | None,
+    seed: int,
+) -> Ready:
+    """Data that a function makes: a Source to be shared out, or a list of PeerArrays."""
+    mine = {key: value for key, value in keys.items() if key in (accepted(function, ["seed"]) or keys)}
+    asked = checked("data", f"data set {name!r}", function, mine, ["seed"])
+    made = function(**asked, seed=seed) if "seed" in (accepted(function) or []) else function(**asked)
+    rest = {key: value for key, value in keys.items() if key not in mine}
+    if isinstance(made, Source):
+        return _shifted(made, {**asked}, rest, given, peers, seed)
+    if isinstance(made, Sequence) and made and all(isinstance(peer, PeerArrays) for peer in made):
+        return _own(name, made, given, rest, peers, seed, asked)
+    raise UserError(f"data.name = {name!r}: must return a Source or a list of PeerData, not {type(made).__name__}")
+
+
+def _shifted(
+    source: Source,
+    source_keys: dict[str, Any],
+    shift_keys: Mapping[str, Any],
+    given: Mapping[str, Any],
+    peers: int | None,
+    seed: int,
+) -> Ready:
+    answers = {**_DEFAULTS, **source.defaults, **given}
+    count = peers if peers is not None else answers["peers"]
+    shift = shifts.get(answers["shift"])
+    passed = ("source", "peers", "seed")
+    names = accepted(shift, passed)
+    if names is not None:
+        owner = f"data set {source.name!r} under shift {answers['shift']!r}"
+        refuse_unknown("data", shift_keys, ["name", *_SHARING, *source_keys, *names], f"{owner} has")
+    asked = checked("data", f"shift {answers['shift']!r}", shift, shift_keys, passed)
+    plan = shift(source, count, seed, **asked)
+    if not isinstance(plan, Plan):
+        raise UserError(f"data.shift = {answers['shift']!r}: must return a Plan, not {type(plan).__name__}")
+    sharing: dict[str, Any] = {key: answers.get(key) for key in _SHARING if key != "shift"}
+    sharing["balanced"] = bool(sharing["balanced"])
+    shares = share_out(plan, peers=count, seed=seed, **sharing)
+    return Ready(shares, {**source_keys, **asked, **sharing, "shift": answers["shift"]})
+
+
+def _own(
+    name: str,
+    arrays: Sequence[PeerArrays],
+    given: Mapping[str, Any],
+    keys: Mapping[str, Any],
+    peers: int | None,
+    seed: int,
+    made_with: Mapping[str, Any] | None = None,
+) -> Ready:
+    """Per-peer arrays as they are: the data says whose it is."""
+    refuse_unknown("data", keys, ["name", "train", "validation", "test", "normalise"], "own data has")
+    if given.get("shift", "natural") != "natural":
+        raise UserError(
+            f"data.shift = {given['shift']!r}: own data is already divided among peers; leave data.shift out"
+        )
+    for key in ("sizes", "balanced"):
+        if given.get(key):
+            raise UserError(f"data.{key}: own data is already divided among peers; leave it out")
+    if peers is not None and peers != len(arrays):
+        raise UserError(f"peers = {peers}: the data in {name!r} is of {len(arrays)} peers")
+    sharing = {key: given.get(key) for key in ("train", "validation", "test")}
+    normalise = given.get("normalise", "unit")
+    shares = share_own(list(arrays), **sharing, seed=seed, normalise=normalise)
+    return Ready(shares, {**(made_with or {}), **sharing, "normalise": normalise, "shift": "natural"})

@@ -1,0 +1,228 @@
+"""How peers' data differ: each shift turns a data set into kinds of data, one for each group of peers alike."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from homophily.data.apportion import apportion
+from homophily.data.images import rotated
+from homophily.data.sources import coefficients, load_source
+from homophily.data.types import Change, Kind, Plan, Samples, Source
+from homophily.errors import UserError
+from homophily.randomness import Purpose, permutation, word
+from homophily.registry import Registry
+
+shifts: Registry[Callable[..., Plan]] = Registry("shift")
+
+SWAPS = {2: [(0, 1), (6, 7)], 4: [(0, 1), (2, 3), (4, 5), (6, 7)]}  # the two settings of the PANM paper
+VEHICLES, ANIMALS = [0, 1, 8, 9], [2, 3, 4, 5, 6, 7]  # CIFAR-10's airplane, automobile, ship, truck; and the rest
+SUPERCLASSES = [10, 5, 5]  # how many of CIFAR-100's twenty go to each group ...
+SUPERCLASS_SIZES = [26, 13, 13]  # ... and to how many peers
+
+
+@shifts("iid")
+def iid(source: Source, peers: int, seed: int) -> Plan:
+    """No shift: every peer draws from the same distribution."""
+    return Plan([_everything(source, "all")], source)
+
+
+@shifts("rotation")
+def rotation(source: Source, peers: int, seed: int, *, angles: Sequence[float] = (0, 90, 180, 270)) -> Plan:
+    """Each cluster sees its images turned by its own angle, in degrees counter-clockwise."""
+    shape = source.train.x.shape[1:]
+    if len(shape) != 3 or shape[-1] != shape[-2]:
+        raise UserError(f"data.shift = 'rotation' needs square images, and {source.name} has inputs of {_by(shape)}")
+    if not angles or not all(map(math.isfinite, angles)) or len({angle % 360 for angle in angles}) < len(angles):
+        raise UserError(f"data.angles must be one or more different angles, not {list(angles)}")
+
+    def turn(angle: float) -> Change:
+        return lambda x, y: (rotated(x, angle), y)
+
+    return Plan([_everything(source, f"{a:g}°", turn(a) if a % 360 else None) for a in angles], source)
+
+
+@shifts("label-swap")
+def label_swap(
+    source: Source, peers: int, seed: int, *, clusters: int = 4, pairs: list[tuple[int, int]] | None = None
+) -> Plan:
+    """Each cluster has two labels exchanged: the PANM paper's 2 or 4 clusters, or one for each of your pairs."""
+    classes = _classes(source, "label-swap")
+    if pairs is None and clusters not in SWAPS:
+        raise UserError(f"data.clusters must be 2 or 4 with data.shift = 'label-swap' (or give pairs), not {clusters}")
+    pairs = SWAPS[clusters] if pairs is None else pairs
+    if not pairs or not all(0 <= a < classes and 0 <= b < classes and a != b for a, b in pairs):
+        raise UserError(
+            f"data.pairs: label-swap exchanges two different labels of 0 to {classes - 1} in {source.name}, not {pairs}"
+        )
+
+    def swap(a: int, b: int) -> Change:
+        def change(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+            names = torch.arange(classes)
+            names[[a, b]] = names[[b, a]]
+            return x, names[y]
+
+        return change
+
+    return Plan([_everything(source, f"{a}↔{b}", swap(a, b)) for a, b in pairs], source)
+
+
+@shifts("label-groups")
+def label_groups(source: Source, peers: int, seed: int, *, groups: str | list[list[int]] = "vehicles-animals") -> Plan:
+    """Each cluster holds some labels only: vehicles-animals, random pairs, superclasses, or your lists of labels."""
+    classes = _classes(source, "label-groups")
+    if groups == "superclasses":
+        return _superclasses(source, peers, seed)
+    if groups == "vehicles-animals":
+        if source.name != "cifar-10":
+            raise UserError(f"data.groups = 'vehicles-animals' are labels of cifar-10, not of {source.name}")
+        kinds = [_labels(source, VEHICLES, "vehicles"), _labels(source, ANIMALS, "animals")]
+        return Plan(kinds, source, sizes=_in_ratio(peers, [len(VEHICLES), len(ANIMALS)]))
+    if groups == "pairs":
+        if classes % 2:
+            raise UserError(f"data.groups = 'pairs' needs an even number of labels, and {source.name} has {classes}")
+        groups = [sorted(pair) for pair in permutation(classes, seed, Purpose.SHIFT).view(-1, 2).tolist()]
+    if isinstance(groups, str) or not groups or not all(g and set(g) <= set(range(classes)) for g in groups):
+        raise UserError(
+            "data.groups must be 'vehicles-animals', 'pairs', 'superclasses' "
+            f"or lists of labels from 0 to {classes - 1}, not {groups!r}"
+        )
+    return Plan([_labels(source, group, "+".join(map(str, group))) for group in groups], source)
+
+
+@shifts("concept")
+def concept(source: Source, peers: int, seed: int, *, clusters: int = 3) -> Plan:
+    """Each cluster of the linear data has coefficients of its own: the same inputs mean different targets."""
+    if source.name != "linear":
+        raise UserError(f"data.shift = 'concept' needs the linear data, not {source.name}")
+    if clusters < 1:
+        raise UserError(f"data.clusters must be at least 1, not {clusters}")
+    theta = [coefficients(seed, j, source.train.x.shape[1]) for j in range(clusters)]
+
+    def tilt(by: Tensor) -> Change:
+        return lambda x, y: (x, y + (x.to(by) @ by).to(y).unsqueeze(1))
+
+    return Plan([_everything(source, f"concept {j}", tilt(theta[j] - theta[0])) for j in range(clusters)], source)
+
+
+@shifts("domain")
+def domain(source: Source, peers: int, seed: int, *, other: str = "mnist") -> Plan:
+    """Two clusters, the data set and an ``other`` one of the same input shape; a model tells the labels of both."""
+    offset = _classes(source, "domain")
+    if other == source.name:
+        raise UserError(f"data.other: domain needs a second data set, and {other} is the first one already")
+    second = load_source(other, seed, {})
+    x, other_x = source.train.x, second.train.x
+    if second.classes is None or other_x.shape[1:] != x.shape[1:] or other_x.dtype != x.dtype:
+        raise UserError(
+            f"data.other: {other} must have classes and inputs of {_by(x.shape[1:])} {x.dtype} like {source.name}; "
+            f"it has {second.classes or 'no'} classes and inputs of {_by(other_x.shape[1:])} {other_x.dtype}"
+        )
+    if (source.test is None) != (second.test is None):
+        raise UserError(f"data.other: {source.name} and {other} must both have a test set, or neither")
+
+    def joined(a: Samples, b: Samples) -> Samples:
+        return Samples(torch.cat([a.x, b.x]), torch.cat([a.y, b.y + offset]))
+
+    both = Source(
+        f"{source.name} + {second.name}",
+        joined(source.train, second.train),
+        joined(source.test, second.test) if source.test is not None and second.test is not None else None,
+        offset + second.classes,
+        defaults=source.defaults,
+    )
+    first = _where(both, lambda samples: samples.y < offset, source.name)
+    return Plan([first, _where(both, lambda samples: samples.y >= offset, second.name)], both)
+
+
+@shifts("dirichlet")
+def dirichlet(source: Source, peers: int, seed: int, *, alpha: float = 0.5) -> Plan:
+    """No clusters: each peer draws its own mix of labels from Dirichlet(alpha); small alpha, very different peers."""
+    classes = _classes(source, "dirichlet")
+    if not 0 < alpha < math.inf:
+        raise UserError(f"data.alpha must be above 0 and finite, not {alpha}")
+    chance = np.random.default_rng(word(seed, Purpose.SHIFT))
+    proportions = torch.from_numpy(chance.dirichlet(np.full(classes, alpha), size=peers))
+    return Plan([_everything(source, "all")], source, clustered=False, proportions=proportions)
+
+
+@shifts("natural")
+def natural(source: Source, peers: int, seed: int) -> Plan:
+    """The data's own owners (hospitals, for one) are the clusters, with peers in proportion to their samples."""
+    owned = [s.owner for s in (source.train, source.test) if s is not None]
+    if not source.owners or any(owner is None for owner in owned):
+        raise UserError(f"data.shift = 'natural' needs data that says whose each sample is, and {source.name} does not")
+    kinds = [_where(source, _of_owner(k), name) for k, name in enumerate(source.owners)]
+    return Plan(kinds, source, sizes=_in_ratio(peers, [len(kind.train) for kind in kinds]))
+
+
+def _superclasses(source: Source, peers: int, seed: int) -> Plan:
+    """Random superclasses, as many as SUPERCLASSES says, to each of three groups."""
+    if source.train.coarse is None or len(torch.unique(source.train.coarse)) != sum(SUPERCLASSES):
+        raise UserError(
+            f"data.groups = 'superclasses' needs the {sum(SUPERCLASSES)} superclasses of cifar-100, not {source.name}"
+        )
+    drawn = torch.split(permutation(sum(SUPERCLASSES), seed, Purpose.SHIFT), SUPERCLASSES)
+    names = [f"{letter} ({count} superclasses)" for letter, count in zip("ABC", SUPERCLASSES, strict=True)]
+    kinds = [_where(source, _in_superclasses(some), name) for some, name in zip(drawn, names, strict=True)]
+    return Plan(kinds, source, sizes=_in_ratio(peers, SUPERCLASS_SIZES))
+
+
+Chosen = Callable[[Samples], Tensor]  # [n] bool: which samples a kind draws from
+
+
+def _in_superclasses(some: Tensor) -> Chosen:
+    def chosen(samples: Samples) -> Tensor:
+        assert samples.coarse is not None
+        return torch.isin(samples.coarse, some)
+
+    return chosen
+
+
+def _of_owner(which: int) -> Chosen:
+    def chosen(samples: Samples) -> Tensor:
+        assert samples.owner is not None
+        return samples.owner == which
+
+    return chosen
+
+
+def _labels(source: Source, labels: list[int], name: str) -> Kind:
+    return _where(source, lambda samples: torch.isin(samples.y, torch.tensor(labels)), name)
+
+
+def _where(source: Source, chosen: Chosen, name: str) -> Kind:
+    """The kind that draws from the chosen samples."""
+    train, test = (
+        chosen(s).nonzero().flatten() if s is not None else torch.zeros(0, dtype=torch.int64)
+        for s in (source.train, source.test)
+    )
+    return Kind(name, train, test)
+
+
+def _everything(source: Source, name: str, change: Change | None = None) -> Kind:
+    """The kind that draws from all samples."""
+    return Kind(name, torch.arange(len(source.train)), torch.arange(len(source.test or ())), change)
+
+
+def _in_ratio(peers: int, ratio: list[int]) -> list[int]:
+    """Peers of each kind in proportion to the ratio; at least one each, as far as there are peers."""
+    sizes = apportion(peers, torch.tensor(ratio))
+    while bool((sizes == 0).any()) and int(sizes.max()) > 1:
+        sizes[sizes.argmax()] -= 1
+        sizes[sizes.argmin()] += 1
+    return [int(size) for size in sizes]
+
+
+def _classes(source: Source, shift: str) -> int:
+    if source.classes is None:
+        raise UserError(f"data.shift = {shift!r} needs data with classes, and {source.name} is a regression")
+    return source.classes
+
+
+def _by(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape))

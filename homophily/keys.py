@@ -1,0 +1,105 @@
+"""The keys of a config table that belong to a function or class: its parameters, checked against its annotations."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Collection, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+import pydantic
+
+from homophily.errors import UserError
+
+_MESSAGES = {
+    "greater_than": "must be greater than {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be at most {le}",
+    "literal_error": "must be {expected}",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "finite_number": "must be finite",
+    "string_type": "must be a text",
+    "bool_type": "must be true or false",
+    "list_type": "must be a list",
+    "model_type": "must be a table",
+    "model_attributes_type": "must be a table",
+    "dict_type": "must be a table",
+    "value_error": "{error}",
+}
+
+
+def accepted(function: Callable[..., Any], reserved: Collection[str] = ()) -> list[str] | None:
+    """The keys a function takes, without those the program passes itself; None: it takes any."""
+    parameters = inspect.signature(function).parameters.values()
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return None
+    return [p.name for p in parameters if p.kind is not p.VAR_POSITIONAL and p.name not in reserved]
+
+
+def checked(
+    table: str, owner: str, function: Callable[..., Any], keys: Mapping[str, Any], reserved: Collection[str] = ()
+) -> dict[str, Any]:
+    """All keys of ``function`` with ``keys`` over its defaults, or one sentence about the first that is wrong.
+
+    table: the config table they stand in; owner: what they belong to, in words ("the shift rotation").
+    """
+    names = accepted(function, reserved)
+    refuse_unknown(table, keys, [*keys] if names is None else names, f"{owner} has")
+    parameters = inspect.signature(function, eval_str=True).parameters
+    fields: dict[str, Any] = {}
+    for name in names or []:
+        annotation = parameters[name].annotation
+        fields[name] = (
+            Any if annotation is inspect.Parameter.empty else annotation,
+            ... if parameters[name].default is inspect.Parameter.empty else parameters[name].default,
+        )
+    settings = pydantic.ConfigDict(arbitrary_types_allowed=True)
+    # Aliased fields: a key may be called like one of BaseModel's own attributes.
+    aliased = {
+        f"key_{i}": (annotation, pydantic.Field(default, alias=name))
+        for i, (name, (annotation, default)) in enumerate(fields.items())
+    }
+    model = pydantic.create_model("Keys", __config__=settings, **aliased)  # type: ignore[call-overload]
+    known = {name: keys[name] for name in keys if name in fields}
+    values = parsed(model, known, table)
+    found = {name: getattr(values, f"key_{i}") for i, name in enumerate(fields)}
+    return found | {name: keys[name] for name in keys if name not in fields}
+
+
+def refuse_unknown(table: str, keys: Collection[str], allowed: Collection[str], has: str) -> None:
+    """A sentence about the first of ``keys`` that is not allowed."""
+    for key in keys:
+        if key not in allowed:
+            hint = get_close_matches(key, allowed, n=1)
+            full = f"{table}.{key}" if table else key
+            raise UserError(
+                f"unknown key {full}"
+                + (f" (did you mean {hint[0]}?)" if hint else "")
+                + f": {has} {', '.join(allowed) or 'no keys'}"
+            )
+
+
+def parsed(model: type[pydantic.BaseModel], values: Mapping[str, Any], table: str = "") -> Any:
+    """``values`` as the pydantic model, or one sentence about the first key that is wrong."""
+    try:
+        # Through JSON: strict about types, and lists may still fill tuples.
+        return model.model_validate_json(json.dumps(values), strict=True)
+    except (TypeError, ValueError) as error:
+        if not isinstance(error, pydantic.ValidationError):
+            raise UserError(f"{table or 'the config'}: holds a value of a kind that is not allowed: {error}") from error
+        first = error.errors()[0]
+        raise UserError(_sentence(first, table)) from None
+
+
+def _sentence(error: Any, table: str) -> str:
+    key = ".".join([table] * bool(table) + [str(part) for part in error["loc"]])
+    if error["type"] == "missing":
+        return f"{key} is missing and has no default"
+    message = error["msg"][:1].lower() + error["msg"][1:]
+    if error["type"] in _MESSAGES:
+        message = _MESSAGES[error["type"]].format(**error.get("ctx", {}))
+    return f"{key} = {json.dumps(error['input'])}: {message}"

@@ -1,0 +1,118 @@
+"""Measuring similarities on a federation: every pair asked for in a round, once, in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from homophily.federation import Federation
+from homophily.methods.base import View
+from homophily.scoring import masked_mean
+from homophily.similarity import Metric
+from homophily.training.task import Engine, Task
+
+
+@dataclass(frozen=True)
+class Models:
+    """The models a round's similarities are about: after training, before it, and at the very start."""
+
+    now: Federation
+    before: Tensor  # [N, D]
+    start: Tensor  # [N, D]
+
+
+@dataclass
+class _Pairs:
+    """Some pairs of peers, by id: me [M], you [M]. Tensors are gathered when first asked for."""
+
+    task: Task
+    engine: Engine
+    models: Models
+    me: Tensor
+    you: Tensor
+    compared: Tensor | None  # [d]: columns of the shared parameters; None: all
+
+    def _rows(self, table: Tensor, peers: Tensor) -> Tensor:
+        rows = table[peers]
+        return rows if self.compared is None else rows[:, self.compared]
+
+    @cached_property
+    def mine(self) -> Tensor:
+        return self._rows(self.models.now.rows, self.me)
+
+    @cached_property
+    def yours(self) -> Tensor:
+        return self._rows(self.models.now.rows, self.you)
+
+    @cached_property
+    def my_update(self) -> Tensor:
+        return self.mine - self._rows(self.models.before, self.me)
+
+    @cached_property
+    def your_update(self) -> Tensor:
+        return self.yours - self._rows(self.models.before, self.you)
+
+    @cached_property
+    def my_path(self) -> Tensor:
+        return self.mine - self._rows(self.models.start, self.me)
+
+    @cached_property
+    def your_path(self) -> Tensor:
+        return self.yours - self._rows(self.models.start, self.you)
+
+    def loss(self, on: Literal["own", "peer"]) -> Tensor:
+        host, guest = (self.me, self.you) if on == "own" else (self.you, self.me)
+        return guest_loss(self.task, self.engine, self.models.now, guest, host)
+
+
+def guest_loss(task: Task, engine: Engine, federation: Federation, guest: Tensor, host: Tensor) -> Tensor:
+    """[M] float64: mean loss of each guest's model on its host's training data; personal columns are the host's."""
+    rows = federation.rows[guest]
+    shared = task.layout.mask(shared=True).to(rows.device)
+    if not bool(shared.all()):
+        rows = torch.where(shared, rows, federation.rows[host])
+    kept = {name: table[host] for name, table in federation.kept.items()}
+    data = task.data.train
+    start, count = data.start[host, None], data.count[host, None]
+    position = torch.arange(int(count.max()), device=rows.device)
+    x, y = task.batch(start + position.minimum(count - 1))
+    losses = task.loss(engine.predict(rows, kept, x).flatten(0, 1), y.flatten(0, 1)).view(len(guest), -1)
+    there = (position < count).to(torch.float64)
+    return masked_mean(losses, there)
+
+
+class Measurer:
+    """Measures with one metric, ``chunk`` pairs at a time."""
+
+    def __init__(self, metric: Callable[[_Pairs], Tensor] | Metric, task: Task, engine: Engine, chunk: int) -> None:
+        self.metric, self.task, self.engine, self.chunk = metric, task, engine, chunk
+        compared = task.layout.mask(shared=True, parameter=True)
+        everything = bool(compared.all())
+        self.compared = None if everything else compared.nonzero()[:, 0].to(task.data.train.x.device)
+
+    def measure(self, models: Models, view: View, met: Tensor, sick: Tensor) -> Tensor:
+        """[P, B] float64: similarity to each peer met, -inf where not met or sick."""
+        row, column = met.nonzero(as_tuple=True)
+        me, you = view.me[row], view.book[row, column]
+        parts = [torch.zeros(0, dtype=torch.float64, device=me.device)]
+        for pairs in self._chunks(row):
+            parts.append(self.metric(_Pairs(self.task, self.engine, models, me[pairs], you[pairs], self.compared)))
+        found = torch.cat(parts).to(torch.float64)
+        # Where my own model is sick nothing can be told of the others: all the same, so that it may heal by merging.
+        found = torch.where(sick[you], -torch.inf, found.nan_to_num(nan=0.0))
+        table = torch.full(met.shape, -torch.inf, dtype=torch.float64, device=met.device)
+        table[row, column] = found
+        return table
+
+    def _chunks(self, row: Tensor) -> list[Tensor]:
+        """Pairs in chunks; the plain engine takes one peer's at a time, as a real peer does."""
+        index = torch.arange(len(row), device=row.device)
+        if self.engine.name != "one-by-one":
+            return list(index.split(self.chunk))
+        _, counts = row.unique_consecutive(return_counts=True)
+        return [part for mine in index.split(counts.tolist()) for part in mine.split(self.chunk)]

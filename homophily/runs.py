@@ -1,0 +1,235 @@
+"""A run is a folder: resolved config, versions, metrics as they happen, checkpoints, final scores, models."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import shutil
+import sys
+from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tomli_w
+import torch
+from torch import Tensor, nn
+
+from homophily.config import Config, load
+from homophily.errors import UserError
+from homophily.layout import Kept, Layout
+from homophily.prepare import Resolved, pattern_of
+from homophily.scoring import Scores
+from homophily.simulate import Simulation
+from homophily.storage import (
+    plain,
+    read_folder,
+    read_json,
+    read_tensors,
+    write_folder,
+    write_json,
+    write_tensors,
+    write_text,
+    writing,
+)
+from homophily.training.task import Task
+
+_CHECKPOINT = re.compile(r"round-(\d{6,})")
+
+
+class RunFolder:
+    """The writing side of a run's folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, path: Path | None, name: str) -> RunFolder:
+        """A new, empty folder at ``path``, or a free one called ``name`` under runs/."""
+        target = path or _free(Path("runs"), name)
+        with writing(target):
+            target.mkdir(parents=True, exist_ok=True)
+            if any(target.iterdir()):
+                raise UserError(f"{target} is not empty: name another folder, or continue it with --resume {target}")
+        return cls(target)
+
+    def describe(self, config: Config, resolved: Resolved, task: Task, device: torch.device) -> None:
+        """Write what the run is, before its first round; the config comes last and makes the folder a run."""
+        about = {
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "command": sys.argv,
+            "seed": config.seed,
+            "versions": {p: version(p) for p in ("homophily", "torch", "numpy")}
+            | {"python": platform.python_version()},
+            "machine": _machine(device),
+            "device": str(device),
+            "resolved": asdict(resolved),
+            "inputs": list(task.data.inputs),
+            "outputs": task.data.outputs,
+            "layout": task.layout.to_json(),
+        }
+        write_json(self.path / "run.json", about)
+        self.write_config(config)
+
+    def write_config(self, config: Config) -> None:
+        write_text(self.path / "config.toml", tomli_w.dumps(_without_none(config.toml())))
+
+    def append(self, line: dict[str, Any]) -> None:
+        """One more line of metrics.jsonl, on disk as soon as the round is over."""
+        path = self.path / "metrics.jsonl"
+        with writing(path), path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(plain(line), ensure_ascii=False) + "\n")
+
+    def save(self, simulation: Simulation) -> None:
+        """A checkpoint; older ones go only once the new one is whole."""
+        metrics = self.path / "metrics.jsonl"
+        length = metrics.stat().st_size if metrics.exists() else 0
+        target = self.path / "checkpoints" / f"round-{simulation.round:06d}"
+        if not target.exists():
+            with writing(target):
+                target.parent.mkdir(exist_ok=True)
+            write_folder(target, simulation.tensors(), {**simulation.numbers(), "metrics_bytes": length})
+        for _, old in _checkpoints(self.path)[:-1]:
+            shutil.rmtree(old)
+
+    def restore(self, simulation: Simulation) -> None:
+        """Go on from the last checkpoint, or from the start: metrics written after it are cut off."""
+        found = _checkpoints(self.path)
+        length = 0
+        if found:
+            tensors, numbers = read_folder(found[-1][1])
+            simulation.restore(tensors, numbers)
+            length = numbers["metrics_bytes"]
+        metrics = self.path / "metrics.jsonl"
+        if metrics.exists():
+            with writing(metrics):
+                os.truncate(metrics, length)
+
+    def finish(self, simulation: Simulation, summary: dict[str, Any], scores: Scores) -> None:
+        """Final scores, merge counts and models; the summary comes last and marks the run as finished."""
+        self.save(simulation)
+        pairs, counts = simulation.merges.sparse()
+        write_tensors(self.path / "merges.safetensors", {"pairs": pairs, "counts": counts})
+        models = simulation.models()
+        kept = {f"kept/{name}": table for name, table in models.kept.items()}
+        write_tensors(self.path / "models.safetensors", {"rows": models.rows, **kept})
+        cluster = simulation.problem.task.data.cluster
+        names = simulation.problem.task.data.cluster_names
+        columns = {
+            "mse" if scores.regression else "accuracy": scores.value,
+            "loss": scores.loss,
+            **scores.extra,
+            "models_received": simulation.received,
+            "sick_rounds": simulation.sick_rounds,
+        }
+        table: dict[str, list[Any] | None] = {name: values.tolist() for name, values in columns.items()}
+        table["cluster"] = [names[c] for c in cluster.tolist()] if cluster is not None else None
+        write_json(self.path / "scores.json", table)
+        write_json(self.path / "summary.json", summary)
+
+
+class Run:
+    """A run's folder, to be read: ``summary``, ``scores``, ``metrics()``, ``merges()``, ``model(i)``."""
+
+    def __init__(self, path: Path | str, pattern: nn.Module | None = None) -> None:
+        self.path = Path(path)
+        if not (self.path / "config.toml").is_file():
+            raise UserError(f"{self.path} is not a run: it has no config.toml")
+        self._pattern = pattern
+
+    @property
+    def config(self) -> Config:
+        return load(self.path / "config.toml")
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """Versions, machine, engine, layout."""
+        return read_json(self.path / "run.json")  # type: ignore[no-any-return]
+
+    @property
+    def finished(self) -> bool:
+        return (self.path / "summary.json").is_file()
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The object that ``--json`` prints."""
+        self._need_end()
+        return read_json(self.path / "summary.json")  # type: ignore[no-any-return]
+
+    @property
+    def scores(self) -> dict[str, Any]:
+        """Final scores, a list over peers under each name."""
+        self._need_end()
+        return read_json(self.path / "scores.json")  # type: ignore[no-any-return]
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """One entry a round."""
+        path = self.path / "metrics.jsonl"
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
+    def merges(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """How often peer i merged peer j's model: [N, N]."""
+        self._need_end()
+        stored, peers = read_tensors(self.path / "merges.safetensors"), int(self.config.peers or 0)
+        dense = np.zeros(peers * peers, dtype=np.int64)
+        dense[stored["pairs"].numpy()] = stored["counts"].numpy()
+        return dense.reshape(peers, peers)
+
+    def state_dict(self, peer: int) -> dict[str, Tensor]:
+        """A peer's final model under its state-dict names."""
+        row, kept = self._row(peer)
+        return Layout.from_json(self.about["layout"]).state_dict(row, kept)
+
+    def model(self, peer: int) -> nn.Module:
+        """A peer's final model, ready to use (evaluation mode)."""
+        about = self.about
+        module = pattern_of(self.config, tuple(about["inputs"]), about["outputs"], self._pattern)
+        module.load_state_dict(self.state_dict(peer))
+        return module.eval()
+
+    def export(self, peer: int, path: Path | str) -> Path:
+        """A peer's final model as a safetensors file with state-dict names."""
+        write_tensors(Path(path), self.state_dict(peer))
+        return Path(path)
+
+    def _row(self, peer: int) -> tuple[Tensor, Kept]:
+        self._need_end()
+        stored = read_tensors(self.path / "models.safetensors")
+        rows = stored.pop("rows")
+        if not 0 <= peer < len(rows):
+            raise UserError(f"peer {peer}: this run has peers 0 to {len(rows) - 1}")
+        return rows[peer], {name.removeprefix("kept/"): table[peer] for name, table in stored.items()}
+
+    def _need_end(self) -> None:
+        if not self.finished:
+            raise UserError(f"the run in {self.path} has not finished: go on with --resume {self.path}")
+
+
+def _free(parent: Path, name: str) -> Path:
+    number = 1
+    while (parent / (name if number == 1 else f"{name}-{number}")).exists():
+        number += 1
+    return parent / (name if number == 1 else f"{name}-{number}")
+
+
+def _checkpoints(run: Path) -> list[tuple[int, Path]]:
+    """Complete checkpoints, oldest first."""
+    folder = run / "checkpoints"
+    entries = folder.iterdir() if folder.is_dir() else ()
+    return sorted((int(m[1]), p) for p in entries if (m := _CHECKPOINT.fullmatch(p.name)))
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_none(inner) for key, inner in value.items() if inner is not None}
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _machine(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{platform.machine()}, {os.cpu_count()} cores"

@@ -1,0 +1,143 @@
+"""What a person sees: progress bars on a terminal, tables at the end. Quiet where nobody watches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from homophily.api import Progress as OnRound
+from homophily.compare import Comparison
+from homophily.runs import Run
+
+_COLUMNS = (
+    TextColumn("{task.description}"),
+    BarColumn(),
+    MofNCompleteColumn(),
+    TextColumn("{task.fields[score]}"),
+    TimeRemainingColumn(),
+)
+
+
+def _watched() -> Console | None:
+    console = Console(stderr=True)
+    return console if console.is_terminal else None
+
+
+@contextmanager
+def progress() -> Iterator[OnRound | None]:
+    """A bar over the rounds of one run."""
+    with comparing() as bars:
+        yield bars("", 0) if bars else None
+
+
+@contextmanager
+def comparing() -> Iterator[Callable[[str, int], OnRound] | None]:
+    """A bar for each method and seed, as they come."""
+    console = _watched()
+    if console is None:
+        yield None
+        return
+    with Progress(*_COLUMNS, console=console, transient=True) as bar:
+
+        def start(method: str, seed: int) -> OnRound:
+            label = f"{method}, seed {seed}" if method else "rounds"
+            task = bar.add_task(label, total=None, score="")
+
+            def on_round(line: dict[str, Any]) -> None:
+                value = line.get("accuracy", line.get("mse"))
+                if value is not None:
+                    bar.update(task, score=f"{value:.1f}")
+                bar.update(task, completed=line["round"], total=line["rounds"])
+
+            return on_round
+
+        yield start
+
+
+def summary(run: Run) -> None:
+    """One run as a table."""
+    found = run.summary
+    table = Table(
+        title=f"{run.config.method.name}, {found['rounds']} rounds, {found['seconds']:.1f} s", title_justify="left"
+    )
+    table.add_column("")
+    table.add_column(_unit(found), justify="right")
+    for name, value in (found.get("accuracy_by_cluster") or found.get("mse_by_cluster") or {}).items():
+        table.add_row(f"cluster {escape(str(name))}", _number(value))
+    table.add_row("mean over peers", _number(found.get("accuracy", found.get("mse"))), end_section=True)
+    table.add_row("merges inside the cluster", _percent(found["same_cluster_merges"]))
+    table.add_row("models sent per peer", _number(found["models_sent_per_peer"], 0))
+    console = Console()
+    console.print(table)
+    _tell_sick(console, found["sick_peers"], found["still_sick"])
+    console.print(f"run folder: {escape(str(run.path))}", soft_wrap=True, highlight=False)
+
+
+def comparison(result: Comparison) -> None:
+    """All methods as one table, mean ± deviation over seeds."""
+    rows = result.table()
+    first = next(iter(rows.values()))
+    value = "accuracy" if "accuracy" in first else "mse"
+    clusters = list(first[f"{value}_by_cluster"])
+    seeds = len(next(iter(result.runs.values())))
+    table = Table(title=f"{_unit(first)}, {seeds} seed{'s' * (seeds > 1)}", title_justify="left")
+    table.add_column("method", no_wrap=True)
+    for name in [*(map(str, clusters) if len(clusters) > 1 else []), "mean", "merges inside", "models sent"]:
+        table.add_column(escape(name), justify="right", no_wrap=True)
+    for method, row in rows.items():
+        means = [_number((row[f"{value}_by_cluster"][c] or {}).get("mean")) for c in clusters]
+        inside, sent = row["same_cluster_merges"], row["models_sent_per_peer"]
+        cells = [_mean(row[value]), _percent(inside and inside["mean"]), _number(sent["mean"], 0)]
+        cells = [*means, *cells] if len(means) > 1 else cells
+        table.add_row(escape(method), *cells)
+    console = Console()
+    console.print(table)
+    for runs in result.runs.values():
+        for run in runs:
+            _tell_sick(console, run.summary["sick_peers"], run.summary["still_sick"], f"{run.path.name}: ")
+    console.print(f"run folder: {escape(str(result.path))}", soft_wrap=True, highlight=False)
+
+
+def names(kind: str, lines: dict[str, str]) -> None:
+    """A list of names with a line about each."""
+    console = Console()
+    console.print(f"[bold]{kind}[/]")
+    width = max(map(len, lines), default=0)
+    for name, line in lines.items():
+        console.print(f"  {name:<{width}}  {escape(line)}", soft_wrap=True, highlight=False)
+
+
+def _tell_sick(console: Console, ever: list[int], still: list[int], where: str = "") -> None:
+    if ever:
+        console.print(
+            f"{where}{len(ever)} peers had a model with NaN or infinity at some time and were left out of merges "
+            f"meanwhile ({_some(ever)}); {len(still)} still have",
+            soft_wrap=True,
+            highlight=False,
+        )
+
+
+def _some(peers: list[int]) -> str:
+    return ", ".join(map(str, peers[:8])) + (", ..." if len(peers) > 8 else "")
+
+
+def _unit(found: dict[str, Any]) -> str:
+    return "accuracy, %" if "accuracy" in found else "mean squared error"
+
+
+def _number(value: float | None, digits: int = 1) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.0f}%"
+
+
+def _mean(cell: dict[str, float] | None) -> str:
+    return "-" if cell is None else f"{cell['mean']:.1f} ± {cell['std']:.1f}"

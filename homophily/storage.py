@@ -1,0 +1,115 @@
+"""Writing files so that a crash or a full disk never leaves half of one."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from homophily.errors import UserError
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn a failure to write into a sentence; what was there before stays."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise UserError(f"cannot write {path}: {reason}; what was written before is kept") from error
+
+
+def write_text(path: Path, text: str) -> None:
+    """Atomically: the file is the old one or the new one."""
+    partial = path.with_name(path.name + ".part")
+    with writing(path):
+        try:
+            with partial.open("w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_text(path, json.dumps(plain(value), indent=2, ensure_ascii=False) + "\n")
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+    """Atomically, as safetensors."""
+    partial = path.with_name(path.name + ".part")
+    with writing(path):
+        try:
+            save_file({name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}, partial)
+            _sync(partial)
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+def write_folder(path: Path, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
+    """A folder with tensors and numbers that appears complete or not at all."""
+    partial = path.with_name(path.name + ".part")
+    with writing(path):
+        shutil.rmtree(partial, ignore_errors=True)
+        try:
+            partial.mkdir(parents=True)
+            write_tensors(partial / "state.safetensors", tensors)
+            write_json(partial / "state.json", numbers)
+            partial.replace(path)
+            _sync(path.parent)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+
+def read_folder(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What write_folder wrote."""
+    return read_tensors(path / "state.safetensors"), read_json(path / "state.json")
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise UserError(f"{path} is damaged: {error}") from error
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+    except SafetensorError as error:
+        raise UserError(f"{path} is damaged: {error}") from error
+
+
+def plain(value: Any) -> Any:
+    """JSON has no NaN: numbers that are not finite become null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(inner) for inner in value]
+    return value
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

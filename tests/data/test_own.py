@@ -1,0 +1,391 @@
+"""Users' own data: what is accepted, how it is shared out, what is said about mistakes."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from homophily.data.own import PeerArrays, read_folder, share_own
+from homophily.data.types import Shares
+from homophily.errors import UserError
+
+
+def numbered(n: int, start: int = 0, **more: Any) -> PeerArrays:
+    """A peer whose samples are start, start + 1, ...; classes 0 and 1."""
+    values = np.arange(start, start + n, dtype=np.float32)[:, None]
+    return PeerArrays(x=values, y=np.arange(n) % 2, **more)
+
+
+def share(*peers: PeerArrays, **keys: Any) -> Shares:
+    return share_own(list(peers), **{"train": None, "validation": None, "test": None, "seed": 0, **keys})
+
+
+def held(shares: Shares, i: int) -> dict[str, list[float]]:
+    """Peer i's samples of ``numbered`` in each split."""
+    splits = {"train": shares.train, "validation": shares.validation, "test": shares.test}
+    return {name: split.peer(i)[0].flatten().tolist() for name, split in splits.items() if split is not None}
+
+
+# what x and y become
+
+
+@pytest.mark.parametrize("make", [np.array, torch.tensor, lambda values: values], ids=["numpy", "torch", "lists"])
+def test_arrays_tensors_and_lists_are_the_same(make: Callable[[Any], Any]) -> None:
+    shares = share(
+        PeerArrays(make([[0.5, 1.0], [2.0, 3.0]]), make([0, 1]), test_x=make([[4.0, 5.0]]), test_y=make([1]))
+    )
+    assert shares.train.x.tolist() == [[0.5, 1.0], [2.0, 3.0]]
+    assert shares.train.x.dtype == torch.float32
+    assert shares.train.y.tolist() == [0, 1]
+    assert shares.train.y.dtype == torch.int64
+
+
+@pytest.mark.parametrize(
+    ("dtype", "becomes", "value"),
+    [
+        (np.uint8, torch.float32, 0.2),  # pixels: 51 / 255
+        (np.float16, torch.float32, 51.0),
+        (np.float64, torch.float32, 51.0),
+        (">f4", torch.float32, 51.0),
+        (np.int8, torch.int64, 51),  # tokens
+        (np.uint16, torch.int64, 51),
+        (np.bool_, torch.float32, 1.0),
+    ],
+)
+def test_x_is_pixels_floats_or_tokens_by_its_dtype(dtype: Any, becomes: torch.dtype, value: float) -> None:
+    x = np.full((5, 1, 2, 2), 51).astype(dtype)
+    shares = share(PeerArrays(x, [0, 1, 0, 1, 0]))
+    assert shares.train.x.dtype == becomes
+    assert shares.train.x[0, 0, 0, 0].item() == pytest.approx(value)
+    assert shares.inputs == (1, 2, 2)
+
+
+def test_half_precision_tensors_are_accepted() -> None:
+    shares = share(
+        PeerArrays(torch.ones(5, 2, dtype=torch.bfloat16, requires_grad=True), torch.zeros(5, dtype=torch.bool))
+    )
+    assert (shares.train.x.dtype, shares.train.y.dtype) == (torch.float32, torch.int64)
+    assert not shares.train.x.requires_grad
+
+
+def test_classes_are_counted_over_everything() -> None:
+    one = PeerArrays([[0.0], [1.0]], [0, 1], test_x=[[0.0]], test_y=[6])
+    two = PeerArrays([[0.0], [1.0]], [3, 1], test_x=[[0.0]], test_y=[0])
+    shares = share(one, two)
+    assert (shares.classes, shares.outputs) == (7, 7)
+
+
+def test_float_targets_are_a_regression() -> None:
+    shares = share(PeerArrays(np.ones((5, 3)), np.arange(5.0)))
+    assert (shares.classes, shares.outputs, shares.train.y.shape) == (None, 1, (4, 1))
+    shares = share(PeerArrays(np.ones((5, 3)), np.ones((5, 2))))
+    assert (shares.classes, shares.outputs, shares.train.y.dtype) == (None, 2, torch.float32)
+
+
+def test_the_users_arrays_stay_as_they_were() -> None:
+    x = np.array([[np.nan], [1.0], [3.0]], dtype=np.float32)
+    given_test = torch.tensor([[torch.nan]])
+    share(PeerArrays(x, [0, 1, 0], test_x=given_test, test_y=[0]), normalise="standard")
+    assert np.isnan(x[0, 0])
+    assert x[2, 0] == 3.0
+    assert given_test.isnan().all()
+
+
+# how samples are shared out
+
+
+def test_without_test_samples_a_fifth_is_cut() -> None:
+    shares = share(numbered(10), numbered(4, start=100))
+    first, second = held(shares, 0), held(shares, 1)
+    assert (len(first["train"]), len(first["test"])) == (8, 2)
+    assert (len(second["train"]), len(second["test"])) == (3, 1)  # at least one
+    assert sorted(first["train"] + first["test"]) == list(range(10))
+    assert sorted(second["train"] + second["test"]) == list(range(100, 104))
+    assert shares.validation is None
+
+
+@given(
+    n=st.integers(1, 30), train=st.integers(1, 12) | st.none(), validation=st.integers(0, 12), test=st.integers(1, 12)
+)
+def test_the_parts_are_as_large_as_asked_and_never_overlap(
+    n: int, train: int | None, validation: int, test: int
+) -> None:
+    keys = {"train": train, "validation": validation, "test": test}
+    if (train or 1) + validation + test > n:
+        with pytest.raises(UserError, match=rf"peer 0 has {n} samples in x, too few for data\.train = \d+.*data\.test"):
+            share(numbered(n), **keys)
+        return
+    parts = held(share(numbered(n), **keys), 0)
+    assert len(parts["train"]) == (train or n - validation - test)
+    assert len(parts.get("validation", [])) == validation
+    assert len(parts["test"]) == test
+    together = [value for part in parts.values() for value in part]
+    assert len(set(together)) == len(together)
+    assert set(together) <= set(range(n))
+
+
+def test_x_and_y_stay_together() -> None:
+    shares = share(numbered(20), train=7, validation=3, test=5)
+    for split in (shares.train, shares.validation, shares.test):
+        assert split is not None
+        assert torch.equal(split.x[:, 0].long() % 2, split.y)
+
+
+def test_the_cut_depends_on_the_seed_and_the_peer() -> None:
+    def cut(seed: int) -> list[list[float]]:
+        shares = share(numbered(40), numbered(40), test=10, seed=seed)
+        return [held(shares, i)["test"] for i in range(2)]
+
+    assert cut(1) == cut(1)
+    assert cut(1) != cut(2)
+    assert cut(1)[0] != cut(1)[1]
+
+
+def test_samples_a_peer_brought_are_used_whole() -> None:
+    brought: dict[str, Any] = {
+        "test_x": [[50.0], [51.0]],
+        "test_y": [0, 1],
+        "validation_x": [[60.0]],
+        "validation_y": [0],
+    }
+    for everything in (None, "all"):
+        shares = share(numbered(5, **brought), train=everything, test=everything)
+        assert held(shares, 0) == {"train": [0, 1, 2, 3, 4], "validation": [60], "test": [50, 51]}
+
+
+def test_fewer_of_the_samples_a_peer_brought_can_be_asked_for() -> None:
+    more = np.arange(100.0, 140.0)[:, None]
+    brought: dict[str, Any] = {
+        "test_x": more,
+        "test_y": np.zeros(40, int),
+        "validation_x": more + 100,
+        "validation_y": np.zeros(40, int),
+    }
+    parts = held(share(numbered(5, **brought), validation=20, test=20), 0)
+    assert len(parts["test"]) == 20
+    assert set(parts["test"]) <= set(range(100, 140))
+    assert len(parts["validation"]) == 20
+    assert set(parts["validation"]) <= set(range(200, 240))
+    assert [value - 100 for value in parts["validation"]] != parts["test"]  # two draws, not the same twice
+    assert len(parts["train"]) == 5
+    assert "validation" not in held(share(numbered(5, **brought), validation=0), 0)
+
+
+def test_one_peer_may_bring_what_is_cut_from_another() -> None:
+    shares = share(numbered(5, test_x=[[9.0]], test_y=[0]), numbered(5, start=20), test=1)
+    assert held(shares, 0)["test"] == [9.0]
+    assert len(held(shares, 0)["train"]) == 5
+    assert len(held(shares, 1)["train"]) == 4
+
+
+# missing values and scales
+
+
+def test_missing_values_are_filled_by_the_peers_own_training_samples() -> None:
+    nan = np.nan
+    one = PeerArrays([[1.0, nan], [3.0, nan]], [0, 1], test_x=[[nan, nan]], test_y=[0])
+    two = PeerArrays([[10.0, 1.0], [20.0, 1.0]], [0, 1], test_x=[[nan, 7.0]], test_y=[0])
+    shares = share(one, two)
+    assert shares.train.x.tolist() == [[1.0, 0.0], [3.0, 0.0], [10.0, 1.0], [20.0, 1.0]]
+    assert shares.test.x.tolist() == [[2.0, 0.0], [15.0, 7.0]]
+
+
+def test_standard_scales_by_the_training_samples_of_all_peers() -> None:
+    one = PeerArrays([[0.0], [0.0]], [0, 1], test_x=[[9.0]], test_y=[0])
+    two = PeerArrays([[4.0], [4.0]], [0, 1], test_x=[[2.0]], test_y=[0])
+    shares = share(one, two, normalise="standard")
+    assert shares.train.x.tolist() == [[-1.0], [-1.0], [1.0], [1.0]]
+    assert shares.test.x.tolist() == [[3.5], [0.0]]
+
+
+def test_what_a_peer_never_observed_is_zero_on_the_common_scale() -> None:
+    one = PeerArrays([[np.nan], [np.nan]], [0, 1], test_x=[[np.nan]], test_y=[0])
+    two = PeerArrays([[100.0], [200.0]], [0, 1], test_x=[[np.nan]], test_y=[0])
+    shares = share(one, two, normalise="standard")
+    assert shares.train.x.tolist() == [[0.0], [0.0], [-1.0], [1.0]]
+
+
+def test_pixels_are_scaled_after_they_became_floats() -> None:
+    shares = share(PeerArrays(np.full((5, 1, 2, 2), 255, np.uint8), [0, 1, 0, 1, 0]), normalise="half")
+    assert shares.train.x.unique().tolist() == [1.0]
+
+
+# clusters
+
+
+def test_clusters_are_numbered_as_they_first_appear() -> None:
+    shares = share(*(numbered(5, cluster=name) for name in ("sea", 3, "land", "sea", 3)))
+    assert shares.cluster is not None
+    assert shares.cluster.tolist() == [0, 1, 2, 0, 1]
+    assert shares.cluster_names == ("sea", "3", "land")
+
+
+def test_clusters_are_unknown_if_one_peer_does_not_tell() -> None:
+    shares = share(numbered(5, cluster="sea"), numbered(5))
+    assert (shares.cluster, shares.cluster_names) == (None, ())
+
+
+# mistakes
+
+GOOD = np.ones((3, 2))
+
+
+@pytest.mark.parametrize(
+    ("peer", "complaint"),
+    [
+        (PeerArrays(np.ones((0, 2)), []), "x has no samples"),
+        (PeerArrays(GOOD, [0, 1]), "x has 3 samples but y has 2"),
+        (PeerArrays(GOOD, [0, 1, 0], test_x=GOOD, test_y=[1]), "test_x has 3 samples but test_y has 1"),
+        (PeerArrays(GOOD, [0, 1, 0], test_x=GOOD), "test_x and test_y must come together"),
+        (PeerArrays(GOOD, [0, 1, 0], validation_y=[1]), "validation_x and validation_y must come together"),
+        (PeerArrays(np.ones(3), [0, 1, 0]), r"x must have a row for each sample, not the shape \[3\]"),
+        (PeerArrays(np.array([["a"], ["b"]]), [0, 1]), "x must hold plain numbers, not <U1"),
+        (PeerArrays(np.array([[{}], [{}]]), [0, 1]), "x must hold plain numbers, not object"),
+        (PeerArrays(GOOD, ["cat", "dog", "cat"]), "y must hold plain numbers"),
+        (PeerArrays(torch.ones(2, 2, dtype=torch.complex64), [0, 1]), "x must hold plain numbers, not torch.complex64"),
+        (PeerArrays([[1.0, 2.0], [3.0]], [0, 1]), "x is no array: its rows differ in length"),
+        (PeerArrays(GOOD, [0, -1, 0]), "y holds the class -1, but classes count from 0"),
+        (PeerArrays(GOOD, [0.0, np.nan, 1.0]), "y holds NaN or infinite values"),
+        (PeerArrays([[np.inf]], [0]), "x holds infinite values"),
+        (PeerArrays(GOOD, [[0], [1], [0]]), r"y must have the shape \[n\], as whole numbers are classes, not \[3, 1\]"),
+        (PeerArrays(GOOD, 3.0), r"y must have the shape \[n\] or \[n, outputs\], not \[\]"),  # type: ignore[arg-type]
+        (PeerArrays(GOOD[:1], [0]), r"has 1 samples in x, too few for data\.train = 1, data\.test = 1"),
+    ],
+)
+def test_a_mistake_is_told_with_the_peers_number(peer: PeerArrays, complaint: str) -> None:
+    with pytest.raises(UserError, match=rf"^peer 1:? {complaint}"):
+        share(PeerArrays(np.ones((9, 2)), np.arange(9) % 2), peer)
+
+
+def test_a_peer_with_a_name_is_called_by_it() -> None:
+    with pytest.raises(UserError, match=r"^peer 'basel': x has 3 samples but y has 2"):
+        share(PeerArrays(GOOD, [0, 1], name="basel"))
+
+
+@pytest.mark.parametrize(
+    ("other", "complaint"),
+    [
+        (PeerArrays(np.ones((5, 3)), [0] * 5), r"x holds float32 \[3\] a sample, but peer 'a' has float32 \[2\]"),
+        (
+            PeerArrays(np.ones((5, 2), np.uint8), [0] * 5),
+            r"x holds uint8 \[2\] a sample, but peer 'a' has float32 \[2\]",
+        ),
+        (PeerArrays(np.ones((5, 2)), [0.5] * 5), r"y holds float32 \[1\] a sample, but peer 'a' has int64 \[\]"),
+        (
+            PeerArrays(np.ones((5, 2)), [0] * 5, test_x=np.ones((1, 4)), test_y=[0]),
+            r"x holds float32 \[4\] a sample, but peer 'a' has float32 \[2\]",
+        ),
+    ],
+)
+def test_peers_must_have_samples_of_one_form(other: PeerArrays, complaint: str) -> None:
+    with pytest.raises(UserError, match=f"^peer 1: {complaint}"):
+        share(PeerArrays(np.ones((5, 2)), [0] * 5, name="a"), other)
+
+
+@pytest.mark.parametrize("first_has_it", [True, False])
+def test_validation_samples_come_from_all_peers_or_are_asked_for(first_has_it: bool) -> None:
+    brought: dict[str, Any] = {"validation_x": [[1.0]], "validation_y": [0]}
+    peers = [numbered(9, **brought, name="with"), numbered(9, name="without")]
+    peers = peers if first_has_it else peers[::-1]
+    with pytest.raises(UserError, match=r"peer 'without' has no validation_x while others have; set data\.validation"):
+        share(*peers)
+    assert share(*peers, validation=1).validation is not None
+
+
+def test_too_few_of_what_a_peer_brought_is_told_with_the_key() -> None:
+    with pytest.raises(UserError, match=r"peer 0 has 1 samples in test_x, too few for data\.test = 5"):
+        share(numbered(9, test_x=[[1.0]], test_y=[0]), test=5)
+
+
+@pytest.mark.parametrize(("key", "value"), [("train", 0), ("train", "most"), ("test", 0), ("validation", -1)])
+def test_an_amount_that_is_none_is_refused(key: str, value: object) -> None:
+    with pytest.raises(UserError, match=rf"data\.{key} must be a whole number of at least \d.*, not {value!r}"):
+        share(numbered(9), **{key: value})
+
+
+def test_no_peers_are_refused() -> None:
+    with pytest.raises(UserError, match="there are no peers"):
+        share()
+
+
+# folders of .npz files
+
+
+def test_a_folder_is_a_peer_a_file_in_order_of_name(tmp_path: Path) -> None:
+    np.savez(tmp_path / "b.npz", x=GOOD, y=[0, 1, 0], cluster="sea")
+    np.savez_compressed(tmp_path / "a.npz", x=GOOD * 2, y=[1, 1, 1], test_x=GOOD, test_y=[1, 0, 1], cluster=4)
+    (tmp_path / "readme.txt").write_text("not a peer")
+    a, b = read_folder(tmp_path)
+    assert (a.name, a.cluster, b.name, b.cluster) == ("a", 4, "b", "sea")
+    assert b.test_x is None
+    shares = share(a, b, test=1)
+    assert shares.train.count.tolist() == [3, 2]
+    assert shares.cluster_names == ("4", "sea")
+
+
+def test_an_empty_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"there is no \.npz file in this folder") as error:
+        read_folder(tmp_path)
+    assert str(tmp_path) in str(error.value)
+
+
+def npz(path: Path, **arrays: Any) -> bytes:
+    np.savez(path, **arrays)
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arrays", "complaint"),
+    [
+        ({"x": GOOD}, "the key 'y' is missing"),
+        ({"x": GOOD, "y": [0, 1, 0], "labels": [1]}, "unknown key 'labels'; there are x, y, validation_x"),
+        (
+            {"x": np.array([{}, {}]), "y": [0, 1]},
+            "'x' holds Python objects instead of numbers, and no pickles",
+        ),
+        ({"x": GOOD, "y": [0, 1, 0], "cluster": [1, 2]}, "'cluster' must be one name or one whole number"),
+        ({"x": GOOD, "y": [0, 1, 0], "cluster": 1.5}, "'cluster' must be one name or one whole number"),
+    ],
+)
+def test_a_file_with_wrong_content_is_named(tmp_path: Path, arrays: dict[str, Any], complaint: str) -> None:
+    npz(tmp_path / "lyon.npz", **arrays)
+    with pytest.raises(UserError, match=rf"lyon\.npz: {complaint}"):
+        read_folder(tmp_path)
+
+
+class Boom:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return pytest.fail, ("a pickle was loaded",)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda whole: b"",
+        lambda whole: b"no archive",
+        lambda whole: whole[: len(whole) // 2],
+        lambda whole: whole[:90] + bytes(b ^ 255 for b in whole[90:200]) + whole[200:],
+        lambda whole: pickle.dumps(Boom()),
+    ],
+    ids=["empty", "text", "cut", "flipped", "pickle"],
+)
+def test_a_damaged_file_is_named(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+    whole = npz(tmp_path / "lyon.npz", x=GOOD, y=[0, 1, 0])
+    (tmp_path / "lyon.npz").write_bytes(damage(whole))
+    with pytest.raises(UserError, match=r"lyon\.npz: "):
+        read_folder(tmp_path)
+
+
+def test_a_single_array_is_no_peer(tmp_path: Path) -> None:
+    with (tmp_path / "lyon.npz").open("wb") as file:
+        np.save(file, GOOD)
+    with pytest.raises(UserError, match=r"lyon\.npz: holds a single array instead of x and y"):
+        read_folder(tmp_path)

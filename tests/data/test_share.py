@@ -1,0 +1,475 @@
+"""Data shared out among peers. Samples are numbered: x of training sample i is i, of test sample i it is -1 - i."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from homophily.data.share import share_out
+from homophily.data.shifts import shifts
+from homophily.data.types import Kind, Plan, Samples, Shares, Source, Split
+from homophily.errors import UserError
+
+UNHURRIED = settings(deadline=None, max_examples=40)  # the machine may be busy
+SEEDS = st.integers(0, 10_000)
+
+
+def numbered(n: int = 200, n_test: int | None = 100, classes: int | None = 5) -> Source:
+    """Samples that are their own number, labels (or regression targets) going round."""
+
+    def samples(x: Tensor) -> Samples:
+        y = torch.arange(len(x)) % classes if classes else torch.zeros(len(x), 1)
+        return Samples(x.unsqueeze(1), y)
+
+    test = samples(-1.0 - torch.arange(n_test)) if n_test is not None else None
+    return Source("numbers", samples(torch.arange(float(n))), test, classes)
+
+
+def pools(source: Source, *train: range, clustered: bool = True) -> Plan:
+    """Kinds with these training samples, and all test samples."""
+    test = torch.arange(len(source.test) if source.test is not None else 0)
+    kinds = [Kind(f"kind {k}", torch.tensor(list(pool)), test) for k, pool in enumerate(train)]
+    return Plan(kinds, source, clustered)
+
+
+def alike(kinds: int = 2, source: Source | None = None) -> Plan:
+    """Kinds that all draw from everything."""
+    source = source or numbered()
+    return pools(source, *[range(len(source.train))] * kinds)
+
+
+def mixed(proportions: list[list[float]], source: Source | None = None) -> Plan:
+    """Peers with these proportions of classes."""
+    return replace(alike(1, source), clustered=False, proportions=torch.tensor(proportions, dtype=torch.float64))
+
+
+def shared(plan: Plan, peers: int = 6, **settings: Any) -> Shares:
+    usual = {"sizes": None, "train": 10, "validation": 0, "test": 8, "balanced": False, "normalise": "unit", "seed": 0}
+    return share_out(plan, peers=peers, **{**usual, **settings})
+
+
+def numbers(split: Split | None, peer: int) -> list[int]:
+    """The numbers of a peer's samples."""
+    assert split is not None
+    return [int(i) for i in split.peer(peer)[0].flatten().tolist()]
+
+
+def all_numbers(split: Split | None) -> list[int]:
+    assert split is not None
+    return [i for peer in range(len(split.start)) for i in numbers(split, peer)]
+
+
+def class_counts(split: Split | None, classes: int = 5) -> Tensor:
+    """[N, classes]"""
+    assert split is not None
+    return torch.stack([split.peer(i)[1].bincount(minlength=classes) for i in range(len(split.start))])
+
+
+# Who gets how much
+
+
+@UNHURRIED
+@given(
+    kinds=st.integers(1, 4),
+    extra=st.integers(0, 8),
+    train=st.integers(1, 6),
+    validation=st.integers(0, 4),
+    balanced=st.booleans(),
+    has_test=st.booleans(),
+    seed=SEEDS,
+)
+def test_everyone_gets_what_is_asked_and_no_training_sample_goes_to_two(
+    kinds: int, extra: int, train: int, validation: int, balanced: bool, has_test: bool, seed: int
+) -> None:
+    peers = kinds + extra
+    plan = alike(kinds, numbered(n_test=100 if has_test else None))
+    shares = shared(plan, peers, train=train, validation=validation, test=5, balanced=balanced, seed=seed)
+    assert shares.peers == peers
+    assert shares.train.count.tolist() == [train] * peers
+    assert shares.test.count.tolist() == [5] * peers
+    out = all_numbers(shares.train)
+    if validation:
+        assert shares.validation is not None
+        assert shares.validation.count.tolist() == [validation] * peers
+        out += all_numbers(shares.validation)
+    else:
+        assert shares.validation is None
+    if not has_test:
+        out += all_numbers(shares.test)
+    assert len(set(out)) == len(out)
+
+
+@UNHURRIED
+@given(peers=st.integers(2, 15), validation=st.integers(0, 3), has_test=st.booleans(), seed=SEEDS)
+def test_all_divides_everything_as_equally_as_possible(peers: int, validation: int, has_test: bool, seed: int) -> None:
+    plan = alike(2, numbered(n_test=100 if has_test else None))
+    shares = shared(plan, peers, train="all", validation=validation, test=2, seed=seed)
+    out = all_numbers(shares.train)
+    if validation:
+        out += all_numbers(shares.validation)
+    if not has_test:
+        out += all_numbers(shares.test)
+    assert sorted(out) == list(range(200))
+    assert shares.train.count.max() - shares.train.count.min() <= 1
+
+
+def test_training_rows_lie_peer_after_peer() -> None:
+    train = shared(alike(), validation=3).train
+    assert train.start.tolist() == [0, 10, 20, 30, 40, 50]
+    assert len(train.x) == 60
+
+
+@UNHURRIED
+@given(peers=st.integers(2, 10), train=st.integers(1, 12), validation=st.integers(0, 6), test=st.integers(1, 12))
+def test_balanced_peers_have_level_classes_in_every_split(peers: int, train: int, validation: int, test: int) -> None:
+    for source in (numbered(n=400), numbered(n=400, n_test=None)):
+        shares = shared(
+            alike(2, source), peers, train=train, validation=validation, test=test, balanced=True, sizes=None
+        )
+        for split in (shares.train, shares.validation, shares.test):
+            if split is not None:
+                counts = class_counts(split)
+                assert (counts.amax(1) - counts.amin(1)).max() <= 1
+
+
+def test_balanced_peers_can_use_up_every_sample_of_every_class() -> None:
+    shares = shared(alike(1, numbered(n=30)), 3, train=7, validation=3, balanced=True)  # 10 each, of 5 classes of 6
+    assert sorted(all_numbers(shares.train) + all_numbers(shares.validation)) == list(range(30))
+
+
+# By what draw
+
+
+def test_the_seed_decides_who_gets_what() -> None:
+    first, again, other = (shared(alike(), seed=seed) for seed in (1, 1, 2))
+    assert all_numbers(first.train) == all_numbers(again.train)
+    assert all_numbers(first.test) == all_numbers(again.test)
+    assert all_numbers(first.train) != all_numbers(other.train)
+    assert all_numbers(first.test) != all_numbers(other.test)
+
+
+def test_every_training_sample_is_as_likely_as_any_other() -> None:
+    drawn = torch.zeros(20)
+    for seed in range(400):
+        drawn[numbers(shared(alike(1, numbered(n=20)), 2, train=5, seed=seed).train, 1)] += 1
+    assert (drawn - 100).abs().max() < 40  # deviation 8.7
+
+
+def test_no_order_of_classes_within_a_peer() -> None:
+    labels = shared(alike(1), 2, train=50, balanced=True).train.peer(0)[1]
+    assert labels.tolist() != sorted(labels.tolist())
+
+
+# Kinds
+
+
+def test_peers_of_a_kind_stand_together_and_sizes_say_how_many() -> None:
+    shares = shared(alike(3), 6, sizes=[3, 1, 2])
+    assert shares.cluster is not None
+    assert shares.cluster.tolist() == [0, 0, 0, 1, 2, 2]
+    assert shares.cluster_names == ("kind 0", "kind 1", "kind 2")
+
+
+def test_left_out_sizes_are_the_plans_or_equal_with_the_remainder_first() -> None:
+    equal, planned = shared(alike(3), 8), shared(replace(alike(3), sizes=[1, 1, 6]), 8)
+    assert equal.cluster is not None
+    assert planned.cluster is not None
+    assert equal.cluster.bincount().tolist() == [3, 3, 2]
+    assert planned.cluster.bincount().tolist() == [1, 1, 6]
+
+
+def test_kinds_that_are_no_clusters_are_not_told() -> None:
+    shares = shared(replace(alike(2), clustered=False))
+    assert shares.cluster is None
+    assert shares.cluster_names == ()
+
+
+@UNHURRIED
+@given(SEEDS)
+def test_disjoint_pools_stay_apart(seed: int) -> None:
+    shares = shared(pools(numbered(), range(50), range(50, 200)), 5, sizes=[2, 3], train="all", seed=seed)
+    assert shares.train.count.tolist() == [25, 25, 50, 50, 50]
+    assert sorted(numbers(shares.train, 0) + numbers(shares.train, 1)) == list(range(50))
+
+
+@UNHURRIED
+@given(SEEDS)
+def test_overlapping_pools_take_in_turn_from_what_is_left(seed: int) -> None:
+    plan = pools(numbered(), range(60), range(30, 90), range(60))
+    shares = shared(plan, 6, sizes=[1, 3, 2], train=10, seed=seed)
+    out = all_numbers(shares.train)
+    assert len(set(out)) == 60
+    assert set(out[:10] + out[40:]) <= set(range(60))
+    assert set(out[10:40]) <= set(range(30, 90))
+
+
+def test_a_kind_changes_raw_samples_before_they_are_scaled() -> None:
+    pixels = torch.arange(200, dtype=torch.uint8).view(200, 1)
+    source = Source("pixels", Samples(pixels, torch.zeros(200, dtype=torch.int64)), None, 1)
+    everything, none = torch.arange(200), torch.arange(0)
+    kinds = [Kind("as is", everything, none), Kind("dark", everything, none, lambda x, y: (x // 2, y + 1))]
+    shares = shared(Plan(kinds, source), 2, train=100 - 8)
+    assert shares.train.x.dtype == torch.float32
+    as_is, dark = ((shares.train.peer(i)[0] * 255).round().to(torch.int64) for i in range(2))
+    assert as_is.max() > 100
+    assert dark.max() < 100
+    assert shares.train.peer(0)[1].tolist() == [0] * 92
+    assert shares.train.peer(1)[1].tolist() == [1] * 92
+    assert shares.test.peer(1)[1].tolist() == [1] * 8  # test samples, too
+
+
+def test_rotated_peers_turned_back_hold_the_original_images() -> None:
+    images = torch.arange(64, dtype=torch.uint8).view(64, 1, 1, 1).repeat(1, 1, 4, 4)
+    images[:, :, 0, 0] = 255
+    source = Source("images", Samples(images, torch.arange(64) % 10), None, 10)
+    shares = shared(shifts.get("rotation")(source, 8, 0), 8, train=4, test=4)
+    back = [torch.rot90(shares.train.peer(i)[0], -(i // 2), dims=(-2, -1)) for i in range(8)]
+    found = (torch.cat(back) * 255).round().to(torch.uint8)
+    assert torch.equal(found, images[found[:, 0, 1, 1].to(torch.int64)])
+    assert shares.inputs == (1, 4, 4)
+
+
+# Test samples
+
+
+@UNHURRIED
+@given(peers=st.integers(1, 10), test=st.integers(1, 40), balanced=st.booleans(), seed=SEEDS)
+def test_test_samples_are_distinct_draws_from_the_kinds_test_pool(
+    peers: int, test: int, balanced: bool, seed: int
+) -> None:
+    source = numbered()
+    kind = Kind("half", torch.arange(200), torch.arange(50, 100))
+    shares = shared(Plan([kind], source), peers, test=test, balanced=balanced, seed=seed)
+    for peer in range(peers):
+        drawn = numbers(shares.test, peer)
+        assert len(set(drawn)) == test
+        assert set(drawn) <= set(range(-100, -50))
+
+
+def test_peers_draw_their_test_samples_independently() -> None:
+    shares = shared(alike(1), 2, test=50)
+    first, second = set(numbers(shares.test, 0)), set(numbers(shares.test, 1))
+    assert first != second
+    assert first & second
+
+
+def test_all_test_samples_are_stored_once_for_each_kind() -> None:
+    source = numbered()
+    kinds = [Kind("a", torch.arange(200), torch.arange(40)), Kind("b", torch.arange(200), torch.arange(30, 100))]
+    shares = shared(Plan(kinds, source), 6, sizes=[4, 2], test="all")
+    assert len(shares.test.x) == 40 + 70
+    assert shares.test.start.tolist() == [0, 0, 0, 0, 40, 40]
+    assert numbers(shares.test, 3) == list(range(-1, -41, -1))
+    assert numbers(shares.test, 5) == list(range(-31, -101, -1))
+
+
+# A mix of labels of one's own
+
+
+MIXES = st.lists(st.lists(st.floats(0, 1), min_size=5, max_size=5), min_size=1, max_size=8)
+
+
+@UNHURRIED
+@given(MIXES, st.integers(1, 18), st.integers(0, 4), st.booleans(), SEEDS)
+def test_with_any_mix_everyone_gets_what_is_asked_and_nothing_twice(
+    mix: list[list[float]], train: int, validation: int, has_test: bool, seed: int
+) -> None:
+    plan = mixed(mix, numbered(n_test=100 if has_test else None))
+    shares = shared(plan, len(mix), train=train, validation=validation, test=3, seed=seed)
+    assert shares.train.count.tolist() == [train] * len(mix)
+    assert shares.test.count.tolist() == [3] * len(mix)
+    out = all_numbers(shares.train)
+    if validation:
+        out += all_numbers(shares.validation)
+    if not has_test:
+        out += all_numbers(shares.test)
+    assert len(set(out)) == len(out)
+
+
+def test_training_and_test_samples_follow_the_mix() -> None:
+    shares = shared(mixed([[0.5, 0.3, 0.2, 0, 0], [0, 0, 0, 0.1, 0.9]]), 2, train=20, validation=10, test=10)
+    assert class_counts(shares.train).tolist() == [[10, 6, 4, 0, 0], [0, 0, 0, 2, 18]]
+    assert class_counts(shares.validation).tolist() == [[5, 3, 2, 0, 0], [0, 0, 0, 1, 9]]
+    assert class_counts(shares.test).tolist() == [[5, 3, 2, 0, 0], [0, 0, 0, 1, 9]]
+
+
+def test_test_samples_follow_what_training_samples_a_peer_really_got() -> None:
+    shares = shared(mixed([[1, 0, 0, 0, 0]]), 1, train=80, test=16)  # 40 of each class: half must be others
+    assert class_counts(shares.train).tolist() == [[40, 10, 10, 10, 10]]
+    assert class_counts(shares.test).tolist() == [[8, 2, 2, 2, 2]]
+
+
+def test_a_class_short_of_test_samples_is_made_up_by_the_peers_other_classes() -> None:
+    both = mixed([[0.5, 0.5, 0, 0, 0]], numbered(n_test=15))  # 3 test samples of each class
+    assert class_counts(shared(both, 1, test=5).test).tolist() == [[3, 2, 0, 0, 0]]
+    assert class_counts(shared(both, 1, test=50).test).tolist() == [[3, 3, 0, 0, 0]]
+
+
+@UNHURRIED
+@given(MIXES, st.integers(0, 3), st.booleans(), SEEDS)
+def test_all_with_a_mix_gives_everything_away_and_nobody_less_than_two(
+    mix: list[list[float]], validation: int, has_test: bool, seed: int
+) -> None:
+    plan = mixed(mix, numbered(n_test=100 if has_test else None))
+    shares = shared(plan, len(mix), train="all", validation=validation, test=2, seed=seed)
+    out = all_numbers(shares.train)
+    assert shares.train.count.min() >= 2
+    if validation:
+        assert shares.validation is not None
+        assert shares.validation.count.tolist() == [validation] * len(mix)
+        out += all_numbers(shares.validation)
+    if not has_test:
+        out += all_numbers(shares.test)
+    assert sorted(out) == list(range(200))
+
+
+def test_all_with_a_mix_divides_each_class_by_the_peers_shares_of_it() -> None:
+    shares = shared(mixed([[0.8, 0.2, 0, 0, 0], [0.2, 0.2, 0.2, 0.2, 0.2]]), 2, train="all")
+    assert class_counts(shares.train).tolist() == [[32, 20, 0, 0, 0], [8, 20, 40, 40, 40]]
+
+
+@UNHURRIED
+@given(SEEDS)
+def test_a_small_alpha_makes_peers_with_fewer_labels(seed: int) -> None:
+    source = numbered(n=400)
+    plans = [shifts.get("dirichlet")(source, 10, seed, alpha=alpha) for alpha in (0.05, 100.0)]
+    few, many = ((class_counts(shared(plan, 10, train=20).train) > 0).sum() for plan in plans)
+    assert few < many
+
+
+# What a model sees
+
+
+def test_standard_scales_by_the_whole_training_set() -> None:
+    shares = shared(alike(), 4, train=50, test="all", normalise="standard")
+    every = torch.arange(200.0)
+    assert shares.train.x.mean().abs() < 1e-4
+    assert torch.allclose(shares.train.x.sort(dim=0).values.flatten(), (every - 99.5) / every.std(correction=0))
+    assert torch.allclose(shares.test.peer(0)[0][0], (-1 - 99.5) / every.std(correction=0))
+
+
+@pytest.mark.parametrize("normalise", ["unit", "half", "standard"])
+def test_tokens_stay_whole_numbers(normalise: str) -> None:
+    tokens = Samples(torch.arange(300).view(100, 3), torch.arange(100) % 2)
+    shares = shared(alike(1, Source("tokens", tokens, None, 2)), 2, normalise=normalise)
+    assert shares.train.x.dtype == torch.int64
+    assert set(shares.train.x.flatten().tolist()) <= set(range(300))
+
+
+def test_missing_values_become_what_the_peer_itself_has_seen() -> None:
+    x = torch.stack([torch.arange(40.0), torch.arange(40.0) % 7, torch.full((40,), torch.nan)], dim=1)
+    x[::3, 1] = torch.nan
+    source = Source("gaps", Samples(x, torch.zeros(40, dtype=torch.int64)), None, 1)
+    shares = shared(alike(1, source), 3, train=8, validation=2, test=3)
+    assert shares.validation is not None
+    for peer in range(3):
+        own = x[numbers_in(shares.train, peer)][:, 1]
+        for split in (shares.train, shares.validation, shares.test):
+            raw = x[numbers_in(split, peer)][:, 1]
+            expected = torch.where(raw.isnan(), own.nanmean(), raw)
+            assert torch.allclose(split.peer(peer)[0][:, 1], expected)
+            assert (split.peer(peer)[0][:, 2] == 0).all()  # never observed
+    assert torch.equal(source.train.x[:, 1].isnan(), torch.arange(40) % 3 == 0)  # the source is left alone
+
+
+def numbers_in(split: Split, peer: int) -> list[int]:
+    """The numbers of a peer's samples, where they are the first of several features."""
+    return [int(i) for i in split.peer(peer)[0][:, 0].tolist()]
+
+
+def test_missing_values_do_not_spoil_the_scale() -> None:
+    x = torch.arange(80.0).view(40, 2)
+    x[3, 1] = torch.nan
+    source = Source("gap", Samples(x, torch.zeros(40, dtype=torch.int64)), None, 1)
+    shares = shared(alike(1, source), 2, train=12, normalise="standard")
+    assert shares.train.x.isfinite().all()
+    assert shares.train.x[:, 1].std() > 0.5
+
+
+def test_regression_has_an_output_for_each_target_and_no_classes() -> None:
+    shares = shared(alike(1, numbered(classes=None)), 2)
+    assert shares.classes is None
+    assert shares.outputs == 1
+    assert shares.train.y.shape == (20, 1)
+    assert shared(alike()).outputs == shared(alike()).classes == 5
+
+
+# Refusals
+
+
+def few_of_class_4() -> Plan:
+    """200 samples of 5 classes, of the last one only 4."""
+    source = numbered()
+    y = source.train.y.clone()
+    y[(y == 4).nonzero().flatten()[4:]] = 0
+    return alike(1, replace(source, train=replace(source.train, y=y)))
+
+
+def no_test_samples_of_class_0() -> Plan:
+    source = numbered()
+    assert source.test is not None
+    return mixed([[1, 0, 0, 0, 0]], replace(source, test=replace(source.test, y=source.test.y.clamp(min=1))))
+
+
+def with_gaps() -> Plan:
+    x = torch.full((20, 1), torch.nan)
+    samples = Samples(x, torch.zeros(20, dtype=torch.int64))
+    return alike(1, Source("gaps", samples, samples, 1))
+
+
+MIX = mixed([[0.2] * 5] * 6)
+UNTESTED = alike(1, numbered(n_test=None))
+EMPTY = Plan([Kind("lonely", torch.arange(200), torch.arange(0))], numbered())
+
+REFUSED = [
+    (alike(), {"sizes": [6]}, "data.sizes has 1 numbers, and there are 2 kinds of data (kind 0, kind 1)"),
+    (alike(), {"sizes": [3, 4]}, "data.sizes: 3 + 4 = 7, and there are 6 peers"),
+    (alike(), {"sizes": [6, 0]}, "data.sizes: every kind"),
+    (alike(7), {}, "data.sizes: 6 peers cannot fill 7 kinds"),
+    (alike(), {"train": 0}, "data.train must be at least 1"),
+    (alike(), {"validation": -1}, "data.validation must be at least 0"),
+    (alike(), {"test": 0}, "data.test must be at least 1"),
+    (
+        alike(),
+        {"train": 30, "validation": 4},
+        "data.train: 6 peers x (30 train + 4 validation) = 204 samples asked, 200 in the training pool (kind 0",
+    ),
+    (UNTESTED, {"train": 30}, "data.train: 6 peers x (30 train + 8 test) = 228 samples asked, 200 in"),
+    (alike(), {"train": "all", "validation": 33}, "data.train: 6 peers x (1 train + 33 validation) = 204 samples"),
+    (MIX, {"train": "all", "validation": 32}, "data.train: 6 peers x (2 train + 32 validation) = 204 samples"),
+    (pools(numbered(), range(60), range(90)), {"train": "all"}, 'data.train = "all" cannot divide kinds'),
+    (
+        pools(numbered(), range(30), range(35)),
+        {"train": 10},
+        "data.train: 3 peers x (10 train) = 30 samples asked, 5 in",
+    ),
+    (alike(), {"test": 101}, "data.test: 101 samples asked for each peer, 100 in the test pool (kind 0)"),
+    (EMPTY, {"balanced": True}, "data.test: 8 samples asked for each peer, 0 in the test pool (lonely)"),
+    (EMPTY, {"test": "all"}, "data.test: the test set has no samples for lonely"),
+    (UNTESTED, {"test": "all"}, 'data.test = "all" needs a test set'),
+    (MIX, {"test": "all"}, 'data.test = "all" cannot follow'),
+    (no_test_samples_of_class_0(), {"train": 20, "peers": 1}, "data.test: some peers have only classes"),
+    (with_gaps(), {"train": 1, "test": "all"}, 'data.test = "all" is one set for many peers'),
+    (MIX, {"balanced": True}, "data.balanced"),
+    (alike(1, numbered(classes=None)), {"balanced": True}, "data.balanced needs data with classes"),
+    (few_of_class_4(), {"balanced": True}, "data.balanced: class 4 runs out, 12 samples asked, 4 in the training pool"),
+    (
+        pools(numbered(), range(4, 200, 5), range(200)),
+        {"sizes": [4, 2], "balanced": True},
+        "data.balanced: class 4 runs out, 4 samples asked, 0 in",
+    ),
+    (alike(), {"normalise": "loud"}, "data.normalise must be one of"),
+]
+
+
+@pytest.mark.parametrize(("plan", "asked", "sentence"), REFUSED)
+def test_what_cannot_be_shared_out_is_refused_by_key(plan: Plan, asked: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UserError) as refused:
+        shared(plan, **asked)
+    assert str(refused.value).startswith(sentence)

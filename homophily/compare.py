@@ -114,6 +114,6 @@ def _averaged(summaries: list[dict[str, Any]]) -> dict[str, Any]:
             out[key] = _averaged([summary[key] for summary in summaries])
         elif key not in _NOT_AVERAGED:
             values = [summary[key] for summary in summaries if summary[key] is not None]
-            spread = statistics.stdev(values) if len(values) > 1 else 0.0
-            out[key] = {"mean": statistics.fmean(values), "std": spread} if values else None
+            spread = {"std": statistics.stdev(values)} if len(values) > 1 else {}
+            out[key] = {"mean": statistics.fmean(values), **spread} if values else None
     return out

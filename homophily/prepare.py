@@ -36,6 +36,8 @@ from homophily.training.probe import Character, probe
 from homophily.training.task import Engine, Settings, Task
 from homophily.training.vectorised import Vectorised
 
+_WORTH_THREADS = 32 << 20  # bytes that a training step of all peers touches
+
 
 @dataclass(frozen=True)
 class Given:
@@ -252,15 +254,18 @@ def _resolve(config: Config, shares: Shares, layout: Layout, character: Characte
     most = int(shares.test.count.max())
     samples = max(1, min(most, 512))
     scoring = samples * character.saved_bytes + row + most * shares.outputs * 16
+    chunk = max(1, min(shares.peers, budget // max(1, training)))
+    # One thread where each peer is work of its own, as on a real peer, and where a step is too small to share:
+    # threads that wait for one another cost more than they bring, a hundredfold on a busy machine.
+    alone = engine == "one-by-one" or chunk * training < _WORTH_THREADS
     return Resolved(
         engine,
         why,
-        max(1, min(shares.peers, budget // max(1, training))),
+        chunk,
         max(1, min(shares.peers, budget // max(1, scoring))),
         samples,
         max(1, budget // (4 * row + int(shares.train.count.max()) * character.saved_bytes)),
-        # One thread where each peer is small work of its own, as on a real peer; all of them for the batched one.
-        1 if engine == "one-by-one" else torch.get_num_threads(),
+        1 if alone else torch.get_num_threads(),
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -63,9 +64,8 @@ def comparing() -> Iterator[Callable[[str, int], OnRound] | None]:
 def summary(run: Run) -> None:
     """One run as a table."""
     found = run.summary
-    table = Table(
-        title=f"{run.config.method.name}, {found['rounds']} rounds, {found['seconds']:.1f} s", title_justify="left"
-    )
+    title = f"{run.config.method.name}, {found['rounds']} rounds, {found['seconds']:.1f} s"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
     table.add_column("")
     table.add_column(_unit(found), justify="right")
     for name, value in (found.get("accuracy_by_cluster") or found.get("mse_by_cluster") or {}).items():
@@ -86,9 +86,10 @@ def comparison(result: Comparison) -> None:
     value = "accuracy" if "accuracy" in first else "mse"
     clusters = list(first[f"{value}_by_cluster"])
     seeds = len(next(iter(result.runs.values())))
-    table = Table(title=f"{_unit(first)}, {seeds} seed{'s' * (seeds > 1)}", title_justify="left")
+    title = f"{_unit(first)} ({seeds} seed{'s' * (seeds > 1)}); merges inside the cluster; models sent a peer"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("method", no_wrap=True)
-    for name in [*(map(str, clusters) if len(clusters) > 1 else []), "mean", "merges inside", "models sent"]:
+    for name in [*(map(str, clusters) if len(clusters) > 1 else []), "mean", "inside", "sent"]:
         table.add_column(escape(name), justify="right", no_wrap=True)
     for method, row in rows.items():
         means = [_number((row[f"{value}_by_cluster"][c] or {}).get("mean")) for c in clusters]
@@ -140,4 +141,4 @@ def _percent(share: float | None) -> str:
 
 
 def _mean(cell: dict[str, float] | None) -> str:
-    return "-" if cell is None else f"{cell['mean']:.1f} ± {cell['std']:.1f}"
+    return "-" if cell is None else f"{cell['mean']:.1f}" + (f" ± {cell['std']:.1f}" if "std" in cell else "")

@@ -64,7 +64,8 @@ def _made(
     seed: int,
 ) -> Ready:
     """Data that a function makes: a Source to be shared out, or a list of PeerArrays."""
-    mine = {key: value for key, value in keys.items() if key in (accepted(function, ["seed"]) or keys)}
+    names = accepted(function, ["seed"])
+    mine = {key: value for key, value in keys.items() if names is None or key in names}
     asked = checked("data", f"data set {name!r}", function, mine, ["seed"])
     made = function(**asked, seed=seed) if "seed" in (accepted(function) or []) else function(**asked)
     rest = {key: value for key, value in keys.items() if key not in mine}

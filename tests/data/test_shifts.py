@@ -95,6 +95,11 @@ def test_a_disc_stays_a_disc_at_any_angle(angle: float) -> None:
     assert (turned.to(torch.float32) - disc.to(torch.float32)).abs().max() < 4
 
 
+def test_pixels_between_whole_numbers_go_to_the_nearest() -> None:
+    x = images().train.x
+    assert (rotated(x, 10).to(torch.float32) - rotated(x.to(torch.float32), 10)).abs().max() <= 0.5
+
+
 def test_corners_that_come_from_outside_are_black() -> None:
     white = torch.full((1, 1, 9, 9), 255, dtype=torch.uint8)
     turned = rotated(white, 45)[0, 0]

@@ -146,7 +146,10 @@ def dirichlet(source: Source, peers: int, seed: int, *, alpha: float = 0.5) -> P
     if not 0 < alpha < math.inf:
         raise UserError(f"data.alpha must be above 0 and finite, not {alpha}")
     chance = np.random.default_rng(word(seed, Purpose.SHIFT))
-    proportions = torch.from_numpy(chance.dirichlet(np.full(classes, alpha), size=peers))
+    # Gamma draws: divided by their row sums they are each peer's Dirichlet mix of classes, divided by their column sums
+    # each class's Dirichlet division among peers, which is how the field divides a whole data set.
+    drawn = chance.standard_gamma(alpha, size=(peers, classes)) + np.finfo(np.float64).tiny
+    proportions = torch.from_numpy(drawn)
     return Plan([_everything(source, "all")], source, clustered=False, proportions=proportions)
 
 

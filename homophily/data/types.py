@@ -61,7 +61,7 @@ class Plan:
     source: Source  # what the kinds' indices refer to (a shift may have joined two data sets)
     clustered: bool = True  # False: kinds are no clusters (Dirichlet), so nothing is known of who is alike
     sizes: list[int] | None = None  # peers of each kind when the config leaves ``sizes`` out; None: equal
-    proportions: Tensor | None = None  # [peers, classes]: share of each class in a peer's data (Dirichlet)
+    proportions: Tensor | None = None  # [peers, classes]: weight of each class in a peer's data (Dirichlet)
 
 
 @dataclass(frozen=True)

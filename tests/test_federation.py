@@ -1,0 +1,96 @@
+"""A merge is a weighted sum of rows: exact, the same alone or among all, and blind to sick rows."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from homophily.federation import Federation, gather
+from homophily.layout import Layout
+from homophily.merging import uniform
+from homophily.randomness import bits, normal
+
+
+def federation(rows: Tensor, personal: tuple[str, ...] = ()) -> Federation:
+    """Rows of a linear layer with two inputs: weight, weight, bias."""
+    layout = Layout.of(nn.Linear(rows.shape[1] - 1, 1, dtype=rows.dtype), personal)
+    return Federation(layout, rows.clone(), {})
+
+
+def everyone(peers: int) -> Tensor:
+    return torch.arange(peers).expand(peers, peers)
+
+
+def merged(rows: Tensor, partners: Tensor, personal: tuple[str, ...] = ()) -> Tensor:
+    whole = federation(rows, personal)
+    peers = len(rows)
+    whole.merge(gather(everyone(peers), partners, torch.arange(peers), whole.sick), uniform)
+    return whole.rows
+
+
+def test_a_merge_is_the_mean_over_partners_and_self() -> None:
+    rows = torch.tensor([[1.0, 10.0, 100.0], [3.0, 30.0, 300.0], [5.0, 50.0, 500.0]])
+    partners = torch.tensor([[False, True, False], [True, False, True], [False, False, False]])
+    after = merged(rows.double(), partners)
+    assert torch.allclose(after, torch.tensor([[2.0, 20, 200], [3, 30, 300], [5, 50, 500]]).double(), rtol=1e-15)
+
+
+@given(st.integers(2, 9), st.integers(0, 10**6))
+def test_a_merge_equals_the_product_with_a_row_stochastic_matrix(peers: int, seed: int) -> None:
+    i, j = torch.arange(peers)[:, None], torch.arange(peers)
+    partners = (bits(seed, i, j) % 2 == 0) & (i != j)
+    rows = normal(seed, i, torch.arange(4))
+    weights = (partners | (i == j)).double()
+    expected = (weights / weights.sum(1, keepdim=True)) @ rows
+    assert torch.allclose(merged(rows, partners), expected, atol=1e-12)
+
+
+@given(st.integers(2, 9), st.integers(0, 10**6))
+def test_one_row_merges_to_the_same_bits_as_among_all(peers: int, seed: int) -> None:
+    i, j = torch.arange(peers)[:, None], torch.arange(peers)
+    partners = (bits(seed, i, j) % 2 == 0) & (i != j)
+    rows = normal(seed, i, torch.arange(5)).float()
+    alone = federation(rows)
+    me = torch.tensor([peers - 1])
+    single = gather(everyone(peers)[-1:], partners[-1:], me, alone.sick)
+    share = uniform(single)
+    expected = torch.zeros(5)
+    for slot in range(single.ids.shape[1]):
+        expected = expected + rows[single.ids[0, slot]] * share[0, slot].float()
+    together = merged(rows, partners)[-1]
+    assert torch.equal(together, expected if bool(partners[-1].any()) else rows[-1])
+
+
+def test_a_sick_row_is_left_out_and_heals() -> None:
+    rows = torch.tensor([[1.0, 1.0], [torch.nan, 2.0], [3.0, 3.0], [torch.inf, 0.0]])
+    whole = federation(rows)
+    assert whole.sick.tolist() == [False, True, False, True]
+    partners = torch.tensor([[0, 1, 1, 0], [1, 0, 1, 0], [0, 1, 0, 0], [0, 1, 0, 0]]).bool()
+    after = merged(rows, partners)
+    assert after[0].tolist() == [2.0, 2.0]  # without the sick partner
+    assert after[1].tolist() == [2.0, 2.0]  # healed: its own row left out
+    assert after[2].tolist() == [3.0, 3.0]  # its only partner is sick: as it was
+    assert not bool(after[3].isfinite().all())  # nobody healthy to heal it
+
+
+def test_personal_columns_stay() -> None:
+    rows = torch.tensor([[1.0, 10.0, 100.0], [3.0, 30.0, 300.0]])
+    partners = torch.tensor([[False, True], [True, False]])
+    assert merged(rows, partners, ("bias",)).tolist() == [[2.0, 20.0, 100.0], [2.0, 20.0, 300.0]]
+
+
+def test_a_merge_in_small_chunks_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = normal(5, torch.arange(7)[:, None], torch.arange(3))
+    partners = ~torch.eye(7, dtype=torch.bool)
+    at_once = merged(rows, partners)
+    monkeypatch.setattr("homophily.federation._MERGE_BYTES", 1)
+    assert torch.equal(merged(rows, partners), at_once)
+
+
+def test_a_gathering_is_in_ascending_id_with_oneself_in_its_place() -> None:
+    partners = torch.tensor([[False, False, False, True], [True, False, True, False]])
+    found = gather(everyone(4)[:2], partners, torch.tensor([1, 3]), torch.tensor([False, False, True, False]))
+    assert found.ids.tolist() == [[1, 3, -1], [0, 2, 3]]
+    assert found.there.tolist() == [[True, True, False], [True, False, True]]
+    assert found.own.tolist() == [[True, False, False], [False, False, True]]

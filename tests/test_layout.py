@@ -1,0 +1,99 @@
+"""A network as a row: parameters, then float buffers; the rest is kept aside."""
+
+import pytest
+import torch
+from torch import nn
+
+from homophily.errors import UserError
+from homophily.keyed_dropout import with_keyed_dropout
+from homophily.layout import Layout
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen = nn.Linear(2, 2)
+        self.body = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Dropout(0.5))
+        self.head = nn.Linear(3, 3)
+        self.tied = nn.Linear(3, 3)
+        self.tied.weight = self.head.weight
+        self.register_buffer("mask", torch.full((2, 2), -torch.inf))
+        self.register_buffer("cache", torch.ones(2), persistent=False)
+        for parameter in self.frozen.parameters():
+            parameter.requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.tied(self.head(self.body(self.frozen(x))))
+
+
+def test_trainable_parameters_come_first_then_frozen_ones_then_float_buffers() -> None:
+    layout = Layout.of(with_keyed_dropout(Net()), unused=["tied.bias"])
+    names = [c.name for c in layout.columns]
+    assert names == [
+        "body.0.weight", "body.0.bias", "body.1.weight", "body.1.bias", "head.weight", "head.bias",
+        "frozen.weight", "frozen.bias", "tied.bias",
+        "body.1.running_mean", "body.1.running_var",
+    ]  # fmt: skip
+    assert [c.trainable for c in layout.columns] == [True] * 6 + [False] * 5
+    assert layout.trainable == 6 + 3 + 3 + 3 + 9 + 3
+    assert set(layout.kept) == {"body.1.num_batches_tracked", "mask", "cache"}
+
+
+def test_a_row_goes_into_a_module_and_comes_back() -> None:
+    net = Net()
+    layout = Layout.of(net)
+    row, kept = layout.read(net)
+    other = Net()
+    layout.write(row, kept, other)
+    x = torch.randn(4, 2)
+    assert torch.equal(net.eval()(x), other.eval()(x))
+    again, kept_again = layout.read(other)
+    assert torch.equal(row, again)
+    assert all(torch.equal(kept[name], kept_again[name]) for name in kept)
+
+
+def test_the_state_dict_of_a_row_loads_strictly_with_tied_weights_under_both_names() -> None:
+    net = Net()
+    layout = Layout.from_json(Layout.of(net).to_json())
+    named = layout.state_dict(*layout.read(net))
+    assert set(named) == set(net.state_dict())
+    other = Net()
+    other.load_state_dict(named)
+    assert torch.equal(other.tied.weight, net.head.weight)
+
+
+def test_views_share_the_rows_memory() -> None:
+    layout = Layout.of(nn.Linear(2, 3))
+    rows = torch.arange(18.0).view(2, 9)
+    views = layout.views(rows)
+    assert views["weight"].shape == (2, 3, 2)
+    views["bias"][1] = -1
+    assert rows[1].tolist() == [9, 10, 11, 12, 13, 14, -1, -1, -1]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("head", {"head.weight", "head.bias"}),
+        ("head.*", {"head.weight", "head.bias"}),
+        ("*.bias", {"body.0.bias", "body.1.bias", "head.bias", "frozen.bias", "tied.bias"}),
+        ("body.1", {"body.1.weight", "body.1.bias", "body.1.running_mean", "body.1.running_var"}),
+        ("running_*", {"body.1.running_mean", "body.1.running_var"}),
+    ],
+)
+def test_personal_patterns_name_tensors_or_the_modules_above_them(pattern: str, expected: set[str]) -> None:
+    layout = Layout.of(Net(), [pattern])
+    assert {c.name for c in layout.columns if c.personal} == expected
+    assert layout.sent_numbers == layout.width - sum(c.stop - c.start for c in layout.columns if c.personal)
+
+
+def test_a_pattern_that_matches_nothing_is_refused() -> None:
+    with pytest.raises(UserError, match=r"model\.personal.*'bn\*'"):
+        Layout.of(Net(), ["bn*"])
+
+
+def test_networks_without_parameters_or_of_mixed_precision_are_refused() -> None:
+    with pytest.raises(UserError, match="no parameters"):
+        Layout.of(nn.ReLU())
+    with pytest.raises(UserError, match="one dtype"):
+        Layout.of(nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1).double()))

@@ -1,0 +1,70 @@
+"""Scores are means over each peer's own samples; neighbours are judged against the true clusters."""
+
+import torch
+from torch import Tensor, nn
+
+from homophily.data.types import Shares, Split
+from homophily.federation import Federation
+from homophily.losses import mse
+from homophily.methods.base import View
+from homophily.scoring import Scorer, precision_and_recall
+from homophily.training.one_by_one import OneByOne
+from homophily.training.vectorised import Vectorised
+from tests.training.nets import shares, task
+
+
+def view(same: list[list[int]]) -> View:
+    truth = torch.tensor(same).bool()
+    peers = len(same)
+    me = torch.arange(peers)
+    book = me.expand(peers, peers)
+    return View(me, torch.zeros_like(me), book, book != me[:, None], torch.ones_like(book), truth)
+
+
+def test_accuracy_and_loss_of_unequal_test_sets_by_hand() -> None:
+    x = torch.tensor([[1.0], [2.0], [-1.0], [4.0]])
+    y = torch.tensor([1, 1, 1, 0])
+    split = Split(x, y, torch.tensor([0, 3]), torch.tensor([3, 1]))
+    data = Shares(split, split, None, 2, 2, None)
+    problem = task(nn.Linear(1, 2, bias=False), data, torch.float32)
+    # Outputs (0, x): class 1 where x > 0.
+    rows = torch.tensor([[0.0, 1.0], [0.0, 1.0]])
+    federation = Federation(problem.layout, rows, {})
+    for engine in (OneByOne(problem), Vectorised(problem, 2)):
+        for peers, samples in ((1, 1), (2, 2), (2, 100)):
+            found = Scorer(problem, engine, peers, samples, {"seen": lambda out, y: float(len(out))}).test(federation)
+            assert torch.allclose(found.value, torch.tensor([200 / 3, 0.0]).double())
+            expected = [nn.functional.cross_entropy(torch.cat([0 * x, x], 1)[a:b], y[a:b]) for a, b in ((0, 3), (3, 4))]
+            assert torch.allclose(found.loss, torch.stack(expected).double(), atol=1e-6)
+            assert found.extra["seen"].tolist() == [3.0, 1.0]
+
+
+def test_regression_is_scored_by_the_mean_squared_error() -> None:
+    data = shares([3, 2], [2], outputs=2, regression=True)
+    problem = task(nn.Linear(2, 2), data, loss=mse)
+    rows = torch.zeros(2, 6).double()
+    found = Scorer(problem, Vectorised(problem, 2), 2, 10).test(Federation(problem.layout, rows, {}))
+    expected = torch.stack([data.test.peer(i)[1].double().square().mean() for i in range(2)])
+    assert found.regression
+    assert torch.allclose(found.value, expected)
+
+
+def test_precision_is_the_inside_share_and_recall_the_share_of_the_cluster_found() -> None:
+    same = [[0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 1], [0, 0, 1, 0]]
+    neighbours = torch.tensor([[0, 1, 1, 0], [0, 0, 1, 1], [0, 0, 0, 0], [0, 0, 1, 0]]).bool()
+    precision, recall = precision_and_recall(view(same), neighbours)
+    assert precision == (0.5 + 0.0 + 1.0) / 3  # of those that have neighbours
+    assert recall == (1 + 0 + 0 + 1) / 4
+
+
+def test_neighbours_may_be_weights() -> None:
+    same = [[0, 1, 0], [1, 0, 0], [0, 0, 0]]
+    weights: Tensor = torch.tensor([[0.0, 0.75, 0.25], [0.5, 0.0, 0.5], [1.0, 0.0, 0.0]])
+    precision, recall = precision_and_recall(view(same), weights)
+    assert precision == (0.75 + 0.5 + 0.0) / 3
+    assert recall == 1.0  # the third is alone in its cluster: nobody to find
+
+
+def test_without_truth_or_neighbours_there_is_nothing_to_say() -> None:
+    nobody = torch.zeros(3, 3).bool()
+    assert precision_and_recall(view([[0, 1, 0], [1, 0, 0], [0, 0, 0]]), nobody) == (None, None)

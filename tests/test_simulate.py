@@ -1,0 +1,169 @@
+"""The round loop: what is trained, met, merged, counted and scored, and when."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+import homophily
+from homophily import Method, Now
+
+QUICK: dict[str, Any] = {
+    "peers": 8,
+    "rounds": 4,
+    "method": {"name": "random", "k": 2},
+    "data": {"angles": [0, 180], "train": 10, "test": 30},
+}
+LOCAL = {"name": "local"}
+
+pytestmark = pytest.mark.usefixtures("here")
+
+
+def run(**keys: Any) -> homophily.Run:
+    """The quick federation with other keys; tables are completed from it, a method without k is taken as it is."""
+    tables = {k: {**QUICK.get(k, {}), **v} for k, v in keys.items() if isinstance(v, dict) and v is not LOCAL}
+    return homophily.run({**QUICK, **keys, **tables})
+
+
+def test_both_engines_play_the_same_game() -> None:
+    fast, plain = run(engine="vectorised"), run(engine="one-by-one")
+    assert fast.about["resolved"]["engine"] == "vectorised"
+    assert plain.about["resolved"]["engine"] == "one-by-one"
+    assert np.array_equal(fast.merges(), plain.merges())
+    difference = [fast.state_dict(3)[name] - tensor for name, tensor in plain.state_dict(3).items()]
+    assert max(float(d.abs().max()) for d in difference) < 1e-4
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another() -> None:
+    first, again, other = run(), run(), run(seed=1)
+    assert first.scores == again.scores
+    assert np.array_equal(first.merges(), again.merges())
+    assert not np.array_equal(first.merges(), other.merges())
+
+
+def test_all_methods_of_a_seed_get_the_same_federation() -> None:
+    """Before they have met anybody, peers of different methods are the same."""
+    lines = [run(method=method, score="after-training", rounds=1).metrics()[0] for method in (LOCAL, {"k": 2})]
+    assert lines[0]["accuracy"] == lines[1]["accuracy"]
+
+
+def test_costs_and_merges_are_counted() -> None:
+    found = run()
+    assert found.summary["models_sent_per_peer"] == 4 * 2
+    assert found.summary["peak_models_per_peer_round"] == 2
+    row = sum(tensor.numel() for tensor in found.state_dict(0).values())
+    assert found.summary["bytes_sent_per_peer"] == 4 * 2 * row * 4
+    counts = found.merges()
+    assert counts.sum() == 8 * 4 * 2
+    assert counts.diagonal().sum() == 0
+    inside = counts[:4, :4].sum() + counts[4:, 4:].sum()
+    assert found.summary["same_cluster_merges"] == pytest.approx(inside / counts.sum())
+
+
+def test_local_meets_nobody_and_has_no_neighbours() -> None:
+    found = run(method=LOCAL).summary
+    assert found["models_sent_per_peer"] == 0
+    assert found["neighbour_precision"] is None
+    assert found["same_cluster_merges"] is None
+
+
+def test_oracle_merges_inside_its_cluster_only() -> None:
+    found = run(method={"name": "oracle"})
+    assert found.summary["same_cluster_merges"] == found.summary["neighbour_precision"] == 1.0
+    assert found.summary["neighbour_recall"] == pytest.approx(2 / 3)
+
+
+def test_a_fixed_topology_never_changes() -> None:
+    counts = run(method={"name": "fix-topology"}).merges()
+    assert set(counts.flatten().tolist()) == {0, 4}
+
+
+def test_a_bounded_book_bounds_whom_one_ever_meets() -> None:
+    counts = run(book=3, rounds=20).merges()
+    assert int((counts > 0).sum(1).max()) <= 3
+    assert int((run(rounds=20).merges() > 0).sum(1).min()) > 3
+
+
+def test_scores_after_merge_and_after_training_differ_and_the_models_are_the_scored_ones() -> None:
+    merged, trained = run(evaluate=2), run(score="after-training")
+    assert merged.summary["accuracy"] != trained.summary["accuracy"]
+    assert [("accuracy" in line) for line in merged.metrics()] == [False, True, False, True]
+    for found in (merged, trained):
+        assert found.summary["accuracy"] == found.metrics()[-1]["accuracy"]
+        assert found.summary["accuracy"] == pytest.approx(np.mean(found.scores["accuracy"]))
+
+
+def test_independent_initialisations_differ_and_a_common_one_does_not() -> None:
+    def first_rows(init: str) -> Tensor:
+        found = run(init=init, rounds=1, method=LOCAL, training={"lr": 1e-9})
+        return torch.stack([found.state_dict(i)["1.weight"] for i in range(8)])
+
+    common, own = first_rows("common"), first_rows("independent")
+    assert float((common - common[0]).abs().max()) < 1e-6
+    assert float((own[1] - own[0]).abs().max()) > 0.01
+
+
+def test_early_stopping_keeps_the_best_and_ends_the_run() -> None:
+    keys = {"rounds": 60, "training": {"patience": 2, "lr": 0.5}, "data": {"validation": 10}}
+    found = run(**keys)
+    assert found.summary["stopped_early"] == 8
+    assert found.summary["rounds"] < 60
+    lines = found.metrics()
+    assert [line["stopped"] for line in lines] == sorted(line["stopped"] for line in lines)
+    # Who has stopped costs nothing more.
+    assert found.summary["models_sent_per_peer"] < 2 * found.summary["rounds"]
+    state = load_file(next((found.path / "checkpoints").iterdir()) / "state.safetensors")
+    scored = load_file(found.path / "models.safetensors")["rows"]
+    assert torch.equal(scored, state["best/rows"])
+    assert not torch.equal(scored, state["current/rows"])
+
+
+def test_clusters_are_averaged_over_peers_and_over_clusters() -> None:
+    found = run(data={"sizes": [6, 2]})
+    by_cluster = found.summary["accuracy_by_cluster"]
+    assert list(by_cluster) == ["0°", "180°"]
+    assert found.summary["accuracy"] == pytest.approx((6 * by_cluster["0°"] + 2 * by_cluster["180°"]) / 8)
+    assert found.summary["accuracy_over_clusters"] == pytest.approx(sum(by_cluster.values()) / 2)
+
+
+class MostAlike(Method):
+    """Meets everyone, merges with the single most similar; remembers how often it has chosen."""
+
+    def __init__(self, metric: str) -> None:
+        self.metric = metric
+
+    def meet(self, now: Now) -> Tensor:
+        return now.known
+
+    def choose(self, now: Now, met: Tensor, similarity: Tensor | None) -> Tensor:
+        assert similarity is not None
+        now.memory["chosen"] = now.memory.get("chosen", torch.zeros(len(met))) + 1
+        return similarity == similarity.amax(1, keepdim=True)
+
+
+@pytest.mark.parametrize("metric", ["loss", "l2", "cosine-weights", "cosine-gradients", "panm"])
+def test_every_metric_finds_the_own_cluster_in_both_engines(metric: str) -> None:
+    found = [
+        homophily.run(
+            {**QUICK, "rounds": 3, "engine": engine, "data": {**QUICK["data"], "train": 60}}, method=MostAlike(metric)
+        )
+        for engine in ("vectorised", "one-by-one")
+    ]
+    assert np.array_equal(found[0].merges(), found[1].merges())
+    assert found[0].summary["same_cluster_merges"] > 0.9
+
+
+def test_a_method_that_asks_for_strangers_is_held_to_its_book(here: Path) -> None:
+    class Greedy(Method):
+        """Asks for everyone, itself included."""
+
+        def meet(self, now: Now) -> Tensor:
+            return torch.ones_like(now.known)
+
+    found = homophily.run(QUICK, method=Greedy())
+    assert found.summary["models_sent_per_peer"] == 4 * 7
+    assert found.merges().diagonal().sum() == 0

@@ -1,0 +1,119 @@
+"""The vectorised engine equals the plain loop: same draws, close weights, for every model and optimiser."""
+
+import pytest
+import torch
+from torch import nn
+
+from homophily.losses import mse
+from homophily.models import models
+from homophily.training.one_by_one import OneByOne
+from homophily.training.vectorised import Vectorised
+from tests.training.nets import Drawing, Everything, shares, task, trained
+
+UNEQUAL = [9, 5, 12, 4, 8, 2]  # a last batch of one, full batches only, fewer than a batch
+
+
+def nets() -> dict[str, tuple[nn.Module, tuple[int, ...]]]:
+    torch.manual_seed(3)
+    shapes = {"cnn": (1, 14, 14), "dac-cnn": (3, 32, 32), "cifar-cnn": (3, 8, 8), "mlp": (1, 8, 8), "linear": (6,)}
+    made = {name: (models.get(name)(inputs=shape, outputs=10), shape) for name, shape in shapes.items()}
+    return made | {"everything": (Everything(), (1, 8, 8))}
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("name", [*models, "everything"])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 1e-4)])
+def test_both_engines_agree(name: str, optimizer: str, dtype: torch.dtype, tolerance: float) -> None:
+    net, inputs = nets()[name]
+    lr = 0.05 if optimizer == "sgd" else 3e-4  # Adam scales even rounding up to whole steps: at the DAC paper's rate
+    problem = task(net, shares(UNEQUAL, inputs), dtype, optimizer=optimizer, lr=lr, weight_decay=1e-3)
+    plain, kept = trained(OneByOne(problem), problem)
+    fast, kept_fast = trained(Vectorised(problem, chunk=4), problem)
+    moved = (plain - problem.layout.read(problem.module)[0]).abs().amax(1)
+    assert bool((moved > 1e-3).all())
+    assert float((plain - fast).abs().max()) < tolerance
+    assert all(torch.equal(kept[n], kept_fast[n]) for n in kept)
+    x = problem.data.test.x[:3].expand(len(UNEQUAL), 3, *inputs)
+    outputs = OneByOne(problem).predict(plain, kept, x), Vectorised(problem, 4).predict(fast, kept, x)
+    assert float((outputs[0] - outputs[1]).abs().max()) < 100 * tolerance
+
+
+def test_regression_agrees() -> None:
+    problem = task(nn.Linear(3, 2), shares([5, 7], [3], outputs=2, regression=True), loss=mse)
+    assert torch.allclose(
+        trained(OneByOne(problem), problem)[0], trained(Vectorised(problem, 2), problem)[0], atol=1e-9
+    )
+
+
+def test_tokens_agree() -> None:
+    data = shares([5, 7], [6])
+    tokens = data.train.x.abs().mul(3).long().clamp(max=9)
+    data = type(data)(
+        type(data.train)(tokens, data.train.y, data.train.start, data.train.count), data.test, None, 10, 10, None
+    )
+    problem = task(nn.Sequential(nn.Embedding(10, 4), nn.Flatten(), nn.Linear(24, 10)), data)
+    assert torch.allclose(
+        trained(OneByOne(problem), problem)[0], trained(Vectorised(problem, 2), problem)[0], atol=1e-9
+    )
+
+
+@pytest.mark.parametrize("name", ["mlp", "everything"])
+def test_one_by_one_gives_the_same_bits_in_any_order_and_alone(name: str) -> None:
+    net, inputs = nets()[name]
+    problem = task(net, shares(UNEQUAL, inputs), torch.float32)
+    forward, _ = trained(OneByOne(problem), problem)
+    backward, _ = trained(OneByOne(problem), problem, peers=torch.arange(len(UNEQUAL)).flip(0))
+    alone, _ = trained(OneByOne(problem), problem, peers=torch.tensor([2]))
+    assert torch.equal(forward, backward)
+    assert torch.equal(forward[2], alone[2])
+    start = problem.layout.read(problem.module)[0]
+    assert torch.equal(alone[3], start)  # not asked for: not moved
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 5, 100])
+def test_chunks_do_not_matter(chunk: int) -> None:
+    net, inputs = nets()["everything"]
+    problem = task(net, shares(UNEQUAL, inputs))
+    whole, _ = trained(Vectorised(problem, 6), problem)
+    parts, _ = trained(Vectorised(problem, chunk), problem)
+    assert torch.allclose(whole, parts, atol=1e-12)
+
+
+def test_the_learning_rate_decays_by_round() -> None:
+    problem = task(nn.Linear(2, 3), shares([4], [2], outputs=3), lr=0.1, decay=0.5, momentum=0.0, epochs=1)
+    row, _ = problem.layout.read(problem.module)
+    moves = []
+    for round in (1, 3):
+        rows = row[None].clone()
+        OneByOne(problem).train(rows, {}, torch.tensor([0]), round)
+        moves.append(rows[0] - row)
+    assert torch.allclose(moves[1], moves[0] / 4)  # one whole batch: the same gradient
+
+
+def test_optimiser_state_starts_afresh_each_round() -> None:
+    problem = task(nn.Linear(2, 3), shares([4], [2], outputs=3), lr=0.1, decay=1.0, momentum=0.9, epochs=1)
+    row, _ = problem.layout.read(problem.module)
+    first, again = row[None].clone(), row[None].clone()
+    engine = Vectorised(problem, 1)
+    engine.train(first, {}, torch.tensor([0]), 1)
+    engine.train(again, {}, torch.tensor([0]), 2)
+    assert torch.allclose(first, again)  # velocity left from round 1 would add to the second move
+
+
+def test_a_module_that_draws_is_seeded_by_peer_round_and_step() -> None:
+    problem = task(Drawing(), shares([4, 4], [1, 8, 8]))
+    assert problem.draws
+    first, _ = trained(OneByOne(problem), problem)
+    torch.manual_seed(99)
+    again, _ = trained(OneByOne(problem), problem)
+    assert torch.equal(first, again)
+
+
+def test_sick_rows_do_not_touch_their_neighbours() -> None:
+    problem = task(nets()["mlp"][0], shares([6, 6, 6], [1, 8, 8]))
+    healthy, _ = trained(Vectorised(problem, 3), problem, rounds=1)
+    rows = problem.layout.read(problem.module)[0].expand(3, -1).clone()
+    rows[1] = torch.nan
+    Vectorised(problem, 3).train(rows, {}, torch.arange(3), 1)
+    assert torch.allclose(rows[[0, 2]], healthy[[0, 2]], atol=1e-12)
+    assert bool(rows[1].isnan().all())

@@ -1,0 +1,99 @@
+"""What a network is like is found by asking it."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from homophily.errors import UserError
+from homophily.keyed_dropout import with_keyed_dropout
+from homophily.losses import cross_entropy
+from homophily.training.probe import Character, probe
+from tests.training.nets import Drawing, Everything
+
+
+def character(net: nn.Module, *inputs: int) -> Character:
+    x, y = torch.randn(9, *inputs), torch.randint(3, (9,))
+    return probe(with_keyed_dropout(net), cross_entropy, x, y)
+
+
+class Centring(nn.Module):
+    """Couples samples with no layer that says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x - x.mean(0))
+
+
+class SamplesSecond(nn.Module):
+    """Dropout on a tensor whose first axis is not the samples: padding would move the mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drop, self.layer = nn.Dropout(0.5), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(self.drop(x.transpose(0, 1)).transpose(0, 1))
+
+
+class Branching(nn.Module):
+    """Looks at its values, which torch.vmap cannot."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.spare = nn.Linear(4, 3), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x) if float(x.sum()) < 1e9 else self.spare(x)
+
+
+def test_plain_layers_are_uncoupled_and_vectorise() -> None:
+    found = character(nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Dropout(0.5), nn.Linear(8, 3)), 4)
+    assert found.obstacle is None
+    assert not found.coupled
+    assert not found.draws
+    assert found.saved_bytes > 0
+
+
+@pytest.mark.parametrize(("net", "inputs"), [(Everything(3), (1, 8, 8)), (Centring(), (4,)), (SamplesSecond(), (4,))])
+def test_coupling_is_found(net: nn.Module, inputs: tuple[int, ...]) -> None:
+    found = character(net, *inputs)
+    assert found.coupled
+    assert found.obstacle is None
+
+
+def test_own_draws_are_found() -> None:
+    found = character(Drawing(), 1, 8, 8)
+    assert found.draws
+    assert found.obstacle is not None
+    assert "random" in found.obstacle
+
+
+def test_what_vmap_cannot_run_is_found_and_unused_parameters_too() -> None:
+    found = character(Branching(), 4)
+    assert found.obstacle is not None
+    assert "vmap" in found.obstacle
+    assert found.unused == {"spare.weight", "spare.bias"}
+
+
+def test_a_network_that_fails_names_the_shape_it_got() -> None:
+    with pytest.raises(UserError, match=r"fails on a batch of shape \[4, 7\]"):
+        character(nn.Linear(4, 3), 7)
+
+
+def test_a_loss_must_be_per_sample() -> None:
+    with pytest.raises(UserError, match=r"training\.loss.*one loss per sample"):
+        probe(
+            nn.Linear(4, 3),
+            lambda out, y: nn.functional.cross_entropy(out, y),
+            torch.randn(4, 4),
+            torch.zeros(4).long(),
+        )
+
+
+def test_a_network_without_gradient_is_refused() -> None:
+    net = nn.Linear(4, 3).requires_grad_(False)
+    with pytest.raises(UserError, match="no parameter"):
+        character(net, 4)

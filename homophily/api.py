@@ -76,7 +76,7 @@ def resume(
         problem, config, _ = prepare(config, given, chosen, Resolved(**about["resolved"]))
         simulation = Simulation(problem)
         folder.restore(simulation)
-        if found.finished and simulation.finished:
+        if simulation.finished and found.finished and found.summary["rounds"] == simulation.round:
             return Run(path, model)
         folder.write_config(config)
         return _play(simulation, folder, config, given, progress)

@@ -54,6 +54,8 @@ def run(
         if resume is not None:
             if config is not None or out is not None:
                 raise UserError("--resume takes its config and folder from the run: leave CONFIG.toml and --out out")
+            if device != "auto":
+                raise UserError("--resume goes on with the device of the run: leave --device out")
             finished = resume_run(resume, nested(assignments), progress=bar)
         else:
             finished = start_run(load(config, nested(assignments)), out=out, device=device, progress=bar)
@@ -109,7 +111,8 @@ def main() -> None:
     try:
         app()
     except UserError as error:
-        Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False)
+        sentence = " ".join(str(error).splitlines())  # torch's own messages, where one is quoted, may have several
+        Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(sentence)}", highlight=False)
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         Console(stderr=True).print("stopped; go on with: homophily run --resume FOLDER")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from homophily.api import Progress, run
-from homophily.config import PASSED, make, overlaid, read
+from homophily.config import PASSED, Config, make, overlaid, read
 from homophily.errors import UserError
 from homophily.keys import accepted, refuse_unknown
 from homophily.methods import methods as registered
@@ -47,11 +47,9 @@ def compare(
     stand in the config. progress: given a method and a seed, what to call with each of its rounds.
     """
     below = config if isinstance(config, Mapping) else read(Path(config)) if config is not None else {}
-    values = overlaid(below, overrides or {})
-    names = _names(methods if methods is not None else values.pop("methods", None))
-    numbers = _seeds(seeds if seeds is not None else values.pop("seeds", None), values.get("seed", 0))
-    values = {key: value for key, value in values.items() if key not in ("methods", "seeds")}
-    configs = {name: make({**values, "method": keys}) for name, keys in _keys(values.get("method", {}), names).items()}
+    if below and overrides:
+        _configs(below, methods, seeds)  # a mistake in the file is told even where it is overridden
+    configs, numbers = _configs(overlaid(below, overrides or {}), methods, seeds)
     data = next(iter(configs.values())).data.name
     folder = RunFolder.create(Path(out) if out else None, f"compare-{Path(data).name}").path
     runs: dict[str, list[Run]] = {}
@@ -66,15 +64,30 @@ def compare(
     return comparison
 
 
+def _configs(
+    values: Mapping[str, Any], methods: Sequence[str] | None, seeds: Sequence[int] | None
+) -> tuple[dict[str, Config], list[int]]:
+    """The config of each compared method, and the seeds."""
+    names = _names(methods if methods is not None else values.get("methods"))
+    numbers = _seeds(seeds if seeds is not None else values.get("seeds"), values.get("seed", 0))
+    rest = {key: value for key, value in values.items() if key not in ("methods", "seeds")}
+    table = rest.get("method", {})
+    if isinstance(table, str):
+        table = {"name": table}
+    if not isinstance(table, Mapping):
+        make(rest)  # says what it must be
+    return {name: make({**rest, "method": keys}) for name, keys in _keys(table, names).items()}, numbers
+
+
 def _names(asked: Any) -> list[str]:
     if asked is None or asked == "all" or asked == ["all"]:
         return list(registered)
-    names = [part.strip() for part in asked.split(",")] if isinstance(asked, str) else list(asked)
-    if not names or not all(isinstance(name, str) and name for name in names):
+    names = [part.strip() for part in asked.split(",")] if isinstance(asked, str) else asked
+    if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str) and name for name in names):
         raise UserError(f'methods = {asked!r}: must be names separated by commas, or "all"')
     if len(set(names)) < len(names):
         raise UserError(f"methods = {','.join(names)}: each method once")
-    return names
+    return list(names)
 
 
 def _seeds(asked: Any, default: int) -> list[int]:
@@ -84,7 +97,7 @@ def _seeds(asked: Any, default: int) -> list[int]:
         asked.split(",") if isinstance(asked, str) else asked if isinstance(asked, Sequence) else [asked]
     )
     try:
-        numbers = [int(part) for part in parts if not isinstance(part, bool)]
+        numbers = [int(part) for part in parts if isinstance(part, str) or type(part) is int]
     except (TypeError, ValueError):
         numbers = []
     if not numbers or len(numbers) != len(parts) or min(numbers) < 0 or len(set(numbers)) < len(numbers):
@@ -96,7 +109,7 @@ def _keys(table: Mapping[str, Any], names: Sequence[str]) -> dict[str, dict[str,
     """The [method] table of each compared method."""
     common = {key: value for key, value in table.items() if not isinstance(value, Mapping) and key != "name"}
     special = {key: value for key, value in table.items() if isinstance(value, Mapping)}
-    refuse_unknown("method", special, [*registered, *names], "there are the methods")
+    refuse_unknown("method", special, list(dict.fromkeys([*registered, *names])), "there are the methods")
     takes = {name: accepted(registered.get(name), PASSED["method"]) for name in names}
     anyone = [key for keys in takes.values() for key in (common if keys is None else keys)]
     refuse_unknown("method", common, list(dict.fromkeys(anyone)), "the compared methods have")

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import pydantic
 from pydantic import Field
 
+from homophily.data import shifts, sources
 from homophily.errors import UserError
 from homophily.keys import accepted, checked, parsed, refuse_unknown
 from homophily.losses import losses
@@ -122,6 +123,7 @@ _TABLES: dict[str, type[Table]] = {
 }  # fmt: skip
 _NAMED = ("data", "model", "method", "topology")
 _REGISTRIES: dict[str, Registry[Any]] = {"model": models, "method": methods, "topology": topologies}
+_OWNERS: dict[str, Registry[Any]] = {**_REGISTRIES, "source": sources, "shift": shifts}  # of keys, as in PASSED
 
 
 def load(path: Path | None, overrides: Mapping[str, Any] | None = None) -> Config:
@@ -155,16 +157,19 @@ def make(values: Mapping[str, Any]) -> Config:
         section = getattr(config, table)
         if section.name == GIVEN:
             continue
-        owner = registry.get(section.name)
-        checked(table, f"{registry.kind} {section.name!r}", owner, section.keys, _passed(table, owner, section.keys))
+        _check_keys(table, f"{registry.kind} {section.name!r}", registry.get(section.name), section)
     if config.training.patience and config.data.validation == 0:
         raise UserError("training.patience needs validation samples: set data.validation to at least 1")
     return config
 
 
-def _passed(table: str, owner: Callable[..., Any], given: Mapping[str, Any]) -> list[str]:
-    """What is not a key to check now: what the program passes, and for a model what it may leave to its builder."""
-    return [*PASSED[table], *(name for name in accepted(owner, PASSED[table]) or [] if name not in given)]
+def _check_keys(table: str, owner: str, function: Callable[..., Any], section: OpenTable) -> None:
+    """The keys that are there; whether one is missing is told when ``function`` is called."""
+    names = accepted(function, PASSED[table])
+    if names is not None:
+        refuse_unknown(table, section.keys, [*type(section).model_fields, *names], f"{owner} has")
+    absent = [name for name in names or [] if name not in section.keys]
+    checked(table, owner, function, section.keys, [*PASSED[table], *absent])
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -190,28 +195,48 @@ def overlaid(below: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any
             out[key] = value
             continue
         kept = out.get(key, {})
-        if key == "data" and any(value.get(n, kept.get(n)) != kept.get(n) for n in ("name", "shift")):
-            kept = {k: v for k, v in kept.items() if k in Data.model_fields}
-            if "name" in value and "shift" not in value:
-                kept.pop("shift", None)
-        elif key in _REGISTRIES and value.get("name", kept.get("name")) != kept.get("name"):
-            allowed = accepted(_REGISTRIES[key].get(value["name"]), PASSED[key])
-            own = _TABLES[key].model_fields
-            kept = {k: v for k, v in kept.items() if allowed is None or k in allowed or k in own}
-        out[key] = {**kept, **value}
+        out[key] = {**_still_fitting(key, kept, value), **value} if isinstance(kept, Mapping) else kept
     return out
+
+
+def _still_fitting(table: str, kept: Mapping[str, Any], value: Mapping[str, Any]) -> dict[str, Any]:
+    """What stays of a table under ``value``: all, or what has a place still where that names something else in it."""
+    fields = _TABLES[table].model_fields
+    before = {key: kept.get(key, fields[key].default) for key in ("name", "shift") if key in fields}
+    after = {key: value.get(key, old) for key, old in before.items()}
+    if after == before:
+        return dict(kept)
+    if "shift" in after and "shift" not in value and after["name"] != before["name"]:
+        after["shift"] = None  # a shift goes with its data set
+        kept = {key: what for key, what in kept.items() if key != "shift"}
+    allowed = set(fields)
+    for key, name in after.items():
+        names = _keys_of(table, key, name)
+        if names is None:
+            return dict(kept)
+        allowed |= set(names)
+    return {key: what for key, what in kept.items() if key in allowed}
+
+
+def _keys_of(table: str, key: str, name: Any) -> list[str] | None:
+    """The keys that belong to what a table's name or shift stands for; None: any."""
+    kind = {("data", "name"): "source", ("data", "shift"): "shift"}.get((table, key), table)
+    if not isinstance(name, str) or name == GIVEN or (kind == "source" and name not in sources and ":" not in name):
+        return []  # left out, a mistake that is told later, or a folder
+    return accepted(_OWNERS[kind].get(name), PASSED[kind])
 
 
 def assignment(text: str) -> tuple[list[str], Any]:
     """``training.lr=0.1`` as its path and value: a TOML value where it is one, else a text."""
     key, equals, value = text.partition("=")
-    if not equals or not key.strip():
+    path = [part.strip() for part in key.split(".")]
+    if not equals or not all(path):
         raise UserError(f"{text!r}: must be key=value")
     try:
         parsed_value: Any = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         parsed_value = value
-    return key.strip().split("."), parsed_value
+    return path, parsed_value
 
 
 def nested(assignments: Sequence[str]) -> dict[str, Any]:

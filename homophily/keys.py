@@ -34,10 +34,17 @@ _MESSAGES = {
 
 def accepted(function: Callable[..., Any], reserved: Collection[str] = ()) -> list[str] | None:
     """The keys a function takes, without those the program passes itself; None: it takes any."""
-    parameters = inspect.signature(function).parameters.values()
+    parameters = _parameters(function).values()
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return None
     return [p.name for p in parameters if p.kind is not p.VAR_POSITIONAL and p.name not in reserved]
+
+
+def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(function, eval_str=True).parameters
+    except NameError:  # an annotation that only a type checker can resolve stays a text
+        return inspect.signature(function).parameters
 
 
 def checked(
@@ -49,12 +56,12 @@ def checked(
     """
     names = accepted(function, reserved)
     refuse_unknown(table, keys, [*keys] if names is None else names, f"{owner} has")
-    parameters = inspect.signature(function, eval_str=True).parameters
+    parameters = _parameters(function)
     fields: dict[str, Any] = {}
     for name in names or []:
         annotation = parameters[name].annotation
         fields[name] = (
-            Any if annotation is inspect.Parameter.empty else annotation,
+            Any if annotation is inspect.Parameter.empty or isinstance(annotation, str) else annotation,
             ... if parameters[name].default is inspect.Parameter.empty else parameters[name].default,
         )
     settings = pydantic.ConfigDict(arbitrary_types_allowed=True)
@@ -90,9 +97,21 @@ def parsed(model: type[pydantic.BaseModel], values: Mapping[str, Any], table: st
         return model.model_validate_json(json.dumps(values), strict=True)
     except (TypeError, ValueError) as error:
         if not isinstance(error, pydantic.ValidationError):
-            raise UserError(f"{table or 'the config'}: holds a value of a kind that is not allowed: {error}") from error
+            key, kind = _unfit(values, [table] * bool(table))
+            raise UserError(f"{key}: must be a number, text, list or table, not a {kind}") from error
         first = error.errors()[0]
         raise UserError(_sentence(first, table)) from None
+
+
+def _unfit(value: Any, path: list[str]) -> tuple[str, str]:
+    """Where in nested values the first one is that JSON cannot hold, and its type."""
+    inner = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list | tuple) else ()
+    for key, part in inner:
+        try:
+            json.dumps(part)
+        except (TypeError, ValueError):
+            return _unfit(part, [*path, str(key)])
+    return ".".join(path) or "the config", type(value).__name__
 
 
 def _sentence(error: Any, table: str) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import inspect
+import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -36,6 +38,12 @@ from homophily.training.probe import Character, probe
 from homophily.training.task import Engine, Settings, Task
 from homophily.training.vectorised import Vectorised
 
+_SCORES = (
+    "accuracy", "accuracy_over_clusters", "accuracy_by_cluster", "mse", "mse_over_clusters", "mse_by_cluster", "loss",
+    "value", "cluster", "round", "rounds", "run", "seconds", "sick", "sick_peers", "sick_rounds", "still_sick",
+    "stopped", "stopped_early", "neighbour_precision", "neighbour_recall", "same_cluster_merges", "models_received",
+    "models_sent_per_peer", "bytes_sent_per_peer", "peak_models_per_peer_round",
+)  # fmt: skip
 _WORTH_THREADS = 32 << 20  # bytes that a training step of all peers touches
 
 
@@ -69,7 +77,8 @@ def prepare(
     """The problem, the config with nothing left out, and what was resolved (taken over where given)."""
     section = config.data
     settings = {key: getattr(section, key) for key in type(section).model_fields if key != "name"}
-    data = ready(section.name, section.keys, settings, config.peers, config.seed, given.data)
+    with _one_thread():
+        data = ready(section.name, section.keys, settings, config.peers, config.seed, given.data)
     peers = data.shares.peers
     _check_sizes(config, data.shares)
     build, model_keys = _builder(config, given.model, data.shares.inputs, data.shares.outputs)
@@ -113,6 +122,17 @@ def prepare(
     return problem, _complete(config, given, peers, data.settings, model_keys, method_keys), resolved
 
 
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """The same bits whatever number of threads there is; a resumed run must find the very same data."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 def _check_sizes(config: Config, shares: Shares) -> None:
     for key in ("k", "l"):
         value = config.method.keys.get(key)
@@ -147,7 +167,13 @@ def _builder(
     passed = {name: value for name, value in told.items() if name in names}
 
     def build() -> nn.Module:
-        module = make(**passed, **keys)
+        try:
+            module = make(**passed, **keys)
+        except UserError:
+            raise
+        except Exception as error:  # anyone's constructor may raise anything; the user needs to know what it got
+            got = ", ".join(f"{name} = {value!r}" for name, value in {**passed, **keys}.items())
+            raise UserError(f"model.name = {config.model.name!r}: fails with {got}: {error}") from error
         if not isinstance(module, nn.Module):
             raise UserError(f"model.name = {config.model.name!r}: must make an nn.Module, not {type(module).__name__}")
         return module
@@ -229,7 +255,11 @@ def _measurer(method: Method, task: Task, engine: Engine, chunk: int) -> Measure
 
 def _extra_metrics(config: Config, given: Given) -> dict[str, ExtraMetric]:
     named = {path.partition(":")[2]: import_object(path, "extra metric") for path in config.extra_metrics}
-    return {**named, **given.extra_metrics}
+    found = {**named, **given.extra_metrics}
+    for name in found:
+        if name in _SCORES:
+            raise UserError(f"extra_metrics: {name!r} is a score that every run has; give yours another name")
+    return found
 
 
 def _check_batches(task: Task) -> None:
@@ -281,12 +311,20 @@ def _complete(
     """The config with every default written out, so that a run folder says all."""
     values = config.model_dump()
     values["peers"] = peers
-    values["data"] |= data
-    values["model"] |= model
-    values["method"] |= method
+    for table, keys in {"data": data, "model": model, "method": method}.items():
+        values[table] |= {key: value for key, value in keys.items() if _storable(value)}
     for table, thing in {"data": given.data, "model": given.model, "method": given.method}.items():
         if thing is not None:
             values[table]["name"] = GIVEN
     if given.loss is not None:
         values["training"]["loss"] = GIVEN
     return Config.model_validate(values)
+
+
+def _storable(value: Any) -> bool:
+    """Whether a file can hold it; a user's function may have anything as a default, and has it again on resume."""
+    try:
+        json.dumps(value)
+    except TypeError:
+        return False
+    return True

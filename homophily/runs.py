@@ -8,6 +8,7 @@ import platform
 import re
 import shutil
 import sys
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -30,6 +31,7 @@ from homophily.storage import (
     read_folder,
     read_json,
     read_tensors,
+    sync,
     write_folder,
     write_json,
     write_tensors,
@@ -81,13 +83,24 @@ class RunFolder:
     def append(self, line: dict[str, Any]) -> None:
         """One more line of metrics.jsonl, on disk as soon as the round is over."""
         path = self.path / "metrics.jsonl"
-        with writing(path), path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(plain(line), ensure_ascii=False) + "\n")
+        with writing(path):
+            length = path.stat().st_size if path.exists() else 0
+            try:
+                with path.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(plain(line), ensure_ascii=False) + "\n")
+            except OSError:
+                with suppress(OSError):
+                    os.truncate(path, length)  # no half lines
+                raise
 
     def save(self, simulation: Simulation) -> None:
         """A checkpoint; older ones go only once the new one is whole."""
         metrics = self.path / "metrics.jsonl"
-        length = metrics.stat().st_size if metrics.exists() else 0
+        length = 0
+        if metrics.exists():
+            with writing(metrics):
+                sync(metrics)  # a checkpoint never knows of more metrics than the disk has
+            length = metrics.stat().st_size
         target = self.path / "checkpoints" / f"round-{simulation.round:06d}"
         if not target.exists():
             with writing(target):
@@ -112,6 +125,8 @@ class RunFolder:
     def finish(self, simulation: Simulation, summary: dict[str, Any], scores: Scores) -> None:
         """Final scores, merge counts and models; the summary comes last and marks the run as finished."""
         self.save(simulation)
+        with writing(self.path / "summary.json"):
+            (self.path / "summary.json").unlink(missing_ok=True)  # of fewer rounds, where the run was extended
         pairs, counts = simulation.merges.sparse()
         write_tensors(self.path / "merges.safetensors", {"pairs": pairs, "counts": counts})
         models = simulation.models()
@@ -169,7 +184,8 @@ class Run:
     def metrics(self) -> list[dict[str, Any]]:
         """One entry a round."""
         path = self.path / "metrics.jsonl"
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+        *lines, _ = path.read_text(encoding="utf-8").split("\n") if path.exists() else [""]  # the last may be half one
+        return [json.loads(line) for line in lines]
 
     def merges(self) -> np.ndarray[Any, np.dtype[np.int64]]:
         """How often peer i merged peer j's model: [N, N]."""

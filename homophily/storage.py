@@ -48,14 +48,18 @@ def write_json(path: Path, value: Any) -> None:
 
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     """Atomically, as safetensors."""
-    partial = path.with_name(path.name + ".part")
+    partial = path.with_name(path.name + ".part")  # a folder: safetensors itself leaves files behind when killed
     with writing(path):
+        shutil.rmtree(partial, ignore_errors=True)
         try:
-            save_file({name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}, partial)
-            _sync(partial)
-            partial.replace(path)
+            partial.mkdir()
+            file = partial / "tensors"
+            save_file({name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}, file)
+            file.chmod(partial.stat().st_mode & 0o666)  # safetensors lets nobody else read it
+            sync(file)
+            file.replace(path)
         finally:
-            partial.unlink(missing_ok=True)
+            shutil.rmtree(partial, ignore_errors=True)
 
 
 def write_folder(path: Path, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
@@ -68,7 +72,7 @@ def write_folder(path: Path, tensors: dict[str, Tensor], numbers: dict[str, Any]
             write_tensors(partial / "state.safetensors", tensors)
             write_json(partial / "state.json", numbers)
             partial.replace(path)
-            _sync(path.parent)
+            sync(path.parent)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
 
@@ -107,7 +111,8 @@ def plain(value: Any) -> Any:
     return value
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Wait until the disk has it."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

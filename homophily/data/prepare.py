@@ -47,7 +47,7 @@ def ready(
         return _made(name, sources.get(name), keys, given, peers, seed)
     if name == GIVEN:
         raise UserError("data.name: this run's data was given in Python; hand it over again as data=...")
-    if Path(name).is_dir():
+    if name and Path(name).is_dir():
         return _own(name, read_folder(name), given, keys, peers, seed)
     if "/" in name or name.startswith("."):
         raise UserError(f"data.name = {name!r}: there is no such folder")

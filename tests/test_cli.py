@@ -1,0 +1,317 @@
+"""The command line: what it prints, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+import homophily
+from homophily import cli
+from homophily.config import load
+from homophily.prepare import Given, prepare
+
+Printed = tuple[int, str, str]  # exit code, stdout, stderr
+Command = Callable[..., Printed]
+
+SMALL = ("peers=8", "rounds=2", "data.test=20", "method.k=3")
+PROMISED = (
+    "accuracy", "accuracy_over_clusters", "accuracy_by_cluster", "loss", "neighbour_precision", "neighbour_recall",
+    "same_cluster_merges", "models_sent_per_peer", "bytes_sent_per_peer", "peak_models_per_peer_round", "rounds",
+    "seconds", "run",
+)  # fmt: skip
+
+
+@pytest.fixture
+def command(here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
+    """The command line in an empty folder, in this process."""
+
+    def call(*words: str) -> Printed:
+        monkeypatch.setattr(sys, "argv", ["homophily", *words])
+        monkeypatch.setattr(sys, "path", list(sys.path))
+        code: Any = 0
+        try:
+            cli.main()
+        except SystemExit as end:
+            code = end.code or 0
+        out, err = capfd.readouterr()
+        return code, out, err
+
+    return call
+
+
+def last_object(printed: Printed) -> dict[str, Any]:
+    """What --json put on the last line, with nothing on stderr."""
+    code, out, err = printed
+    assert (code, err) == (0, "")
+    found: dict[str, Any] = json.loads(out.splitlines()[-1])
+    return found
+
+
+# As a real process
+
+
+def process(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", "from homophily.cli import main; main()", *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def test_a_real_process_runs_an_own_method_beside_it_and_prints_one_object(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import homophily.methods.baselines as b\nclass Mine(b.Random):\n    '''Mine.'''\n"
+    )
+    done = process("run", *SMALL, "method=mine:Mine", "--json", folder=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    (line,) = done.stdout.splitlines()
+    summary = json.loads(line)
+    assert set(PROMISED) <= set(summary)
+    assert summary["run"] == "runs/mine-Mine-digits-0"
+    assert (tmp_path / summary["run"] / "config.toml").is_file()
+
+
+def test_a_real_process_ends_a_mistake_with_exit_code_2_and_no_traceback(tmp_path: Path) -> None:
+    done = process("run", "method.k=60", folder=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: method.k = 60: must be from 1 to peers - 1, which is 59\n"
+    assert not list(tmp_path.iterdir())
+
+
+# run
+
+
+def test_run_json_has_everything_promised(command: Command) -> None:
+    summary = last_object(command("run", *SMALL, "--json"))
+    assert set(PROMISED) <= set(summary)
+    assert 0 < summary["accuracy"] <= 100
+    assert list(summary["accuracy_by_cluster"]) == ["0°", "90°", "180°", "270°"]
+    over = sum(summary["accuracy_by_cluster"].values()) / 4
+    assert summary["accuracy_over_clusters"] == pytest.approx(over)
+    assert summary["rounds"] == 2
+    assert summary["models_sent_per_peer"] == 2 * 3
+    assert summary["bytes_sent_per_peer"] == 2 * 3 * 4 * (64 * 32 + 32 + 32 * 10 + 10)
+    assert summary["peak_models_per_peer_round"] == 3
+    assert 0 <= summary["same_cluster_merges"] <= 1
+    assert summary == json.loads((Path(summary["run"]) / "summary.json").read_text())
+
+
+def test_run_json_is_null_where_a_method_has_no_such_thing(command: Command) -> None:
+    summary = last_object(command("run", "peers=8", "rounds=1", "method=local", "--json"))
+    assert summary["models_sent_per_peer"] == 0
+    assert [summary[key] for key in ("neighbour_precision", "neighbour_recall", "same_cluster_merges")] == [None] * 3
+    summary = last_object(command("run", "peers=8", "rounds=1", "data.shift=dirichlet", "--json"))
+    assert [summary[key] for key in ("neighbour_precision", "neighbour_recall", "same_cluster_merges")] == [None] * 3
+    assert summary["accuracy_by_cluster"] == {"all": pytest.approx(summary["accuracy"])}
+
+
+def test_run_json_of_a_regression_has_mse_in_place_of_accuracy(command: Command) -> None:
+    summary = last_object(command("run", "data=linear", "data.samples=600", *SMALL, "model=linear", "--json"))
+    assert not any(key.startswith("accuracy") for key in summary)
+    assert set(PROMISED) <= {key.replace("mse", "accuracy") for key in summary}
+    assert summary["mse"] == pytest.approx(summary["loss"])
+
+
+def test_run_prints_a_table_for_people(command: Command) -> None:
+    code, out, err = command("run", *SMALL)
+    assert (code, err) == (0, "")
+    summary = json.loads(Path("runs/random-digits-0/summary.json").read_text())
+    assert out.startswith("random, 2 rounds")
+    for name, value in summary["accuracy_by_cluster"].items():
+        assert f"cluster {name} {value:>10.1f}".split() in [line.split() for line in out.splitlines()]
+    assert f"mean over peers {summary['accuracy']:.1f}".split() in [line.split() for line in out.splitlines()]
+    assert f"merges inside the cluster {100 * summary['same_cluster_merges']:.0f}%" in " ".join(out.split())
+    assert "models sent per peer 6" in " ".join(out.split())
+    assert "run folder: runs/random-digits-0" in out
+
+
+def test_the_table_of_a_regression_names_the_error(command: Command) -> None:
+    code, out, _ = command("run", "data=linear", "data.samples=600", *SMALL, "model=linear")
+    assert code == 0
+    assert "mean squared error" in out
+    assert "cluster concept 0" in out
+
+
+def test_the_table_says_so_when_a_model_got_sick(command: Command) -> None:
+    code, out, err = command("run", "peers=8", "rounds=2", "training.lr=1e30", "method=local", "training.batch=5")
+    assert (code, err) == (0, "")
+    assert "8 peers had a model with NaN or infinity" in out
+    assert "8 still have" in out
+
+
+def test_runs_without_a_folder_of_their_own_get_new_ones(command: Command) -> None:
+    first, second = (last_object(command("run", *SMALL, "--json"))["run"] for _ in range(2))
+    assert (first, second) == ("runs/random-digits-0", "runs/random-digits-0-2")
+    assert last_object(command("run", *SMALL, "--json", "--out", "mine/deep"))["run"] == "mine/deep"
+    assert homophily.Run("mine/deep").scores == homophily.Run(first).scores == homophily.Run(second).scores
+
+
+def test_resume_extends_a_finished_run(command: Command) -> None:
+    last_object(command("run", *SMALL, "--out", "short", "--json"))
+    extended = last_object(command("run", "--resume", "short", "rounds=4", "--json"))
+    assert extended["rounds"] == 4
+    assert extended["run"] == "short"
+    assert len(homophily.Run("short").metrics()) == 4
+    code, out, _ = command("run", "--resume", "short")
+    assert code == 0
+    assert out.startswith("random, 4 rounds")
+
+
+# compare
+
+
+def test_compare_json_has_mean_and_deviation_of_each_method(command: Command) -> None:
+    words = ("methods=local,random", "seeds=0,1", "--json", "--out", "both")
+    told = last_object(command("compare", *SMALL, *words))
+    assert told["run"] == "both"
+    assert list(told["methods"]) == ["local", "random"]
+    for method, table in told["methods"].items():
+        runs = [homophily.Run(f"both/{method}-{seed}") for seed in (0, 1)]
+        values = torch.tensor([run.summary["accuracy"] for run in runs], dtype=torch.float64)
+        assert table["accuracy"] == pytest.approx({"mean": float(values.mean()), "std": float(values.std())})
+        by_cluster = [run.summary["accuracy_by_cluster"]["90°"] for run in runs]
+        assert table["accuracy_by_cluster"]["90°"]["mean"] == pytest.approx(sum(by_cluster) / 2)
+        assert [run.config.seed for run in runs] == [0, 1]
+        assert {run.config.method.name for run in runs} == {method}
+    assert told["methods"]["local"]["same_cluster_merges"] is None
+    assert json.loads(Path("both/compare.json").read_text()) == told["methods"]
+
+
+def test_compare_gives_all_methods_the_same_federation(command: Command) -> None:
+    last_object(command("compare", *SMALL, "methods=local,random", "--out", "both", "--json"))
+    alone, together = (load(Path(f"both/{method}-0/config.toml")) for method in ("local", "random"))
+    assert alone.data == together.data
+    assert alone.training == together.training
+    first, second = (prepare(config, Given(), torch.device("cpu"))[0] for config in (alone, together))
+    assert torch.equal(first.task.data.train.x, second.task.data.train.x)
+    assert torch.equal(first.start.rows, second.start.rows)
+
+
+def test_compare_hands_keys_to_the_methods_that_have_them(command: Command) -> None:
+    words = ("methods=local,random,oracle", "method.k=2", "method.oracle.k=1", "--json", "--out", "three")
+    told = last_object(command("compare", "peers=8", "rounds=1", *words))["methods"]
+    assert [told[name]["models_sent_per_peer"]["mean"] for name in told] == [0, 2, 1]
+    assert told["oracle"]["same_cluster_merges"] == {"mean": 1.0}
+
+
+def test_compare_prints_a_table_for_people(command: Command) -> None:
+    code, out, err = command("compare", *SMALL, "methods=local,oracle", "seeds=0,1")
+    assert (code, err) == (0, "")
+    table = json.loads(Path("runs/compare-digits/compare.json").read_text())
+    assert "accuracy, % (2 seeds)" in out
+    assert ["method", "0°", "90°", "180°", "270°", "mean", "inside", "sent"] in [
+        line.split() for line in out.splitlines()
+    ]
+    (local,) = (line.split() for line in out.splitlines() if line.split()[:1] == ["local"])
+    (oracle,) = (line.split() for line in out.splitlines() if line.split()[:1] == ["oracle"])
+    mean = table["oracle"]["accuracy"]
+    assert oracle[5:8] == [f"{mean['mean']:.1f}", "±", f"{mean['std']:.1f}"]
+    assert oracle[8] == "100%"
+    assert local[8:] == ["-", "0"]
+    assert "run folder: runs/compare-digits" in out
+
+
+# list and export
+
+
+REGISTERED = {
+    "methods": ["fix-topology", "local", "oracle", "random"],
+    "metrics": ["cosine-gradients", "cosine-weights", "l2", "loss", "panm"],
+    "merges": ["uniform"],
+    "topologies": ["full"],
+    "data": ["cifar-10", "cifar-100", "digits", "fashion-mnist", "heart-disease", "linear", "mnist"],
+    "shifts": ["concept", "dirichlet", "domain", "iid", "label-groups", "label-swap", "natural", "rotation"],
+    "models": ["cifar-cnn", "cnn", "dac-cnn", "linear", "mlp"],
+}
+
+
+@pytest.mark.parametrize("kind", REGISTERED)
+def test_list_has_a_line_about_each_name(kind: str, command: Command) -> None:
+    code, out, err = command("list", kind)
+    assert (code, err) == (0, "")
+    title, *lines = out.splitlines()
+    assert title == kind
+    told = dict(line.split(maxsplit=1) for line in lines)
+    assert list(told) == sorted(told)
+    assert set(REGISTERED[kind]) <= set(told)
+    assert all(about.endswith((".", "?", ")")) for about in told.values())
+
+
+def test_list_alone_lists_everything(command: Command) -> None:
+    code, out, _ = command("list")
+    assert code == 0
+    assert [line for line in out.splitlines() if not line.startswith(" ")] == list(REGISTERED)
+
+
+def test_export_gives_a_state_dict_that_scores_as_the_run_did(command: Command) -> None:
+    last_object(command("run", *SMALL, "--out", "run", "--json"))
+    code, out, err = command("export", "run", "model.safetensors", "--peer", "3")
+    assert (code, out.strip(), err) == (0, "model.safetensors", "")
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+    network.load_state_dict(load_file("model.safetensors"))
+    run = homophily.Run("run")
+    data = prepare(run.config, Given(), torch.device("cpu"))[0].task.data
+    x, y = data.test.peer(3)
+    with torch.no_grad():
+        outputs = network(x)
+    assert 100 * float((outputs.argmax(1) == y).double().mean()) == pytest.approx(run.scores["accuracy"][3])
+    assert float(nn.functional.cross_entropy(outputs, y)) == pytest.approx(run.scores["loss"][3], rel=1e-5)
+    assert torch.allclose(run.model(3)(x), outputs)
+    assert not torch.allclose(run.model(4)(x), outputs)
+
+
+def test_files_for_others_can_be_read_by_others(command: Command) -> None:
+    before = os.umask(0o022)
+    try:
+        last_object(command("run", *SMALL, "--out", "run", "--json"))
+    finally:
+        os.umask(before)
+    files = [path for path in Path("run").rglob("*") if path.is_file()]
+    assert {path.name: oct(path.stat().st_mode & 0o777) for path in files} == {path.name: "0o644" for path in files}
+    assert {"models.safetensors", "state.safetensors", "config.toml"} <= {path.name for path in files}
+
+
+# Progress
+
+
+def test_progress_is_shown_on_a_terminal_only(here: Path) -> None:
+    """The same run with stderr on a pseudo-terminal draws a bar there; stdout stays as it is."""
+    pty = pytest.importorskip("pty")
+    ours, theirs = pty.openpty()
+    shown = bytearray()
+    with subprocess.Popen(
+        [sys.executable, "-c", "from homophily.cli import main; main()", "run", *SMALL, "--json"],
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "TERM": "xterm", "COLUMNS": "100"},
+    ) as child:
+        os.close(theirs)
+        while True:
+            try:
+                part = os.read(ours, 4096)
+            except OSError:  # the other end is closed
+                break
+            if not part:
+                break
+            shown += part
+        assert child.stdout is not None
+        out = child.stdout.read()
+    os.close(ours)
+    assert child.returncode == 0
+    assert b"rounds" in shown
+    assert b"2/2" in shown
+    assert set(PROMISED) <= set(json.loads(out.splitlines()[-1]))

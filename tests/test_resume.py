@@ -1,0 +1,431 @@
+"""Killed at any moment, on a full disk, or simply for more rounds: a resumed run ends like one that never stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import homophily
+
+# Imports homophily once, then forks a process for each command: a real one, that starts in no time. ``file_bytes`` is
+# the largest file it may write, which looks like a full disk. With ``watch``, the run folder is copied each time just
+# before the process touches it: what a SIGKILL at that moment would leave.
+SERVER = """
+import json, os, resource, shutil, sys
+import sklearn.datasets, torch._dynamo, torch.fx.experimental.symbolic_shapes  # what a first run would import
+import homophily.cli
+
+TOUCHING = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "os.chmod"}
+
+def watch(folder):
+    inside, copies, busy = os.path.join(folder, "run"), 0, False
+
+    def hook(event, arguments):
+        nonlocal copies, busy
+        if busy or event not in TOUCHING or not isinstance(arguments[0], (str, os.PathLike)):
+            return
+        reads = event == "open" and not (isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR))
+        if not reads and os.path.abspath(arguments[0]).startswith(inside):
+            busy = True
+            os.makedirs(os.path.join(folder, "killed"), exist_ok=True)
+            if os.path.exists(inside):
+                shutil.copytree(inside, os.path.join(folder, "killed", str(copies)))
+            copies, busy = copies + 1, False
+
+    sys.addaudithook(hook)
+
+def play(order):
+    os.chdir(order["folder"])
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        os.dup2(os.open(name, os.O_WRONLY | os.O_TRUNC), number)
+    if order["file_bytes"]:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (order["file_bytes"], order["file_bytes"]))
+    if order["watch"]:
+        watch(order["folder"])
+    sys.argv = ["homophily", *order["words"]]
+    try:
+        homophily.cli.main()
+        code = 0
+    except SystemExit as end:
+        code = end.code or 0
+    sys.stdout.flush()
+    os._exit(code)
+
+for line in sys.stdin:
+    child = os.fork()
+    if child == 0:
+        try:
+            play(json.loads(line))
+        except BaseException:
+            import traceback
+            traceback.print_exc()
+        os._exit(70)
+    print(child, flush=True)
+    sys.stdin.readline()
+    _, status = os.waitpid(child, 0)
+    print(os.waitstatus_to_exitcode(status), flush=True)
+os._exit(0)
+"""
+
+
+@dataclass
+class Ended:
+    """How a process ended: its exit code, or minus the signal that killed it."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Processes:
+    """Runs the command line in processes of its own, one at a time."""
+
+    def __init__(self) -> None:
+        self.server = subprocess.Popen(
+            [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def __call__(
+        self,
+        folder: Path,
+        *words: str,
+        kill_when: Callable[[], bool] | None = None,
+        watch: bool = False,
+        file_bytes: int = 0,
+    ) -> Ended:
+        """``homophily WORDS`` in ``folder``; its run folder must be called run."""
+        out, err = folder / "stdout", folder / "stderr"
+        out.write_text("")
+        err.write_text("")
+        process = self._ask({"folder": str(folder), "words": words, "watch": watch, "file_bytes": file_bytes})
+        if kill_when is not None:
+            end = time.monotonic() + 60
+            while not kill_when():
+                assert time.monotonic() < end, err.read_text()
+                time.sleep(0.001)
+            os.kill(process, signal.SIGKILL)  # still its number, even if it has ended: nobody waited for it yet
+        return Ended(self._ask("wait"), out.read_text(), err.read_text())
+
+    def _ask(self, order: Any) -> int:
+        assert self.server.stdin is not None
+        assert self.server.stdout is not None
+        self.server.stdin.write(json.dumps(order) + "\n")
+        self.server.stdin.flush()
+        return int(self.server.stdout.readline())
+
+    def close(self) -> None:
+        assert self.server.stdin is not None
+        self.server.stdin.close()
+        self.server.wait(timeout=30)
+
+
+@pytest.fixture(scope="module")
+def homophily_process() -> Iterator[Processes]:
+    processes = Processes()
+    yield processes
+    processes.close()
+
+
+def outcome(run: Path) -> dict[str, Any]:
+    """Everything a finished run leaves, without the time it took and the place where it lies."""
+    summary = json.loads((run / "summary.json").read_text())
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return {
+        "summary": {key: value for key, value in summary.items() if key not in ("seconds", "run")},
+        "metrics": [{key: value for key, value in line.items() if key != "seconds"} for line in lines],
+        "scores": (run / "scores.json").read_bytes(),
+        "models": (run / "models.safetensors").read_bytes(),
+        "merges": (run / "merges.safetensors").read_bytes(),
+        "config": tomllib.loads((run / "config.toml").read_text()),
+        "files": sorted(str(path.relative_to(run)) for path in run.rglob("*")),
+    }
+
+
+def rounds_written(run: Path) -> int:
+    metrics = run / "metrics.jsonl"
+    return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
+
+
+SMALL = ("peers=8", "rounds=16", "checkpoint=3", "data.test=20", "training.epochs=1", "method.k=3")
+
+OWN = """
+import torch
+from torch import nn
+import torch.nn.functional as F
+
+class Coupled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.bn, self.drop = nn.Linear(64, 12), nn.BatchNorm1d(12), nn.Dropout(0.3)
+        self.last = nn.Linear(12, 10)
+
+    def forward(self, x):
+        return self.last(self.drop(self.bn(self.first(x.flatten(1))).relu()))
+
+class Drawing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.only = nn.Linear(64, 10)
+
+    def forward(self, x):
+        return self.only(F.dropout(x.flatten(1), 0.2, self.training))
+"""
+
+KINDS = {
+    "vectorised": ("engine=vectorised",),
+    "one by one": ("engine=one-by-one",),
+    "early stopping": ("training.patience=2", "data.validation=10", "training.lr=0.2", "rounds=60"),
+    "scored after training": ("score=after-training", "evaluate=3"),
+    "BatchNorm and dropout": ("model=own_nets:Coupled", "model.personal=['bn*']", "training.optimizer=adam"),
+    "draws by itself": ("model=own_nets:Drawing", "init=independent"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_killed_again_and_again_ends_like_one_that_was_not(
+    kind: str, homophily_process: Processes, tmp_path: Path
+) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    for folder in (whole, killed):
+        folder.mkdir()
+        (folder / "own_nets.py").write_text(OWN)
+    words = (*SMALL, *KINDS[kind])
+    assert homophily_process(whole, "run", *words, "--out", "run").code == 0
+    expected = outcome(whole / "run")
+    total = len(expected["metrics"])
+    assert total > 8
+
+    run, kills = killed / "run", 0
+    for number, round in enumerate((1, total // 2, total - 1)):
+        start = ("run", "--resume", "run") if number else ("run", *words, "--out", "run")
+        ended = homophily_process(killed, *start, kill_when=lambda round=round: rounds_written(run) >= round)
+        assert ended.code in (-signal.SIGKILL, 0)  # on a busy machine it may come too late
+        kills += ended.code != 0
+    assert kills
+    ended = homophily_process(killed, "run", "--resume", "run")
+    assert (ended.code, ended.err) == (0, "")
+    assert outcome(run) == expected
+
+
+TINY = ("peers=4", "rounds=2", "checkpoint=1", "data.test=5", "training.epochs=1", "model=linear", "method.k=2")
+
+
+def test_a_run_killed_before_any_touch_of_its_folder_ends_like_one_that_was_not(
+    homophily_process: Processes, tmp_path: Path
+) -> None:
+    assert homophily_process(tmp_path, "run", *TINY, "--out", "run", watch=True).code == 0
+    expected = outcome(tmp_path / "run")
+    no_run, resumed = 0, 0
+    for killed in (tmp_path / "killed").iterdir():
+        if not (killed / "config.toml").exists():
+            with pytest.raises(homophily.UserError, match=r"is not a run: it has no config\.toml"):
+                homophily.resume(killed)
+            no_run += 1
+        else:
+            homophily.resume(killed)
+            assert outcome(killed) == expected, killed.name
+            resumed += 1
+    assert no_run >= 3  # run.json, config.toml and their parts
+    assert resumed >= 30
+
+
+def test_an_extension_killed_before_any_touch_of_its_folder_ends_like_one_that_was_not(
+    homophily_process: Processes, tmp_path: Path
+) -> None:
+    assert homophily_process(tmp_path, "run", *TINY, "--out", "run").code == 0
+    old = outcome(tmp_path / "run")
+    assert homophily_process(tmp_path, "run", "--resume", "run", "rounds=3", watch=True).code == 0
+    expected = outcome(tmp_path / "run")
+    assert (old["summary"]["rounds"], expected["summary"]["rounds"]) == (2, 3)
+    as_before, unfinished = 0, 0
+    for killed in (tmp_path / "killed").iterdir():
+        run = homophily.Run(killed)
+        if run.finished:  # then all it says is of 2 rounds, or all is of 3
+            whole = old if run.summary["rounds"] == 2 else expected
+            assert (killed / "scores.json").read_bytes() == whole["scores"]
+            assert (killed / "models.safetensors").read_bytes() == whole["models"]
+            assert (killed / "merges.safetensors").read_bytes() == whole["merges"]
+            as_before += whole is old
+        else:
+            with pytest.raises(homophily.UserError, match="has not finished"):
+                _ = run.scores
+            unfinished += 1
+        homophily.resume(killed, {"rounds": 3})
+        assert outcome(killed) == expected, killed.name
+    assert as_before >= 10
+    assert unfinished >= 5
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.95])
+def test_a_run_killed_at_any_time_ends_like_one_that_was_not(
+    share: float, homophily_process: Processes, tmp_path: Path, whole_and_its_seconds: tuple[dict[str, Any], float]
+) -> None:
+    expected, seconds = whole_and_its_seconds
+    end = time.monotonic() + share * seconds
+    ended = homophily_process(tmp_path, "run", *SMALL, "--out", "run", kill_when=lambda: time.monotonic() >= end)
+    assert ended.code in (-signal.SIGKILL, 0)
+    again = homophily_process(tmp_path, "run", "--resume", "run")
+    if not (tmp_path / "run" / "config.toml").exists():
+        assert (again.code, again.out) == (2, "")
+        assert again.err == "error: run is not a run: it has no config.toml\n"
+    else:
+        assert (again.code, again.err) == (0, "")
+        assert outcome(tmp_path / "run") == expected
+
+
+@pytest.fixture(scope="module")
+def whole_and_its_seconds(
+    homophily_process: Processes, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[dict[str, Any], float]:
+    folder = tmp_path_factory.mktemp("whole")
+    began = time.monotonic()
+    assert homophily_process(folder, "run", *SMALL, "--out", "run").code == 0
+    return outcome(folder / "run"), time.monotonic() - began
+
+
+def test_a_process_killed_while_it_starts_leaves_no_run(tmp_path: Path) -> None:
+    """Python itself, while it is still importing."""
+    words = [sys.executable, "-c", "from homophily.cli import main; main()", "run", *TINY, "--out", "run"]
+    with subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE) as process:
+        time.sleep(0.05)
+        process.kill()
+    assert process.returncode == -signal.SIGKILL
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(homophily.UserError, match=r"is not a run: it has no config\.toml"):
+        homophily.resume(tmp_path / "run")
+
+
+# More rounds
+
+
+@pytest.mark.parametrize("kind", ["vectorised", "one by one", "scored after training", "early stopping"])
+def test_a_finished_run_with_more_rounds_equals_one_of_that_many_rounds(kind: str, here: Path) -> None:
+    base = homophily.config.nested([*SMALL, *KINDS[kind], "evaluate=1"])
+    homophily.run({**base, "rounds": 7}, out=here / "short")
+    homophily.resume(here / "short", {"rounds": 12})
+    homophily.run({**base, "rounds": 12}, out=here / "long")
+    assert outcome(here / "short") == outcome(here / "long")
+
+
+def test_resuming_a_finished_run_changes_nothing(here: Path) -> None:
+    homophily.run(homophily.config.nested(list(TINY)), out=here / "run")
+    before = {path: path.read_bytes() for path in (here / "run").rglob("*") if path.is_file()}
+    homophily.resume(here / "run")
+    assert {path: path.read_bytes() for path in (here / "run").rglob("*") if path.is_file()} == before
+
+
+def test_the_threads_at_hand_do_not_change_the_data_of_a_resumed_run(here: Path) -> None:
+    """Sums over missing values round differently with another number of threads."""
+    rng = np.random.default_rng(0)
+    data = []
+    for _ in range(4):
+        x = (3 + rng.normal(size=(300, 1, 8, 8))).astype(np.float32)
+        x[rng.random(x.shape) < 0.1] = np.nan
+        data.append(homophily.PeerData(x, rng.integers(0, 3, 300)))
+    config = {"rounds": 2, "checkpoint": 1, "data": {"normalise": "standard"}, "method": {"k": 3}}
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(4)
+        homophily.run(config, data=data, out=here / "whole")
+        homophily.run({**config, "rounds": 1}, data=data, out=here / "run")
+        torch.set_num_threads(1)
+        homophily.resume(here / "run", {"rounds": 2}, data=data)
+    finally:
+        torch.set_num_threads(threads)
+    assert outcome(here / "run") == outcome(here / "whole")
+
+
+# A disk that is full, a folder that cannot be written
+
+
+def assert_one_sentence(ended: Ended, *parts: str) -> None:
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err.startswith("error: cannot write run")
+    assert ended.err.count("\n") == 1
+    for part in parts:
+        assert part in ended.err
+
+
+@pytest.mark.parametrize(
+    ("file_bytes", "word"),
+    [
+        pytest.param(100, "run.json", id="at the start"),
+        pytest.param(9_000, "checkpoints/round-000010", id="at a checkpoint"),
+        pytest.param(16_100, "metrics.jsonl", id="in the middle of a line"),
+    ],
+)
+def test_a_full_disk_ends_in_one_sentence_and_what_was_written_can_be_resumed(
+    file_bytes: int, word: str, homophily_process: Processes, tmp_path: Path
+) -> None:
+    words = ("run", *TINY, "rounds=70", "checkpoint=10", "--out", "run")
+    whole, full = tmp_path / "whole", tmp_path / "full"
+    whole.mkdir(), full.mkdir()
+    assert homophily_process(whole, *words).code == 0
+    expected = outcome(whole / "run")
+    assert_one_sentence(homophily_process(full, *words, file_bytes=file_bytes), word, "File too large", "is kept")
+    if word == "run.json":
+        assert not list((full / "run").iterdir())
+        assert homophily_process(full, *words).code == 0
+    else:
+        run = homophily.Run(full / "run")
+        lines = run.metrics()
+        assert (run.path / "metrics.jsonl").read_bytes().endswith(b"\n")
+        assert [line["round"] for line in lines] == list(range(1, len(lines) + 1))
+        assert len(lines) >= 10
+        assert not [path for path in run.path.rglob("*") if "part" in path.name or "tmp" in path.name]
+        again = homophily_process(full, "run", "--resume", "run")
+        assert (again.code, again.err) == (0, "")
+    assert outcome(full / "run") == expected
+
+
+def test_a_disk_that_fills_while_a_finished_run_is_extended_leaves_it_readable(
+    homophily_process: Processes, tmp_path: Path
+) -> None:
+    words = ("run", *TINY, "rounds=40", "checkpoint=10", "--out", "run")
+    assert homophily_process(tmp_path, *words).code == 0
+    before = outcome(tmp_path / "run")
+    ended = homophily_process(tmp_path, "run", "--resume", "run", "rounds=70", file_bytes=16_100)
+    assert_one_sentence(ended, "metrics.jsonl")
+    run = homophily.Run(tmp_path / "run")
+    assert run.summary["rounds"] == 40
+    assert run.scores == json.loads(before["scores"])
+    assert homophily_process(tmp_path, "run", "--resume", "run").code == 0
+    assert run.summary["rounds"] == 70
+
+
+def test_a_folder_that_cannot_be_made_ends_in_one_sentence(homophily_process: Processes, tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("a file")
+    for out in ("run", "run/below"):
+        assert_one_sentence(homophily_process(tmp_path, "run", *TINY, "--out", out))
+    assert (tmp_path / "run").read_text() == "a file"
+
+
+def test_a_folder_that_becomes_impossible_later_ends_in_one_sentence(
+    homophily_process: Processes, tmp_path: Path
+) -> None:
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    assert homophily_process(whole, "run", *TINY, "--out", "run").code == 0
+    assert homophily_process(tmp_path, "run", *TINY, "rounds=1", "--out", "run").code == 0
+    folder = tmp_path / "run" / "checkpoints"
+    folder.rename(tmp_path / "elsewhere")
+    folder.write_text("a file in its place")
+    assert_one_sentence(homophily_process(tmp_path, "run", "--resume", "run", "rounds=2"), "checkpoints")
+    folder.unlink()
+    (tmp_path / "elsewhere").rename(folder)
+    assert homophily_process(tmp_path, "run", "--resume", "run").code == 0
+    ours, expected = outcome(tmp_path / "run"), outcome(whole / "run")
+    assert ours == expected

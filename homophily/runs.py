@@ -112,7 +112,7 @@ class RunFolder:
     def finish(self, simulation: Simulation, summary: dict[str, Any], scores: Scores) -> None:
         """Final scores, merge counts and models; the summary comes last and marks the run as finished."""
         self.save(simulation)
-        pairs, counts = simulation.merges.sparse()
+        pairs, counts = simulation.exchange.merges.sparse()
         write_tensors(self.path / "merges.safetensors", {"pairs": pairs, "counts": counts})
         models = simulation.models()
         kept = {f"kept/{name}": table for name, table in models.kept.items()}
@@ -123,7 +123,7 @@ class RunFolder:
             "mse" if scores.regression else "accuracy": scores.value,
             "loss": scores.loss,
             **scores.extra,
-            "models_received": simulation.received,
+            "models_received": simulation.exchange.traffic.received,
             "sick_rounds": simulation.sick_rounds,
         }
         table: dict[str, list[Any] | None] = {name: values.tolist() for name, values in columns.items()}

@@ -50,4 +50,4 @@ class MergeCounts:
             return None
         cluster = cluster.cpu()
         inside = cluster[pairs // self.peers] == cluster[pairs % self.peers]
-        return float(counts[inside].sum() / counts.sum())
+        return float(counts[inside].sum()) / float(counts.sum())

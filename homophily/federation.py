@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from homophily.layout import Kept, Layout
-from homophily.merging import Gathering, Weights
-from homophily.sets import listed
+from homophily.merging import Gathering, Merge, is_rowwise
+from homophily.sets import compact
 
 _MERGE_BYTES = 256 << 20  # rows gathered at a time
+_NOBODY = torch.iinfo(torch.int64).max
 
 
 @dataclass
@@ -36,14 +37,19 @@ class Federation:
         for name, table in self.kept.items():
             table[which] = other.kept[name][which]
 
-    def merge(self, gathering: Gathering, weights: Weights) -> None:
-        """Shared numbers become the weighted sum over each peer's gathering; who has no partner stays as it is."""
-        share = weights(gathering)
+    def merge(self, gathering: Gathering, how: Merge) -> None:
+        """Shared numbers are merged over each peer's gathering; who has no partner stays as it is."""
+        share = None if is_rowwise(how) else how(gathering)
+        weighty = gathering.there if share is None else gathering.there & (share > 0)
+        some = (weighty & ~gathering.own).any(1).nonzero()[:, 0]
         shared = self.layout.mask(shared=True).to(self.rows.device)
-        some = (gathering.there & ~gathering.own).any(1).nonzero()[:, 0]
-        chunk = max(1, _MERGE_BYTES // max(1, self.layout.width * self.rows.element_size()))
-        merged = [self._sum(gathering, share, peers) for peers in some.split(chunk)]
-        for peers, rows in zip(some.split(chunk), merged, strict=True):
+        width = self.layout.width * self.rows.element_size() * (1 if share is not None else 3 * gathering.ids.shape[1])
+        chunks = some.split(max(1, _MERGE_BYTES // max(1, width)))
+        merged = [
+            self._sum(gathering, share, peers) if share is not None else self._rowwise(gathering, how, peers)
+            for peers in chunks
+        ]
+        for peers, rows in zip(chunks, merged, strict=True):
             self.rows[peers] = rows if bool(shared.all()) else torch.where(shared, rows, self.rows[peers])
 
     def _sum(self, gathering: Gathering, share: Tensor, peers: Tensor) -> Tensor:
@@ -57,12 +63,27 @@ class Federation:
             total = total + torch.where(there[:, None], term, 0.0)
         return total
 
+    def _rowwise(self, gathering: Gathering, how: Merge, peers: Tensor) -> Tensor:
+        there = gathering.there[peers]
+        rows = self.rows[gathering.ids[peers].clamp(min=0)]
+        return how(torch.where(there[..., None], rows, 0.0), there)
 
-def gather(book: Tensor, partners: Tensor, me: Tensor, sick: Tensor) -> Gathering:
-    """Partners (a set over the book, [P, B] bool) and oneself [P], without the sick [N], in ascending id."""
-    ids, there = listed(partners, book)
-    ids = torch.cat([torch.where(there, ids, torch.iinfo(torch.int64).max), me[:, None]], dim=1).sort(1).values
-    there = ids != torch.iinfo(torch.int64).max
+
+def gather(
+    book: Tensor, partners: Tensor, me: Tensor, sick: Tensor, samples: Tensor, similarity: Tensor | None = None
+) -> Gathering:
+    """Partners (a set over the book, [P, B] bool) and oneself [P] in ascending id, the sick [N] left out.
+
+    samples: [N]; similarity: [P, B] float64, None where nothing was measured.
+    """
+    columns, there = compact(partners)
+    ids = torch.where(there, book.gather(1, columns), _NOBODY)
+    alike = torch.full_like(ids, -torch.inf, dtype=torch.float64)
+    if similarity is not None:
+        alike = torch.where(there, similarity.gather(1, columns), alike)
+    ids, order = torch.cat([ids, me[:, None]], dim=1).sort(1)
+    alike = torch.nn.functional.pad(alike, (0, 1), value=-torch.inf).gather(1, order)
+    there = ids != _NOBODY
     ids = torch.where(there, ids, -1)
-    there = there & ~sick[ids.clamp(min=0)]
-    return Gathering(ids, there, ids == me[:, None])
+    peer = ids.clamp(min=0)
+    return Gathering(ids, there & ~sick[peer], ids == me[:, None], samples[peer].to(torch.float64), alike)

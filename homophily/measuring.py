@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -89,8 +88,9 @@ def guest_loss(task: Task, engine: Engine, federation: Federation, guest: Tensor
 class Measurer:
     """Measures with one metric, ``chunk`` pairs at a time."""
 
-    def __init__(self, metric: Callable[[_Pairs], Tensor] | Metric, task: Task, engine: Engine, chunk: int) -> None:
+    def __init__(self, metric: Metric, task: Task, engine: Engine, chunk: int, sends: tuple[int, float]) -> None:
         self.metric, self.task, self.engine, self.chunk = metric, task, engine, chunk
+        self.sends = sends  # models for each peer met, and the size of each in models
         compared = task.layout.mask(shared=True, parameter=True)
         everything = bool(compared.all())
         self.compared = None if everything else compared.nonzero()[:, 0].to(task.data.train.x.device)

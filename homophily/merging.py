@@ -1,4 +1,4 @@
-"""Weights of a merge: how much each partner's row, and one's own, counts."""
+"""Merging: how much each partner's row, and one's own, counts; or what to make of the rows where some may be bad."""
 
 from __future__ import annotations
 
@@ -18,15 +18,92 @@ class Gathering:
     ids: Tensor  # [P, K] int64
     there: Tensor  # [P, K] bool: not padding, not sick
     own: Tensor  # [P, K] bool: oneself
+    samples: Tensor  # [P, K] float64: how many training samples each has
+    similarity: Tensor  # [P, K] float64: to oneself; -inf where not measured
 
 
-Weights = Callable[[Gathering], Tensor]
+Merge = Callable[..., Tensor]
+"""Usually weights of a sum of rows: (gathering) -> [P, K] float64; a peer whose weights are all 0 keeps its model.
 
-merges: Registry[Weights] = Registry("merge")
+Marked ``rowwise`` it is another way to make one row of many: (rows [P, K, d], there [P, K]) -> [P, d]."""
+
+merges: Registry[Merge] = Registry("merge")
+
+_ROWWISE: set[Merge] = set()
+
+
+def rowwise(merge: Merge) -> Merge:
+    """Mark a merge that works on rows and not by weights."""
+    _ROWWISE.add(merge)
+    return merge
+
+
+def is_rowwise(merge: Merge) -> bool:
+    return merge in _ROWWISE
 
 
 @merges("uniform")
 def uniform(gathering: Gathering) -> Tensor:
     """Everyone counts the same: 1 / (k + 1)."""
-    there = gathering.there.to(torch.float64)
-    return there / there.sum(1, keepdim=True).clamp(min=1.0)
+    return _normalised(gathering.there.to(torch.float64))
+
+
+@merges("fedavg")
+def fedavg(gathering: Gathering) -> Tensor:
+    """In proportion to the number of training samples."""
+    return _normalised(torch.where(gathering.there, gathering.samples, 0.0))
+
+
+@merges("fedsim")
+def fedsim(gathering: Gathering) -> Tensor:
+    """In proportion to similarity, one's own weight that of the most similar partner; nothing positive: unchanged."""
+    partner = gathering.there & ~gathering.own & gathering.similarity.isfinite()
+    weight = torch.where(partner, gathering.similarity, 0.0).clamp(min=0.0)
+    own = gathering.own & gathering.there
+    return _normalised(torch.where(own, weight.amax(1, keepdim=True), weight))
+
+
+def _normalised(weights: Tensor) -> Tensor:
+    total = weights.cumsum(1)[:, -1:]
+    return torch.where(total > 0, weights / total.clamp(min=torch.finfo(torch.float64).tiny), 0.0)
+
+
+@merges("median")
+@rowwise
+def median(rows: Tensor, there: Tensor) -> Tensor:
+    """The median of every number, which up to half of bad peers cannot move far."""
+    count = there.sum(1)
+    sorted_rows = torch.where(there[..., None], rows, torch.inf).sort(1).values
+    low, high = ((count - 1) // 2).clamp(min=0), (count // 2).clamp(max=rows.shape[1] - 1)
+    middle = [sorted_rows[torch.arange(len(rows), device=rows.device), at] for at in (low, high)]
+    return 0.5 * (middle[0] + middle[1])
+
+
+@merges("trimmed-mean")
+@rowwise
+def trimmed_mean(rows: Tensor, there: Tensor) -> Tensor:
+    """The mean of every number without its largest and smallest quarter."""
+    count = there.sum(1)
+    cut = count // 4
+    sorted_rows = torch.where(there[..., None], rows, torch.inf).sort(1).values
+    total, kept = torch.zeros_like(rows[:, 0]), (count - 2 * cut).clamp(min=1)[:, None]
+    for slot in range(rows.shape[1]):
+        inside = (slot >= cut) & (slot < count - cut)
+        total = total + torch.where(inside[:, None], sorted_rows[:, slot], 0.0)
+    return total / kept
+
+
+@merges("krum")
+@rowwise
+def krum(rows: Tensor, there: Tensor) -> Tensor:
+    """The one model that lies closest to its nearest half of the others."""
+    count = there.sum(1)
+    both = there[:, :, None] & there[:, None, :] & ~torch.eye(there.shape[1], dtype=torch.bool, device=rows.device)
+    distance = torch.stack(
+        [(rows - rows[:, slot : slot + 1]).square().sum(2, dtype=torch.float64) for slot in range(rows.shape[1])], dim=2
+    )
+    nearest = torch.where(both, distance, torch.inf).sort(2).values.cumsum(2)
+    wanted = (count // 2).clamp(min=1)  # with f bad ones among n = 2 f + 2 or more, n - f - 2 would be half or more
+    score = nearest.gather(2, (wanted - 1)[:, None, None].expand(-1, rows.shape[1], 1))[..., 0]
+    best = torch.where(there, score, torch.inf).argmin(1)
+    return rows[torch.arange(len(rows), device=rows.device), best]

@@ -13,11 +13,12 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from homophily.config import PASSED, Config, Training
 from homophily.data import PeerArrays, Shares, ready
 from homophily.errors import UserError
+from homophily.exchange import PeerExchange
 from homophily.federation import Federation
 from homophily.keyed_dropout import with_keyed_dropout
 from homophily.keys import accepted, checked
@@ -26,12 +27,14 @@ from homophily.losses import Loss, losses
 from homophily.measuring import Measurer
 from homophily.merging import merges
 from homophily.methods import Method, methods
+from homophily.methods.server import ServerMethod
 from homophily.models import models
 from homophily.randomness import Purpose, word
 from homophily.registry import GIVEN, import_object
 from homophily.scoring import ExtraMetric, Scorer
-from homophily.similarity import metrics
-from homophily.simulate import Problem
+from homophily.server import ServerExchange
+from homophily.similarity import metrics, sends
+from homophily.simulate import Exchange, Problem
 from homophily.topology import topologies, view_of_all
 from homophily.training.one_by_one import OneByOne
 from homophily.training.probe import Character, probe
@@ -102,18 +105,18 @@ def prepare(
     )  # fmt: skip
     _check_batches(task)
     engine: Engine = Vectorised(task, resolved.chunk) if resolved.engine == "vectorised" else OneByOne(task)
-    topologies.get(config.topology.name)
-    book = None if config.book == "all" else int(config.book)
-    view = view_of_all(peers, config.seed, book, shares.cluster, device)
+    exchange: Exchange
+    if isinstance(method, ServerMethod):
+        rows = _server_rows(config, layout, build, method.count, device)
+        exchange = ServerExchange(method, task, engine, rows, resolved.measure_pairs)
+    else:
+        exchange = _peer_exchange(config, method, task, engine, start, resolved)
     problem = Problem(
         task,
         engine,
         Scorer(task, engine, resolved.score_peers, resolved.score_samples, _extra_metrics(config, given)),
         start,
-        method,
-        view,
-        merges.get(config.merge),
-        _measurer(method, task, engine, resolved.measure_pairs),
+        exchange,
         config.rounds,
         config.score == "after-training",
         config.evaluate,
@@ -216,6 +219,14 @@ def _start(
     return Federation(layout, rows.to(device).clone(), {name: t.to(device).clone() for name, t in tables.items()})
 
 
+def _server_rows(
+    config: Config, layout: Layout, build: Callable[[], nn.Module], count: int, device: torch.device
+) -> Tensor:
+    """The server's models before the first round: the common one, and others from initialisations of their own."""
+    drawn = [layout.read(_seeded(build, config.seed, *([Purpose.SERVER, i] * (i > 0))))[0] for i in range(count)]
+    return torch.stack(drawn).to(device)
+
+
 def _loss(training: Training, given: Given, shares: Shares) -> Loss:
     if given.loss is not None:
         return given.loss
@@ -230,7 +241,7 @@ def _loss(training: Training, given: Given, shares: Shares) -> Loss:
     return losses.get(training.loss)
 
 
-def _method(config: Config, given: Given) -> tuple[Method, dict[str, Any]]:
+def _method(config: Config, given: Given) -> tuple[Method | ServerMethod, dict[str, Any]]:
     if given.method is not None:
         return given.method, {}
     name = config.method.name
@@ -239,9 +250,26 @@ def _method(config: Config, given: Given) -> tuple[Method, dict[str, Any]]:
     make = methods.get(name)
     keys = checked("method", f"method {name!r}", make, config.method.keys)
     method = make(**keys)
+    if isinstance(method, ServerMethod):
+        return method, keys
     if not isinstance(method, Method):
         raise UserError(f"method.name = {name!r}: must be a homophily.Method, not {type(method).__name__}")
-    return method, keys
+    method = method.in_rounds(config.rounds)
+    return method, {key: getattr(method, key, value) for key, value in keys.items()}
+
+
+def _peer_exchange(
+    config: Config, method: Method, task: Task, engine: Engine, start: Federation, resolved: Resolved
+) -> PeerExchange:
+    data = task.data
+    make = topologies.get(config.topology.name)
+    keys = checked("topology", f"topology {config.topology.name!r}", make, config.topology.keys, PASSED["topology"])
+    passed = {"peers": data.peers, "seed": config.seed}
+    graph = make(**{name: passed[name] for name in accepted(make) or passed if name in passed}, **keys)
+    book = None if config.book == "all" else int(config.book)
+    view = view_of_all(data.peers, config.seed, graph, method.hops, book, data.cluster, task.ids.device)
+    measurer = _measurer(method, task, engine, resolved.measure_pairs)
+    return PeerExchange(method, view, merges.get(config.merge), measurer, start.rows, data.train.count, data.cluster)
 
 
 def _measurer(method: Method, task: Task, engine: Engine, chunk: int) -> Measurer | None:
@@ -250,7 +278,7 @@ def _measurer(method: Method, task: Task, engine: Engine, chunk: int) -> Measure
         return None
     metric = metrics.get(method.metric)
     keys = {key: getattr(method, key) for key in accepted(metric) or [] if hasattr(method, key)}
-    return Measurer(partial(metric, **keys), task, engine, chunk)
+    return Measurer(partial(metric, **keys), task, engine, chunk, sends(method.metric, getattr(method, "on", "own")))
 
 
 def _extra_metrics(config: Config, given: Given) -> dict[str, ExtraMetric]:

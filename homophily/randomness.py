@@ -31,6 +31,8 @@ class Purpose(IntEnum):
     CHOOSE = 11
     TIES = 12
     TOPOLOGY = 13
+    SAMPLE = 14  # PANM's sample of neighbours
+    SERVER = 15  # initial models of a server, and whom it asks
 
 
 _WORD = (1 << 64) - 1

@@ -127,7 +127,7 @@ class RunFolder:
         self.save(simulation)
         with writing(self.path / "summary.json"):
             (self.path / "summary.json").unlink(missing_ok=True)  # of fewer rounds, where the run was extended
-        pairs, counts = simulation.merges.sparse()
+        pairs, counts = simulation.exchange.merges.sparse()
         write_tensors(self.path / "merges.safetensors", {"pairs": pairs, "counts": counts})
         models = simulation.models()
         kept = {f"kept/{name}": table for name, table in models.kept.items()}
@@ -138,7 +138,7 @@ class RunFolder:
             "mse" if scores.regression else "accuracy": scores.value,
             "loss": scores.loss,
             **scores.extra,
-            "models_received": simulation.received,
+            "models_received": simulation.exchange.traffic.received,
             "sick_rounds": simulation.sick_rounds,
         }
         table: dict[str, list[Any] | None] = {name: values.tolist() for name, values in columns.items()}

@@ -99,5 +99,7 @@ def precision_and_recall(view: View, neighbours: Tensor) -> tuple[float | None, 
     found = ((weight > 0) & view.same).sum(1)
     some, company = held > 0, cluster > 0
     precision = float((inside[some] / held[some]).mean()) if bool(some.any()) else None
-    recall = float((found[company] / cluster[company]).mean()) if bool(some.any()) and bool(company.any()) else None
+    recall = (
+        float((found[company].double() / cluster[company]).mean()) if bool(some.any()) and bool(company.any()) else None
+    )
     return precision, recall

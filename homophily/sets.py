@@ -10,19 +10,62 @@ _LAST = torch.iinfo(torch.int64).max
 
 def pick(among: Tensor, k: int, keys: Tensor) -> Tensor:
     """A uniform draw of ``k`` (all, if fewer) from the set ``among``: those with the smallest keys. [P, B] bool."""
-    columns = among.shape[1]
-    if k >= columns:
+    if k >= among.shape[1]:
         return among.clone()
     chosen = torch.where(among, keys, _LAST).topk(k, dim=1, largest=False, sorted=False).indices
     return torch.zeros_like(among).scatter_(1, chosen, True) & among
 
 
-def listed(members: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """The ids of each row's members, in the order of the book, padded: (ids [P, K], there [P, K] bool)."""
-    columns = members.shape[1]
-    most = int(members.sum(1).max()) if members.numel() else 0
-    position = torch.where(members, torch.arange(columns, device=members.device), columns)
-    position = position.topk(most, dim=1, largest=False, sorted=True).values
-    there = position < columns
-    found = ids.gather(1, position.clamp(max=max(columns - 1, 0)))
-    return torch.where(there, found, -1), there
+def pick_weighted(among: Tensor, k: int, log_weights: Tensor, uniforms: Tensor) -> Tensor:
+    """``k`` of the set, drawn one after the other without replacement in proportion to exp(log_weights). [P, B] bool.
+
+    Gumbel's trick: the k largest of log weight plus Gumbel noise are such a draw, even where all weight sits on fewer
+    than k (the rest then follows in order of weight), and nothing is ever normalised. uniforms: [P, B] in [0, 1).
+    """
+    if k >= among.shape[1]:
+        return among.clone()
+    gumbel = -torch.log(-torch.log(uniforms + 2.0**-54))
+    chosen = torch.where(among, log_weights + gumbel, -torch.inf).topk(k, dim=1, sorted=False).indices
+    return torch.zeros_like(among).scatter_(1, chosen, True) & among
+
+
+def ranked(among: Tensor, values: Tensor, ties: Tensor) -> tuple[Tensor, Tensor]:
+    """The set's columns from the largest value down, equal values by the smaller tie key: (columns, there) [P, K]."""
+    columns, there = compact(among)
+    order = ties.gather(1, columns).argsort(dim=1, stable=True)
+    columns, there = columns.gather(1, order), there.gather(1, order)
+    order = values.gather(1, columns).argsort(dim=1, descending=True, stable=True)
+    columns, there = columns.gather(1, order), there.gather(1, order)
+    order = (~there).to(torch.int8).argsort(dim=1, stable=True)  # padding last, whatever its value
+    return columns.gather(1, order), there.gather(1, order)
+
+
+def top(among: Tensor, k: int, values: Tensor, ties: Tensor) -> Tensor:
+    """The ``k`` of the set with the largest values (all, if fewer); equal values: the smaller tie key. [P, B] bool."""
+    columns, there = ranked(among, values, ties)
+    return spread(columns[:, :k], there[:, :k], among.shape[1])
+
+
+def total(members: Tensor, values: Tensor) -> Tensor:
+    """Sum of the members' values, one after the other, so that padding changes no bit: [P, 1]."""
+    columns, there = compact(members)
+    picked = torch.where(there, values.gather(1, columns), 0.0)
+    return torch.nn.functional.pad(picked, (1, 0)).cumsum(1)[:, -1:]
+
+
+def compact(members: Tensor) -> tuple[Tensor, Tensor]:
+    """The columns of each row's members in ascending order, padded with 0: (columns [P, K], there [P, K] bool)."""
+    row, column = members.nonzero(as_tuple=True)
+    count = members.sum(1)
+    most = int(count.max()) if len(count) else 0
+    slot = torch.arange(len(row), device=row.device) - (count.cumsum(0) - count)[row]
+    columns = torch.zeros(len(members), most, dtype=torch.int64, device=members.device)
+    columns[row, slot] = column
+    return columns, torch.arange(most, device=members.device) < count[:, None]
+
+
+def spread(columns: Tensor, there: Tensor, width: int) -> Tensor:
+    """The set with these columns: the inverse of compact. [P, width] bool."""
+    out = torch.zeros(len(columns), width + 1, dtype=torch.bool, device=columns.device)
+    out.scatter_(1, torch.where(there, columns, width), True)
+    return out[:, :width]

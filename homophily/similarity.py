@@ -77,6 +77,13 @@ def panm(pairs: Pairs, alpha: float = 0.5) -> Tensor:
     return alpha * cosine(pairs.my_update, pairs.your_update) + (1.0 - alpha) * cosine(pairs.my_path, pairs.your_path)
 
 
+def sends(metric: str, on: str = "own") -> tuple[int, float]:
+    """What a comparison sends for each peer met: models in the papers' count, and the size of each in models."""
+    if metric == "panm":  # a reply carries the model and this round's update
+        return 1, 2.0
+    return (2, 1.0) if metric == "loss" and on == "peer" else (1, 1.0)
+
+
 def cosine(a: Tensor, b: Tensor) -> Tensor:
     """Cosine of rows [M, d]: [M] float64; 0 where a row is zero."""
     length = a.square().sum(1, dtype=torch.float64).sqrt() * b.square().sum(1, dtype=torch.float64).sqrt()

@@ -1,21 +1,48 @@
-"""The round loop, all peers at once: train, meet, measure, choose, merge."""
+"""The round loop, all peers at once: train, then meet, measure, choose and merge; score, and stop early."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from homophily.counts import MergeCounts
-from homophily.federation import Federation, gather
-from homophily.measuring import Measurer, Models
-from homophily.merging import Weights
-from homophily.methods import Method, Now, View
-from homophily.scoring import Scorer, Scores, precision_and_recall
+from homophily.federation import Federation
+from homophily.layout import Layout
+from homophily.scoring import Scorer, Scores
+from homophily.traffic import Traffic
 from homophily.training.task import Engine, Task
+
+
+class Exchange(Protocol):
+    """How models pass between peers, or between clients and a server."""
+
+    merges: MergeCounts
+    traffic: Traffic
+    neighbours: Tensor | None
+
+    def before_training(self, federation: Federation, round: int, active: Tensor) -> Tensor:
+        """Who trains in this round: [N] bool."""
+
+    def wants_rows_before(self, round: int) -> bool:
+        """Whether ``after_training`` needs the models before training."""
+
+    def after_training(
+        self, federation: Federation, before: Tensor | None, round: int, stopped: Tensor, sick: Tensor
+    ) -> dict[str, Any]:
+        """Exchange and merge; the round's line of metrics."""
+
+    def summary(self, rounds: int) -> dict[str, Any]:
+        """Over the whole run."""
+
+    def tensors(self) -> dict[str, Tensor]: ...
+
+    def numbers(self) -> dict[str, Any]: ...
+
+    def restore(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -26,10 +53,7 @@ class Problem:
     engine: Engine
     scorer: Scorer
     start: Federation  # the models before the first round
-    method: Method
-    view: View
-    weights: Weights
-    measurer: Measurer | None  # None: the method asks for no similarity
+    exchange: Exchange
     rounds: int
     after_training: bool  # score trained models, not merged ones
     evaluate: int
@@ -40,7 +64,7 @@ class Simulation:
     """The state of a run and its next round."""
 
     def __init__(self, problem: Problem) -> None:
-        self.problem = problem
+        self.problem, self.exchange = problem, problem.exchange
         peers = len(problem.start.rows)
         device = problem.start.rows.device
         self.federation = problem.start.copy()
@@ -48,12 +72,9 @@ class Simulation:
         self.best_loss = torch.full((peers,), torch.inf, dtype=torch.float64, device=device)
         self.waited = torch.zeros(peers, dtype=torch.int64, device=device)
         self.stopped = torch.zeros(peers, dtype=torch.bool, device=device)
-        self.received = torch.zeros(peers, dtype=torch.int64, device=device)
         self.sick_rounds = torch.zeros(peers, dtype=torch.int64, device=device)
-        self.merges = MergeCounts(peers)
-        self.memory: dict[str, Tensor] = {}
-        self.round, self.peak, self.seconds = 0, 0, 0.0
-        self.last: dict[str, Any] = {}  # the last line of metrics with scores
+        self.round, self.seconds = 0, 0.0
+        self.last: dict[str, Any] = {}  # the last line of metrics
         self.scored: Federation | None = None  # the models behind the final scores, where they are not the current ones
 
     @property
@@ -66,25 +87,30 @@ class Simulation:
         self.round += 1
         final = self.round == problem.rounds
         due = final or self.round % problem.evaluate == 0
-        before = self.federation.rows.clone() if problem.measurer else None
-        problem.engine.train(self.federation.rows, self.federation.kept, self._active(), self.round)
+        trains = self.exchange.before_training(self.federation, self.round, ~self.stopped)
+        before = self.federation.rows.clone() if self.exchange.wants_rows_before(self.round) else None
+        problem.engine.train(self.federation.rows, self.federation.kept, trains.nonzero()[:, 0], self.round)
         if problem.patience:
             self._stop_early()
         scores = None
         if problem.after_training and due:
             scores = problem.scorer.test(self.federation)
             self.scored = self.federation.copy() if final else None
-        line = self._meet_and_merge(before)
+        sick = self.federation.sick
+        self.sick_rounds += sick
+        line = self.exchange.after_training(self.federation, before, self.round, self.stopped, sick)
         if not problem.after_training and due:
             scores = problem.scorer.test(self.federation)
         self.seconds += time.perf_counter() - began
-        line = {"round": self.round, **self._summary(scores), **line, "seconds": round(self.seconds, 3)}
-        if scores is not None:
-            self.last = line
-        return line
-
-    def _active(self) -> Tensor:
-        return (~self.stopped).nonzero()[:, 0]
+        self.last = {
+            "round": self.round,
+            **(self._summary(scores) if scores is not None else {}),
+            **line,
+            "sick": sick.nonzero()[:, 0].tolist(),
+            "stopped": int(self.stopped.sum()),
+            "seconds": round(self.seconds, 3),
+        }
+        return self.last
 
     def _stop_early(self) -> None:
         """Keep each peer's best model so far; those that waited too long stop."""
@@ -96,41 +122,8 @@ class Simulation:
         self.waited = torch.where(better, 0, self.waited + 1)
         self.stopped |= self.waited >= self.problem.patience
 
-    def _meet_and_merge(self, before: Tensor | None) -> dict[str, Any]:
-        problem, view = self.problem, self.problem.view
-        sick = self.federation.sick
-        self.sick_rounds += sick
-        now = Now(view, self.round, self.memory)
-        met = problem.method.meet(now) & view.known & ~self.stopped[:, None]
-        similarity = None
-        if problem.measurer is not None and before is not None:
-            models = Models(self.federation, before, problem.start.rows)
-            similarity = problem.measurer.measure(models, view, met, sick)
-        partners = problem.method.choose(now, met, similarity) & met
-        gathering = gather(view.book, partners, view.me, sick)
-        self.federation.merge(gathering, problem.weights)
-        pairs = self.merges.add(gathering, view.me)
-        asked = (met * view.hops).sum(1)
-        self.received += asked
-        self.peak = max(self.peak, int(asked.max()))
-        precision, recall = precision_and_recall(view, problem.method.neighbours(now, partners))
-        cluster = problem.task.data.cluster
-        inside = None
-        if cluster is not None and len(pairs):
-            inside = float((cluster[pairs[:, 0]] == cluster[pairs[:, 1]]).double().mean())
-        return {
-            "neighbour_precision": precision,
-            "neighbour_recall": recall,
-            "same_cluster_merges": inside,
-            "models_sent_per_peer": float(self.received.double().mean()),
-            "sick": sick.nonzero()[:, 0].tolist(),
-            "stopped": int(self.stopped.sum()),
-        }
-
-    def _summary(self, scores: Scores | None) -> dict[str, Any]:
-        """Means over peers and clusters of one evaluation; healthy peers only, since a sick one has no loss."""
-        if scores is None:
-            return {}
+    def _summary(self, scores: Scores) -> dict[str, Any]:
+        """Means over peers and clusters of one evaluation; a loss that is not finite is left out of its mean."""
         name = "mse" if scores.regression else "accuracy"
         data = self.problem.task.data
         cluster = data.cluster if data.cluster is not None else torch.zeros_like(self.stopped, dtype=torch.int64)
@@ -152,40 +145,31 @@ class Simulation:
     def result(self) -> tuple[dict[str, Any], Scores]:
         """The summary of the whole run, and the final scores of each peer."""
         scores = self.problem.scorer.test(self.models())
-        layout = self.federation.layout
-        sent = float(self.received.double().mean())
-        ever_sick = self.sick_rounds > 0
         return {
             **self._summary(scores),
-            "neighbour_precision": self.last.get("neighbour_precision"),
-            "neighbour_recall": self.last.get("neighbour_recall"),
-            "same_cluster_merges": self.merges.share_inside(self.problem.task.data.cluster),
-            "models_sent_per_peer": sent,
-            "bytes_sent_per_peer": sent * layout.model_bytes,
-            "peak_models_per_peer_round": self.peak,
+            "neighbour_precision": self.last["neighbour_precision"],
+            "neighbour_recall": self.last["neighbour_recall"],
+            **self.exchange.summary(self.round),
             "rounds": self.round,
             "stopped_early": int(self.stopped.sum()),
-            "sick_peers": ever_sick.nonzero()[:, 0].tolist(),
+            "sick_peers": (self.sick_rounds > 0).nonzero()[:, 0].tolist(),
             "still_sick": self.federation.sick.nonzero()[:, 0].tolist(),
             "seconds": round(self.seconds, 3),
         }, scores
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything a checkpoint must hold, by name."""
-        pairs, counts = self.merges.sparse()
         return {
             **_flat("current", self.federation),
             **(_flat("best", self.best) if self.best else {}),
             **(_flat("scored", self.scored) if self.scored else {}),
-            **{f"memory/{name}": table for name, table in self.memory.items()},
             **{name: getattr(self, name) for name in _TABLES},
-            "merge_pairs": pairs,
-            "merge_counts": counts,
+            **self.exchange.tensors(),
         }
 
     def numbers(self) -> dict[str, Any]:
         """The rest of a checkpoint, as JSON."""
-        return {"round": self.round, "peak": self.peak, "seconds": self.seconds, "last": self.last}
+        return {"round": self.round, "seconds": self.seconds, "last": self.last, **self.exchange.numbers()}
 
     def restore(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
@@ -194,17 +178,15 @@ class Simulation:
         layout = self.federation.layout
         self.federation = _unflat("current", layout, tensors)
         self.best = _unflat("best", layout, tensors) if self.best else None
-        self.memory = {n.removeprefix("memory/"): t for n, t in tensors.items() if n.startswith("memory/")}
         for name in _TABLES:
             setattr(self, name, tensors[name])
-        self.merges = MergeCounts(len(self.stopped), tensors["merge_pairs"].cpu(), tensors["merge_counts"].cpu())
-        self.round, self.peak = numbers["round"], numbers["peak"]
-        self.seconds, self.last = numbers["seconds"], numbers["last"]
+        self.exchange.restore(tensors, numbers)
+        self.round, self.seconds, self.last = numbers["round"], numbers["seconds"], numbers["last"]
         if self.finished and "scored/rows" in tensors:
             self.scored = _unflat("scored", layout, tensors)
 
 
-_TABLES = ("best_loss", "waited", "stopped", "received", "sick_rounds")
+_TABLES = ("best_loss", "waited", "stopped", "sick_rounds")
 
 
 def _flat(prefix: str, federation: Federation) -> dict[str, Tensor]:
@@ -212,7 +194,7 @@ def _flat(prefix: str, federation: Federation) -> dict[str, Tensor]:
     return {f"{prefix}/rows": federation.rows, **kept}
 
 
-def _unflat(prefix: str, layout: Any, tensors: dict[str, Tensor]) -> Federation:
+def _unflat(prefix: str, layout: Layout, tensors: dict[str, Tensor]) -> Federation:
     start = f"{prefix}/kept/"
     kept = {name.removeprefix(start): table for name, table in tensors.items() if name.startswith(start)}
     return Federation(layout, tensors[f"{prefix}/rows"], kept)

@@ -25,7 +25,7 @@ def everyone(peers: int) -> Tensor:
 def merged(rows: Tensor, partners: Tensor, personal: tuple[str, ...] = ()) -> Tensor:
     whole = federation(rows, personal)
     peers = len(rows)
-    whole.merge(gather(everyone(peers), partners, torch.arange(peers), whole.sick), uniform)
+    whole.merge(gather(everyone(peers), partners, torch.arange(peers), whole.sick, torch.ones(peers)), uniform)
     return whole.rows
 
 
@@ -53,7 +53,7 @@ def test_one_row_merges_to_the_same_bits_as_among_all(peers: int, seed: int) -> 
     rows = normal(seed, i, torch.arange(5)).float()
     alone = federation(rows)
     me = torch.tensor([peers - 1])
-    single = gather(everyone(peers)[-1:], partners[-1:], me, alone.sick)
+    single = gather(everyone(peers)[-1:], partners[-1:], me, alone.sick, torch.ones(peers))
     share = uniform(single)
     expected = torch.zeros(5)
     for slot in range(single.ids.shape[1]):
@@ -90,7 +90,11 @@ def test_a_merge_in_small_chunks_is_the_same(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_gathering_is_in_ascending_id_with_oneself_in_its_place() -> None:
     partners = torch.tensor([[False, False, False, True], [True, False, True, False]])
-    found = gather(everyone(4)[:2], partners, torch.tensor([1, 3]), torch.tensor([False, False, True, False]))
+    sick = torch.tensor([False, False, True, False])
+    alike = torch.arange(8.0).view(2, 4).double()
+    found = gather(everyone(4)[:2], partners, torch.tensor([1, 3]), sick, torch.tensor([5, 6, 7, 8]), alike)
     assert found.ids.tolist() == [[1, 3, -1], [0, 2, 3]]
     assert found.there.tolist() == [[True, True, False], [True, False, True]]
     assert found.own.tolist() == [[True, False, False], [False, False, True]]
+    assert found.samples.tolist() == [[6.0, 8.0, 5.0], [5.0, 7.0, 8.0]]
+    assert found.similarity.tolist() == [[-torch.inf, 3.0, -torch.inf], [4.0, 6.0, -torch.inf]]

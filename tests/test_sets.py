@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from homophily.randomness import bits
-from homophily.sets import listed, pick
+from homophily.randomness import bits, uniform
+from homophily.sets import compact, pick, pick_weighted, spread, top, total
 
 
 def drawn(rows: int, columns: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -30,14 +30,52 @@ def test_pick_is_uniform() -> None:
     assert torch.allclose(share, torch.tensor([0.5, 0.5, 0.0, 0.5, 0.5], dtype=torch.float64), atol=0.03)
 
 
-def test_listed_gives_ids_in_the_order_of_the_book() -> None:
+def test_compact_gives_columns_in_order_and_spread_undoes_it() -> None:
     members = torch.tensor([[True, False, True], [False, False, False], [False, True, False]])
-    book = torch.tensor([[2, 5, 9], [1, 2, 3], [4, 7, 8]])
-    ids, there = listed(members, book)
-    assert ids.tolist() == [[2, 9], [-1, -1], [7, -1]]
+    columns, there = compact(members)
+    assert columns.tolist() == [[0, 2], [0, 0], [1, 0]]
     assert there.tolist() == [[True, True], [False, False], [True, False]]
+    assert torch.equal(spread(columns, there, 3), members)
 
 
-def test_listed_of_nobody_is_empty() -> None:
-    ids, there = listed(torch.zeros(2, 3, dtype=torch.bool), torch.zeros(2, 3, dtype=torch.int64))
-    assert ids.shape == there.shape == (2, 0)
+def test_compact_of_nobody_is_empty() -> None:
+    columns, there = compact(torch.zeros(2, 3, dtype=torch.bool))
+    assert columns.shape == there.shape == (2, 0)
+    assert not bool(spread(columns, there, 3).any())
+
+
+@given(st.integers(1, 8), st.integers(1, 12), st.integers(0, 14), st.integers(0, 10**6))
+def test_top_takes_the_largest_and_breaks_ties_by_key(rows: int, columns: int, k: int, seed: int) -> None:
+    among, keys = drawn(rows, columns, seed)
+    i, j = torch.arange(rows)[:, None], torch.arange(columns)
+    values = (bits(seed, i, 2, j) % 3).double()
+    values[values == 2] = -torch.inf  # a sick member is still a member
+    best = top(among, k, values, keys)
+    for row in range(rows):
+        members = among[row].nonzero()[:, 0].tolist()
+        order = sorted(members, key=lambda c: (-float(values[row, c]), int(keys[row, c])))
+        assert best[row].nonzero()[:, 0].tolist() == sorted(order[:k])
+    assert torch.equal(top(among[-1:], k, values[-1:], keys[-1:]), best[-1:])
+
+
+def test_a_weighted_draw_is_in_proportion_and_without_replacement() -> None:
+    among = torch.tensor([True, True, True, False]).expand(20_000, 4)
+    logs = torch.tensor([0.5, 0.3, 0.2, 9.0]).double().log().expand(20_000, 4)
+    chance = uniform(1, torch.arange(20_000)[:, None], torch.arange(4))
+    one = pick_weighted(among, 1, logs, chance).double().mean(0)
+    assert torch.allclose(one, torch.tensor([0.5, 0.3, 0.2, 0.0]).double(), atol=0.015)
+    two = pick_weighted(among, 2, logs, chance).double().mean(0)
+    # P(third is in a draw of two) = 0.2 + 0.5 * 0.2 / 0.5 + 0.3 * 0.2 / 0.7
+    assert abs(float(two[2]) - (0.2 + 0.2 + 0.06 / 0.7)) < 0.015
+    assert bool((pick_weighted(among, 3, logs, chance) == among).all())
+
+
+def test_a_weighted_draw_fills_up_where_all_weight_sits_on_one() -> None:
+    logs = torch.tensor([[10_000.0, 0.0, -5_000.0, -9_000.0]]).double()
+    drawn = pick_weighted(torch.ones(1, 4).bool(), 3, logs, uniform(1, torch.arange(4)[None]))
+    assert drawn.tolist() == [[True, True, True, False]]
+
+
+def test_total_is_the_sum_over_members() -> None:
+    members = torch.tensor([[True, False, True], [False, False, False]])
+    assert total(members, torch.tensor([[1.0, 2.0, 4.0], [1.0, 2.0, 4.0]])).tolist() == [[5.0], [0.0]]

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from homophily.errors import UserError
-from homophily.methods.base import Method, Now, methods
+from homophily.methods.base import Method, Now, View, methods
 from homophily.randomness import Purpose
-from homophily.sets import pick
 
 
 @methods("local")
@@ -20,37 +19,50 @@ class Local(Method):
     def meet(self, now: Now) -> Tensor:
         return torch.zeros_like(now.known)
 
+    def nominal(self, rounds: int) -> float:
+        return 0.0
+
+
+@dataclass(frozen=True)
+class KPartners(Method):
+    """Merges with everyone it met, k a round."""
+
+    k: int = 4
+    hops: int = 1
+
+    def nominal(self, rounds: int) -> float:
+        return float(rounds * self.k)
+
 
 @methods("random")
 @dataclass(frozen=True)
-class Random(Method):
+class Random(KPartners):
     """Merges with k fresh uniform peers each round."""
 
-    k: int = 4
-
     def meet(self, now: Now) -> Tensor:
-        return pick(now.known, self.k, now.draw(Purpose.MEET))
+        return now.pick(now.known, self.k, Purpose.MEET)
 
 
 @methods("fix-topology")
 @dataclass(frozen=True)
-class FixTopology(Method):
+class FixTopology(KPartners):
     """Merges with the same k uniform peers, drawn once, in every round."""
 
-    k: int = 4
-
     def meet(self, now: Now) -> Tensor:
-        return pick(now.known, self.k, now.draw(Purpose.MEET, round=0))
+        return now.pick(now.known, self.k, Purpose.MEET, round=0)
 
 
 @methods("oracle")
 @dataclass(frozen=True)
-class Oracle(Method):
+class Oracle(KPartners):
     """Merges with k fresh uniform peers of its own true cluster each round (an upper bound: nobody knows the truth)."""
 
-    k: int = 4
+    hops: int = 2
+
+    def check(self, view: View) -> None:
+        if view.same is None:
+            raise UserError("method.name = 'oracle' needs data with known clusters, and this data has none")
 
     def meet(self, now: Now) -> Tensor:
-        if now.view.same is None:
-            raise UserError("method.name = 'oracle' needs data with known clusters, and this data has none")
-        return pick(now.known & now.view.same, self.k, now.draw(Purpose.MEET))
+        assert now.view.same is not None
+        return now.pick(now.known & now.view.same, self.k, Purpose.MEET)

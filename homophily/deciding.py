@@ -1,0 +1,91 @@
+"""A method's decisions for all peers of a simulation, in chunks of rows, so that what is worked on stays in cache.
+
+A row decided alone equals the same row decided among all, so chunks change nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from homophily.methods.base import Memory, Method, Now, View
+
+_ON_CPU, _ON_GPU = 1 << 17, 1 << 26  # entries of the book decided on at a time
+
+
+def meet(method: Method, view: View, round: int, memory: Memory) -> Tensor:
+    """Whom everyone asks: [P, B] bool."""
+    out = torch.empty_like(view.known)
+    for rows in _chunks(view):
+        out[rows] = method.meet(Now(view.rows(rows), round, _rows_of(memory, rows)))
+    return out
+
+
+def choose(
+    method: Method, view: View, round: int, memory: Memory, met: Tensor, similarity: Tensor | None
+) -> tuple[Tensor, Memory]:
+    """With whom everyone merges [P, B] bool, and what everyone then remembers; ``memory`` stays as it was."""
+    out = torch.empty_like(view.known)
+    after: Memory = {}
+    for rows in _chunks(view):
+        now = Now(view.rows(rows), round, _rows_of(memory, rows), Friends(view, memory, rows))
+        out[rows] = method.choose(now, met[rows], None if similarity is None else similarity[rows])
+        for name, table in now.memory.items():
+            if len(table) == len(view.me):
+                after[name] = table
+            else:
+                after.setdefault(name, table.new_empty((len(view.me), *table.shape[1:])))[rows] = table
+    return out, after
+
+
+def neighbours(method: Method, view: View, round: int, memory: Memory, partners: Tensor) -> Tensor:
+    """Whom everyone holds to be alike: [P, B] bool or weights."""
+    parts = [
+        method.neighbours(Now(view.rows(rows), round, _rows_of(memory, rows)), partners[rows]) for rows in _chunks(view)
+    ]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _chunks(view: View) -> Iterator[slice]:
+    peers, width = view.known.shape
+    step = max(1, (_ON_GPU if view.known.is_cuda else _ON_CPU) // max(1, width))
+    return (slice(first, first + step) for first in range(0, peers, step))
+
+
+def _rows_of(memory: Memory, rows: slice) -> Memory:
+    return {name: table[rows] for name, table in memory.items()}
+
+
+class Friends:
+    """What met peers tell: their tables as they stood at the end of the last round, matched to my book by id."""
+
+    def __init__(self, view: View, memory: Memory, rows: slice) -> None:
+        self.view, self.memory = view, memory
+        self.mine = view.book[rows]
+        self.one_book = view.book.stride(0) == 0  # the same for all
+
+    def __call__(self, name: str, friends: Tensor) -> Tensor:
+        """[P, B] float64 over each row's own book: what the first of its friends [P, F] (ids) with an entry says."""
+        said = torch.full(self.mine.shape, torch.nan, dtype=torch.float64, device=self.mine.device)
+        if name not in self.memory:
+            return said
+        table = self.memory[name]
+        if not self.one_book:
+            return self._matched(table, friends)
+        for friend in friends.unbind(1)[::-1]:  # the first has the last word
+            saying = table[friend.clamp(min=0)]
+            said = torch.where(saying.isnan() | (friend < 0)[:, None], said, saying)
+        return said
+
+    def _matched(self, table: Tensor, friends: Tensor) -> Tensor:
+        """The same where books differ: what is said is written down by id, then read in the order of my own book."""
+        peers = len(self.view.me)
+        by_id = table.new_full((len(self.mine), peers + 1), torch.nan)  # the last column takes what nobody needs
+        for friend in friends.unbind(1)[::-1]:
+            about, saying = self.view.book[friend.clamp(min=0)], table[friend.clamp(min=0)]
+            silent = saying.isnan() | (about < 0) | (friend < 0)[:, None]
+            by_id.scatter_(1, torch.where(silent, peers, about), saying)
+        by_id[:, peers] = torch.nan
+        return by_id.gather(1, torch.where(self.mine < 0, peers, self.mine))

@@ -1,0 +1,121 @@
+"""What happens between peers in a round, after training: meet, measure, choose, merge; and what it cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from homophily import deciding
+from homophily.counts import MergeCounts
+from homophily.federation import Federation, gather
+from homophily.measuring import Measurer, Models
+from homophily.merging import Merge
+from homophily.methods.base import Memory, Method, Now, View
+from homophily.scoring import precision_and_recall
+from homophily.traffic import Traffic
+
+_WATCHED = 4  # peers whose similarities are written down
+
+
+@dataclass
+class PeerExchange:
+    """Peers among themselves, by a method's two decisions."""
+
+    method: Method
+    view: View
+    merge: Merge
+    measurer: Measurer | None
+    start: Tensor  # [N, D]: the models before the first round
+    samples: Tensor  # [N]
+    cluster: Tensor | None
+    memory: Memory = field(default_factory=dict)
+    neighbours: Tensor | None = None  # [P, B]: whom they held to be alike in the last round
+
+    def __post_init__(self) -> None:
+        peers = len(self.view.me)
+        self.merges = MergeCounts(peers)
+        self.traffic = Traffic(peers, self.view.me.device)
+        self.neighbours = torch.zeros_like(self.view.known)
+
+    def before_training(self, federation: Federation, round: int, active: Tensor) -> Tensor:
+        """Who trains: every active peer [N] bool, from its own model."""
+        return active
+
+    def wants_rows_before(self, round: int) -> bool:
+        """Whether the models before training are needed in this round."""
+        return self.measurer is not None and self.method.compares(Now(self.view, round, self.memory))
+
+    def after_training(
+        self, federation: Federation, before: Tensor | None, round: int, stopped: Tensor, sick: Tensor
+    ) -> dict[str, Any]:
+        """Meet, measure, choose and merge; the round's line of metrics."""
+        met = deciding.meet(self.method, self.view, round, self.memory) & self.view.known & ~stopped[:, None]
+        similarity = None
+        if before is not None and self.measurer is not None:
+            similarity = self.measurer.measure(Models(federation, before, self.start), self.view, met, sick)
+        partners, self.memory = deciding.choose(self.method, self.view, round, self.memory, met, similarity)
+        partners &= met
+        gathering = gather(self.view.book, partners, self.view.me, sick, self.samples, similarity)
+        federation.merge(gathering, self.merge)
+        self._bill(federation, met, similarity is not None)
+        pairs = self.merges.add(gathering, self.view.me)
+        self.neighbours = deciding.neighbours(self.method, self.view, round, self.memory, partners)
+        precision, recall = precision_and_recall(self.view, self.neighbours)
+        inside = None
+        if self.cluster is not None and len(pairs):
+            inside = float((self.cluster[pairs[:, 0]] == self.cluster[pairs[:, 1]]).double().mean())
+        return {
+            "neighbour_precision": precision,
+            "neighbour_recall": recall,
+            "same_cluster_merges": inside,
+            "models_sent_per_peer": float(self.traffic.received.double().mean()),
+            **({"similarities": self._watched(met, similarity)} if similarity is not None else {}),
+        }
+
+    def _bill(self, federation: Federation, met: Tensor, compared: bool) -> None:
+        models, size = self.measurer.sends if compared and self.measurer else (1, 1.0)
+        self.traffic.count(met, self.view.hops, size * federation.layout.model_bytes, models)
+        tables = len(self.method.shares) * self.view.known.sum(1)
+        if self.method.shares:
+            told = (met * self.view.hops * torch.where(met, tables[self.view.book.clamp(min=0)], 0)).sum()
+            self.traffic.extra_bytes(float(told) * torch.float64.itemsize)
+
+    def _watched(self, met: Tensor, similarity: Tensor) -> dict[str, dict[str, float]]:
+        """Similarities of a few peers, one of each cluster first, by the ids met."""
+        out = {}
+        for peer in self._few():
+            columns = met[peer].nonzero()[:, 0]
+            ids, values = self.view.book[peer, columns].tolist(), similarity[peer, columns].tolist()
+            out[str(peer)] = {str(i): v for i, v in zip(ids, values, strict=True)}
+        return out
+
+    def _few(self) -> list[int]:
+        if self.cluster is None:
+            return list(range(min(_WATCHED, len(self.view.me))))
+        firsts = [int((self.cluster == c).nonzero()[0, 0]) for c in self.cluster.unique().tolist()]
+        return firsts[:_WATCHED]
+
+    def summary(self, rounds: int) -> dict[str, Any]:
+        return {
+            "same_cluster_merges": self.merges.share_inside(self.cluster),
+            **self.traffic.summary(rounds),
+            "nominal_models_per_peer": self.method.nominal(rounds),
+            "notes": self.method.notes(self.view),
+        }
+
+    def tensors(self) -> dict[str, Tensor]:
+        pairs, counts = self.merges.sparse()
+        memory = {f"memory/{name}": table for name, table in self.memory.items()}
+        return {"merge_pairs": pairs, "merge_counts": counts, "received": self.traffic.received, **memory}
+
+    def numbers(self) -> dict[str, Any]:
+        return {"traffic": self.traffic.numbers()}
+
+    def restore(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
+        peers = len(self.view.me)
+        self.merges = MergeCounts(peers, tensors["merge_pairs"].cpu(), tensors["merge_counts"].cpu())
+        self.traffic.restore(tensors["received"], numbers["traffic"])
+        self.memory = {n.removeprefix("memory/"): t for n, t in tensors.items() if n.startswith("memory/")}

@@ -1,0 +1,107 @@
+"""DAC: meets peers in proportion to the softmax of similarities, its own and those its friends tell of."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from homophily.errors import UserError
+from homophily.methods.base import Method, Now, View, methods
+from homophily.randomness import Purpose
+
+
+@dataclass(frozen=True)
+class _Dac(Method):
+    metric: str = "loss"
+    k: int = 4
+    estimate: bool = True
+    alpha: float = 0.5
+    on: Literal["own", "peer"] = "own"
+    hops: int = 1
+
+    @property
+    def shares(self) -> tuple[str, ...]:  # type: ignore[override]
+        return ("similarity",) if self.estimate else ()
+
+    def notes(self, view: View) -> list[str]:
+        if self.estimate and not _have_common_acquaintances(view):
+            return ["DAC's estimates cannot apply here: no peer's book has anyone in common with its friends' books"]
+        return []
+
+    def _temperature(self, round: int) -> float:
+        raise NotImplementedError
+
+    def _logits(self, now: Now) -> Tensor:
+        """tau times similarity, 0 for peers without an entry."""
+        return self._temperature(now.round) * now.recall("similarity", torch.nan).nan_to_num(nan=0.0)
+
+    def meet(self, now: Now) -> Tensor:
+        return now.pick_weighted(now.known, self.k, self._logits(now), Purpose.MEET)
+
+    def choose(self, now: Now, met: Tensor, similarity: Tensor | None) -> Tensor:
+        assert similarity is not None
+        # NaN: no entry. A sick peer's similarity says nothing of its data, so what was known of it stays.
+        entries = now.recall("similarity", torch.nan)
+        measured = met & similarity.isfinite()
+        entries = torch.where(measured, similarity, entries)
+        ever = now.recall_set("met") | measured
+        if self.estimate:
+            entries = torch.where(now.known & ~ever, self._estimates(now, measured, similarity, entries), entries)
+        now.memory |= {"similarity": entries, "met": ever}
+        return met
+
+    def _estimates(self, now: Now, friends: Tensor, similarity: Tensor, entries: Tensor) -> Tensor:
+        """What the most similar friend with an entry says of each peer; the old entry where none has."""
+        columns, there = now.ranked(friends, similarity)
+        said = now.told("similarity", torch.where(there, now.view.book.gather(1, columns), -1))
+        return torch.where(said.isnan(), entries, said)
+
+    def neighbours(self, now: Now, partners: Tensor) -> Tensor:
+        logits = torch.where(now.known, self._logits(now), -torch.inf)
+        return logits.softmax(1).nan_to_num(nan=0.0)
+
+    def nominal(self, rounds: int) -> float:
+        return float(rounds * self.k)
+
+
+@methods("dac")
+@dataclass(frozen=True)
+class Dac(_Dac):
+    """DAC: draws k peers by softmax(tau * similarity), estimating those never met from the most similar friend."""
+
+    tau: float = 30.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.tau < math.inf:
+            raise UserError(f"method.tau = {self.tau}: must be at least 0 and finite")
+
+    def _temperature(self, round: int) -> float:
+        return self.tau
+
+
+@methods("dac-var")
+@dataclass(frozen=True)
+class DacVar(_Dac):
+    """DAC with a temperature that rises from 1 towards tau_max + 1 over the rounds."""
+
+    tau_max: float = 30.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.tau_max < math.inf:
+            raise UserError(f"method.tau_max = {self.tau_max}: must be at least 0 and finite")
+
+    def _temperature(self, round: int) -> float:
+        return 1.0 + self.tau_max * (2.0 / (1.0 + math.exp(-0.2 * (round - 1))) - 1.0)
+
+
+def _have_common_acquaintances(view: View) -> bool:
+    """Whether anyone can hear from a friend about a third peer it knows."""
+    if view.book.stride(0) == 0:  # one book for all
+        return view.book.shape[1] > 2
+    lists = [set(ids) - {-1} for ids in view.book.tolist()]
+    known = dict(zip(view.me.tolist(), lists, strict=True))
+    return any(known[friend] & mine - {me} for me, mine in known.items() for friend in mine)

@@ -1,0 +1,67 @@
+"""DPG: in a partially connected network, weigh how alike a peer is against how far its models travel."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from homophily import sets
+from homophily.errors import UserError
+from homophily.methods.base import Method, Now, methods
+from homophily.randomness import Purpose
+
+
+@dataclass(frozen=True)
+class _Dpg(Method):
+    metric: str = "loss"
+    k: int = 4
+    alpha: float = 0.5
+    on: Literal["own", "peer"] = "own"
+    hops: int = 2
+    rho: ClassVar[float]
+
+    def _probability(self, now: Now) -> Tensor:
+        """p [P, B]; it starts uniform, and starts again where every entry has become 0."""
+        uniform = now.known / now.known.sum(1, keepdim=True).clamp(min=1)
+        p = now.memory.get("probability", uniform.to(torch.float64))
+        return torch.where((p > 0).any(1, keepdim=True), p, uniform)
+
+    def meet(self, now: Now) -> Tensor:
+        p = self._probability(now)
+        return now.pick_weighted(now.known & (p > 0), self.k, p.log(), Purpose.MEET)
+
+    def choose(self, now: Now, met: Tensor, similarity: Tensor | None) -> Tensor:
+        assert similarity is not None
+        alike = torch.where(met & similarity.isfinite(), similarity, 0.0).clamp(min=0.0)
+        total = sets.total(met, alike)
+        share = torch.where(total > 0, alike / total.clamp(min=torch.finfo(torch.float64).tiny), 0.0)
+        drawn = (share - self.rho * now.view.hops).clamp(min=0.0)
+        now.memory["probability"] = torch.where(met, drawn, self._probability(now))
+        return met
+
+    def neighbours(self, now: Now, partners: Tensor) -> Tensor:
+        return self._probability(now)
+
+
+@methods("dpg")
+@dataclass(frozen=True)
+class Dpg(_Dpg):
+    """DPG: draws k peers within a few hops by probabilities of similarity share minus rho times distance."""
+
+    rho: float = 0.01  # type: ignore[misc]
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rho < math.inf:
+            raise UserError(f"method.rho = {self.rho}: must be at least 0 and finite")
+
+
+@methods("dpg-s")
+@dataclass(frozen=True)
+class DpgS(_Dpg):
+    """DPG by similarity alone: distance costs nothing (rho = 0)."""
+
+    rho: ClassVar[float] = 0.0

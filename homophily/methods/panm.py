@@ -1,0 +1,78 @@
+"""PANM: confident neighbour initialisation (CNI), then heuristic neighbour matching (HNM)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from torch import Tensor
+
+from homophily.errors import UserError
+from homophily.groups import two_groups
+from homophily.methods.base import Method, Now, methods
+from homophily.randomness import Purpose
+
+
+@methods("panm")
+@dataclass(frozen=True)
+class Panm(Method):
+    """PANM: keeps the most similar peers as neighbours, then matches more of its cluster by EM on similarities."""
+
+    metric: str = "loss"  # "loss" is the paper's PANMLoss, "panm" its PANMGrad
+    l: int = 10  # noqa: E741 (the paper's letter)
+    k: int = 4
+    t1: int | None = None  # rounds of stage 1; left out: a third of all
+    tau: int = 10  # HNM every so many rounds
+    alpha: float = 0.5
+    on: Literal["own", "peer"] = "own"
+    hops: int = 1
+
+    def __post_init__(self) -> None:
+        if self.tau < 1:
+            raise UserError(f"method.tau = {self.tau}: must be at least 1 with panm")
+
+    def in_rounds(self, rounds: int) -> Panm:
+        return self if self.t1 is not None else replace(self, t1=rounds // 3)
+
+    def _stage(self, now: Now) -> Literal["cni", "hnm", "plain"]:
+        assert self.t1 is not None
+        if now.round <= self.t1:
+            return "cni"
+        return "hnm" if now.round % self.tau == 0 else "plain"
+
+    def meet(self, now: Now) -> Tensor:
+        neighbours = now.recall_set("neighbours")
+        if self._stage(now) == "plain":
+            return now.pick(neighbours, self.k, Purpose.MEET)
+        candidates = now.pick(now.known & ~neighbours, self.l, Purpose.MEET)
+        if self._stage(now) == "hnm":
+            neighbours = now.pick(neighbours, self.l, Purpose.SAMPLE)
+        return candidates | neighbours
+
+    def compares(self, now: Now) -> bool:
+        return self._stage(now) != "plain"
+
+    def choose(self, now: Now, met: Tensor, similarity: Tensor | None) -> Tensor:
+        if similarity is None:
+            return met
+        neighbours = now.recall_set("neighbours")
+        if self._stage(now) == "cni":
+            neighbours = now.top(met & similarity.isfinite(), self.k, similarity)
+            now.memory["neighbours"] = neighbours
+            return neighbours
+        sample = met & neighbours
+        alike = two_groups(met & ~neighbours, sample, similarity)
+        remaining = (neighbours & ~sample) | alike
+        # A round in which everyone asked was sick must not leave a peer without neighbours.
+        now.memory["neighbours"] = remaining | (neighbours & ~remaining.any(1, keepdim=True))
+        return now.pick(alike, self.k, Purpose.CHOOSE)
+
+    def neighbours(self, now: Now, partners: Tensor) -> Tensor:
+        return now.recall_set("neighbours")
+
+    def nominal(self, rounds: int) -> float:
+        assert self.t1 is not None
+        first = min(self.t1, rounds)
+        matching = rounds // self.tau - first // self.tau
+        plain = rounds - first - matching
+        return float(first * self.l + max(0, first - 1) * self.k + plain * self.k + matching * 2 * self.l)

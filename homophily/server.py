@@ -1,0 +1,118 @@
+"""What happens between clients and a server: assign and hand out before training, average after it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from homophily.counts import MergeCounts
+from homophily.federation import Federation
+from homophily.measuring import guest_loss
+from homophily.methods.server import ServerMethod
+from homophily.randomness import Purpose, bits
+from homophily.traffic import Traffic
+from homophily.training.task import Engine, Task
+
+
+@dataclass
+class ServerExchange:
+    """A server's models are rows [c, D] beside the clients', in nobody's book."""
+
+    method: ServerMethod
+    task: Task
+    engine: Engine
+    models: Tensor  # [c, D]
+    chunk: int  # client and model pairs evaluated at a time
+
+    def __post_init__(self) -> None:
+        peers, device = self.task.data.peers, self.models.device
+        self.merges = MergeCounts(peers)
+        self.traffic = Traffic(peers, device)
+        self.neighbours: Tensor | None = None
+        self.choice = torch.zeros(peers, dtype=torch.int64, device=device)
+        self.taking_part = torch.ones(peers, dtype=torch.bool, device=device)
+        self.shared = self.task.layout.mask(shared=True).to(device)
+
+    def before_training(self, federation: Federation, round: int, active: Tensor) -> Tensor:
+        """Clients take the server model that fits them best; who takes part trains it. [N] bool."""
+        if len(self.models) > 1:
+            self.choice = torch.where(active, self.method.assign(self._losses(federation)), self.choice)
+        self._hand_out(federation, active)
+        self.taking_part = active & self._asked(round)
+        return self.taking_part
+
+    def _asked(self, round: int) -> Tensor:
+        peers = len(self.choice)
+        wanted = math.ceil(self.method.fraction * peers)
+        keys = bits(self.task.seed, self.task.ids, round, Purpose.SERVER)
+        asked = torch.zeros(peers, dtype=torch.bool, device=keys.device)
+        asked[keys.argsort(stable=True)[:wanted]] = True
+        return asked
+
+    def _losses(self, federation: Federation) -> Tensor:
+        """Loss of every server model on every client's training data, with the client's personal numbers: [N, c]."""
+        peers, count = len(federation.rows), len(self.models)
+        host = torch.arange(peers, device=self.models.device).repeat_interleave(count)
+        guest = peers + torch.arange(count, device=self.models.device).repeat(peers)
+        both = Federation(federation.layout, torch.cat([federation.rows, self.models]), federation.kept)
+        parts = [
+            guest_loss(self.task, self.engine, both, guest[part], host[part])
+            for part in torch.arange(len(host), device=host.device).split(self.chunk)
+        ]
+        return torch.cat(parts).view(peers, count)
+
+    def _hand_out(self, federation: Federation, to: Tensor) -> None:
+        rows = torch.where(self.shared, self.models[self.choice], federation.rows)
+        federation.rows = torch.where(to[:, None], rows, federation.rows)
+
+    def wants_rows_before(self, round: int) -> bool:
+        return False
+
+    def after_training(
+        self, federation: Federation, before: Tensor | None, round: int, stopped: Tensor, sick: Tensor
+    ) -> dict[str, Any]:
+        """Each server model becomes the average of those who trained it; kept where nobody did."""
+        counts = self.task.data.train.count.to(torch.float64)
+        for model in range(len(self.models)):
+            mine = self.taking_part & (self.choice == model) & ~sick
+            weights = torch.where(mine, counts, 0.0)
+            if bool(mine.any()):
+                share = (weights / weights.sum()).to(federation.rows.dtype)
+                self.models[model] = torch.where(mine[:, None], federation.rows * share[:, None], 0.0).sum(0)
+        self._hand_out(federation, ~stopped)
+        one_hop = torch.ones(len(self.choice), 1, dtype=torch.int64, device=self.choice.device)
+        size = federation.layout.model_bytes
+        self.traffic.count(self.taking_part[:, None], one_hop, size, len(self.models) + 1)
+        return {
+            "neighbour_precision": None,
+            "neighbour_recall": None,
+            "same_cluster_merges": None,
+            "models_sent_per_peer": float(self.traffic.received.double().mean()),
+            "clients_of_model": self.choice.bincount(minlength=len(self.models)).tolist(),
+        }
+
+    def summary(self, rounds: int) -> dict[str, Any]:
+        nominal = self.method.nominal(rounds)
+        costs = {**self.traffic.summary(rounds), "nominal_models_per_peer": nominal}
+        return {"same_cluster_merges": None, **costs, "notes": []}
+
+    def tensors(self) -> dict[str, Tensor]:
+        pairs, counts = self.merges.sparse()
+        return {
+            "merge_pairs": pairs,
+            "merge_counts": counts,
+            "received": self.traffic.received,
+            "server/models": self.models,
+            "server/choice": self.choice,
+        }
+
+    def numbers(self) -> dict[str, Any]:
+        return {"traffic": self.traffic.numbers()}
+
+    def restore(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
+        self.traffic.restore(tensors["received"], numbers["traffic"])
+        self.models, self.choice = tensors["server/models"], tensors["server/choice"]

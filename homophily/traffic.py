@@ -1,0 +1,56 @@
+"""What travelled: models in units of one model over one hop, their split by distance, and bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class Traffic:
+    """Counts of one run. A model already received in a round is not sent again, so a set of peers met is a bill."""
+
+    def __init__(self, peers: int, device: torch.device) -> None:
+        self.received = torch.zeros(peers, dtype=torch.int64, device=device)  # models times hops, by who asked
+        self.by_hops: dict[int, int] = {}  # models, by distance
+        self.bytes = 0.0  # of all peers
+        self.peak = 0  # models times hops, of one peer in one round
+
+    def count(self, met: Tensor, hops: Tensor, model_bytes: float, models: int = 1) -> None:
+        """One round: the peers met and their distances, [P, B]; ``models`` travel for each, of ``model_bytes`` each."""
+        asked = models * (met * hops).sum(1)
+        self.received += asked
+        self.peak = max(self.peak, int(asked.max()))
+        self.bytes += float(asked.sum()) * model_bytes
+        for distance, number in zip(*(t.tolist() for t in hops[met].unique(return_counts=True)), strict=True):
+            self.by_hops[distance] = self.by_hops.get(distance, 0) + models * number
+
+    def extra_bytes(self, count: float) -> None:
+        """What travels beside models."""
+        self.bytes += count
+
+    def summary(self, rounds: int) -> dict[str, Any]:
+        peers = len(self.received)
+        return {
+            "models_sent_per_peer": float(self.received.double().mean()),
+            "bytes_sent_per_peer": self.bytes / peers,
+            "peak_models_per_peer_round": self.peak,
+            "models_per_peer_round_by_hops": {
+                str(distance): count / (peers * max(1, rounds)) for distance, count in sorted(self.by_hops.items())
+            },
+        }
+
+    def numbers(self) -> dict[str, Any]:
+        """For a checkpoint, with ``received`` beside it."""
+        return {"by_hops": {str(k): v for k, v in self.by_hops.items()}, "bytes": self.bytes, "peak": self.peak}
+
+    def restore(self, received: Tensor, numbers: dict[str, Any]) -> None:
+        self.received = received
+        self.by_hops = {int(k): v for k, v in numbers["by_hops"].items()}
+        self.bytes, self.peak = numbers["bytes"], numbers["peak"]
+
+
+def hop_cost(models_by_hops: dict[int, float]) -> float:
+    """Cost in units of one model over one hop: a model from h hops away is passed on h - 1 times."""
+    return sum(distance * models for distance, models in models_by_hops.items())

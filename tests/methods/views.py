@@ -1,0 +1,55 @@
+"""Small federations of numbers only, for the methods' tests."""
+
+import torch
+from torch import Tensor
+
+from homophily import deciding
+from homophily.methods import Method, Now, View
+from homophily.randomness import uniform
+
+NO = -torch.inf
+
+
+def view_of(peers: int, cluster: list[int] | None = None, seed: int = 0) -> View:
+    me = torch.arange(peers)
+    book = me.expand(peers, peers)
+    known = book != me[:, None]
+    kinds = None if cluster is None else torch.tensor(cluster)
+    same = None if kinds is None else (kinds[:, None] == kinds) & known
+    return View(me, torch.full_like(me, seed), book, known, torch.ones_like(book), same)
+
+
+def a_set(peers: int, *rows: tuple[int, ...]) -> Tensor:
+    """Members by row."""
+    out = torch.zeros(len(rows), peers, dtype=torch.bool)
+    for row, members in enumerate(rows):
+        out[row, list(members)] = True
+    return out
+
+
+def members(mask: Tensor) -> list[list[int]]:
+    return [row.nonzero()[:, 0].tolist() for row in mask]
+
+
+def similarities(met: Tensor, table: Tensor) -> Tensor:
+    """What a measurer would say of the peers met."""
+    return torch.where(met, table.double(), -torch.inf)
+
+
+def random_table(view: View, round: int) -> Tensor:
+    """Similarities by id, whoever asks: cluster mates, if known, are closer."""
+    noise = uniform(view.seed[:, None], view.me[:, None], 1000 + round, view.book)
+    return noise + (0.0 if view.same is None else 1.5 * view.same)
+
+
+def play(method: Method, view: View, rounds: int, table: Tensor | None = None) -> list[tuple[Tensor, Tensor, Now]]:
+    """Whom peers meet and choose, round by round, with every friend's table told as it was a round before."""
+    played: list[tuple[Tensor, Tensor, Now]] = []
+    memory: dict[str, Tensor] = {}
+    for round in range(1, rounds + 1):
+        met = deciding.meet(method, view, round, memory)
+        alike = similarities(met, random_table(view, round) if table is None else table)
+        compared = method.compares(Now(view, round, memory))
+        chosen, memory = deciding.choose(method, view, round, memory, met, alike if compared else None)
+        played.append((met, chosen, Now(view, round, memory)))
+    return played

@@ -1,0 +1,130 @@
+"""The EM of heuristic neighbour matching: two groups, and every way there can be fewer."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from homophily import groups
+from homophily.groups import two_groups
+from homophily.randomness import bits, normal
+
+FINITE = st.floats(-1e6, 1e6, allow_nan=False)
+
+
+def row(candidates: list[float], sample: list[float]) -> tuple[Tensor, Tensor, Tensor]:
+    """Candidates first, then the sample, as one row."""
+    count = len(candidates) + len(sample)
+    in_sample = torch.arange(count) >= len(candidates)
+    return ~in_sample[None], in_sample[None], torch.tensor([[*candidates, *sample]], dtype=torch.float64)
+
+
+def found(candidates: list[float], sample: list[float]) -> list[int]:
+    return two_groups(*row(candidates, sample))[0].nonzero()[:, 0].tolist()
+
+
+def test_two_clear_groups_are_found() -> None:
+    assert found([0.1, 0.9, 0.12, 0.88], [0.91, 0.89, 0.11]) == [1, 3, 4, 5]
+
+
+def test_a_start_with_strangers_in_the_sample_still_finds_the_upper_group() -> None:
+    assert found([0.9, 0.92, 0.91, 0.1], [0.09, 0.11, 0.9]) == [0, 1, 2, 6]
+
+
+def test_all_equal_the_start_split_stands() -> None:
+    assert found([0.5, 0.5], [0.5, 0.5, 0.5]) == [2, 3, 4]
+
+
+def test_an_empty_sample_is_seeded_with_the_most_similar_candidate() -> None:
+    assert found([0.1, 0.9, 0.12, 0.95], []) == [1, 3]
+    assert found([0.3], []) == [0]
+    assert len(found([0.5, 0.5, 0.5], [])) == 1
+
+
+def test_without_candidates_a_split_counts_only_where_it_is_clear() -> None:
+    assert found([], [0.9, 0.88, 0.1, 0.12, 0.91]) == [0, 1, 4]
+    # 0.3 against 0.4 and 0.8: means 0.3 apart, less than two pooled deviations of sqrt(0.08 / 3)
+    assert found([], [0.4, 0.8, 0.3]) == [0, 1, 2]
+    assert found([], [0.4]) == [0]
+
+
+def test_nobody_gives_nobody_and_the_sick_are_nobody() -> None:
+    assert found([], []) == []
+    nobody = -torch.inf
+    assert found([nobody, torch.nan], [nobody]) == []
+    assert found([nobody, 0.1], [0.9, torch.nan]) == [2]
+
+
+@settings(deadline=None)
+@given(st.lists(FINITE, max_size=9), st.lists(FINITE, max_size=9))
+def test_never_empty_never_a_stranger(candidates: list[float], sample: list[float]) -> None:
+    chosen = found(candidates, sample)
+    assert bool(chosen) == bool(candidates or sample)
+    assert set(chosen) <= set(range(len(candidates) + len(sample)))
+
+
+@settings(deadline=None)
+@given(st.lists(FINITE, max_size=9), st.lists(FINITE, max_size=9), st.integers(-20, 20))
+def test_scaling_changes_nothing(candidates: list[float], sample: list[float], power: int) -> None:
+    scale = 2.0**power
+    small = [abs(y) > 1e-200 or y == 0 for y in (*candidates, *sample)]
+    if all(small):
+        assert found([y * scale for y in candidates], [y * scale for y in sample]) == found(candidates, sample)
+
+
+@settings(deadline=None)
+@given(st.lists(FINITE, min_size=1, max_size=7), st.lists(FINITE, max_size=7), st.integers(0, 10**6))
+def test_the_order_of_peers_changes_nothing(candidates: list[float], sample: list[float], seed: int) -> None:
+    in_c, in_s, y = row(candidates, sample)
+    order = bits(seed, torch.arange(y.shape[1])).argsort()
+    plain, shuffled = two_groups(in_c, in_s, y), two_groups(in_c[:, order], in_s[:, order], y[:, order])
+    equal = y[0, :, None] == y[0]  # equal similarities on the same side may trade places
+    if bool((equal.sum(1) == 1).all()):
+        assert torch.equal(shuffled, plain[:, order])
+    else:
+        assert shuffled.sum() == plain.sum()
+
+
+@settings(deadline=None)
+@given(st.lists(FINITE, min_size=1, max_size=7), st.lists(FINITE, max_size=7), st.integers(0, 9))
+def test_padding_and_company_change_nothing(candidates: list[float], sample: list[float], more: int) -> None:
+    in_c, in_s, y = row(candidates, sample)
+    alone = two_groups(in_c, in_s, y)
+
+    def pad(mask: Tensor) -> Tensor:
+        return torch.nn.functional.pad(mask, (0, more))
+
+    company = torch.linspace(-1, 1, y.shape[1] + more).double()[None]
+    both = [torch.cat([pad(in_c), company > 0.3]), torch.cat([pad(in_s), company < -0.3]), torch.cat([pad(y), company])]
+    assert torch.equal(two_groups(*both)[:1, : y.shape[1]], alone)
+
+
+def test_groups_ten_deviations_apart_are_found_in_95_of_100_draws() -> None:
+    """At least 3 in S, all of them in the upper group, two or more in each group."""
+    draws = 2000
+    peer = torch.arange(draws)[:, None]
+    upper_c = bits(1, peer) % 8 % 4 + 1
+    upper_c = upper_c.abs().clamp(0, 5)
+    for in_sample in (3, 5, 8):
+        for below in (2, 5, 8):
+            slots = torch.arange(5 + below + in_sample)
+            sample = (slots >= 5 + below).expand(draws, -1)
+            high = (slots < upper_c) | sample
+            low = ((slots >= 5) & (slots < 5 + below)).expand(draws, -1)
+            y = normal(2, in_sample, below, peer, slots) + torch.where(high, 10.0, 0.0)
+            right = (two_groups((high | low) & ~sample, sample, y) == high).all(1)
+            assert float(right.double().mean()) >= 0.95
+
+
+def test_it_ends_within_its_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even where every sweep moves somebody: here one that always trades the two groups."""
+    sweeps = []
+
+    def trade(there: Tensor, upper: Tensor, y: Tensor) -> Tensor:
+        sweeps.append(1)
+        return there & ~upper
+
+    monkeypatch.setattr(groups, "_reassigned", trade)
+    assert found([0.1, 0.2], [0.9, 0.8])
+    assert len(sweeps) == groups.SWEEPS

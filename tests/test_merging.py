@@ -1,0 +1,58 @@
+"""Weights of a merge, and merges that bad peers cannot steer."""
+
+import torch
+
+from homophily.merging import Gathering, fedavg, fedsim, krum, median, merges, trimmed_mean, uniform
+
+
+def gathering(**over: torch.Tensor) -> Gathering:
+    base = {
+        "ids": torch.tensor([[0, 2, 3], [1, 2, -1]]),
+        "there": torch.tensor([[True, True, True], [True, True, False]]),
+        "own": torch.tensor([[True, False, False], [False, True, False]]),
+        "samples": torch.tensor([[10.0, 30.0, 60.0], [20.0, 20.0, 10.0]]).double(),
+        "similarity": torch.tensor([[-torch.inf, 0.5, 0.25], [-0.5, -torch.inf, -torch.inf]]).double(),
+    }
+    return Gathering(**{**base, **over})
+
+
+def test_uniform_and_fedavg_by_hand() -> None:
+    assert torch.allclose(uniform(gathering()), torch.tensor([[1, 1, 1], [1.5, 1.5, 0]]).double() / 3)
+    assert torch.allclose(fedavg(gathering()), torch.tensor([[0.1, 0.3, 0.6], [0.5, 0.5, 0.0]]).double())
+
+
+def test_the_sick_count_for_nothing() -> None:
+    sick = gathering(there=torch.tensor([[False, True, True], [True, True, False]]))
+    assert torch.allclose(uniform(sick)[0], torch.tensor([0, 0.5, 0.5]).double())
+    assert torch.allclose(fedavg(sick)[0], torch.tensor([0, 1 / 3, 2 / 3]).double())
+
+
+def test_fedsim_gives_oneself_the_weight_of_the_most_similar() -> None:
+    weights = fedsim(gathering())
+    assert torch.allclose(weights[0], torch.tensor([0.4, 0.4, 0.2]).double())
+    assert weights[1].tolist() == [0.0, 0.0, 0.0]  # nothing positive: the own model is kept
+
+
+def test_median_trimmed_mean_and_krum_shrug_off_one_bad_model() -> None:
+    good = torch.tensor([[1.0, 10.0], [1.2, 10.2], [0.8, 9.8], [1.1, 10.1]])
+    rows = torch.cat([good, torch.tensor([[1e9, -1e9]])])[None]
+    there = torch.ones(1, 5, dtype=torch.bool)
+    for merge in (median, trimmed_mean, krum):
+        assert float((merge(rows, there)[0] - good.mean(0)).abs().max()) < 0.2
+    assert median(rows, there).tolist() == [[1.1, 10.0]] or torch.allclose(
+        median(rows, there), torch.tensor([[1.1, 10.0]])
+    )
+    assert torch.allclose(trimmed_mean(rows, there), torch.tensor([[(1 + 1.2 + 1.1) / 3, (10 + 9.8 + 10.1) / 3]]))
+    assert krum(rows, there)[0].tolist() in good.tolist()
+
+
+def test_padding_is_not_a_model() -> None:
+    rows = torch.tensor([[[1.0], [3.0], [0.0], [0.0]]])
+    there = torch.tensor([[True, True, False, False]])
+    assert median(rows, there).tolist() == [[2.0]]
+    assert trimmed_mean(rows, there).tolist() == [[2.0]]
+    assert krum(rows, there).tolist() in ([[1.0]], [[3.0]])
+
+
+def test_all_merges_are_listed() -> None:
+    assert list(merges) == ["fedavg", "fedsim", "krum", "median", "trimmed-mean", "uniform"]

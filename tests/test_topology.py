@@ -1,0 +1,108 @@
+"""Graphs, hops and books."""
+
+from pathlib import Path
+
+import networkx as nx
+import pytest
+import torch
+
+from homophily.errors import UserError
+from homophily.methods import View
+from homophily.topology import topologies, view_of_all
+
+CPU = torch.device("cpu")
+
+
+def seen(graph: object, peers: int, hops: int = 1, book: int | None = None) -> View:
+    return view_of_all(peers, 3, graph, hops, book, None, CPU)
+
+
+def known(view: View, peer: int) -> dict[int, int]:
+    """Whom a peer knows, and how far away."""
+    there = view.known[peer]
+    return dict(zip(view.book[peer][there].tolist(), view.hops[peer][there].tolist(), strict=True))
+
+
+def test_in_a_full_topology_everyone_is_one_hop_away() -> None:
+    view = seen(topologies.get("full")(peers=4), 4)
+    assert known(view, 2) == {0: 1, 1: 1, 3: 1}
+
+
+def test_a_book_is_the_peers_within_some_hops() -> None:
+    ring = topologies.get("ring")(peers=7)
+    assert known(seen(ring, 7), 0) == {1: 1, 6: 1}
+    assert known(seen(ring, 7, hops=2), 0) == {1: 1, 2: 2, 5: 2, 6: 1}
+    line = topologies.get("line")(peers=5)
+    assert known(seen(line, 5, hops=3), 0) == {1: 1, 2: 2, 3: 3}
+    assert known(seen(line, 5, hops=3), 2) == {0: 2, 1: 1, 3: 1, 4: 2}
+    assert known(seen(topologies.get("star")(peers=5), 5, hops=2), 1) == {0: 1, 2: 2, 3: 2, 4: 2}
+
+
+def test_a_torus_has_four_neighbours_each() -> None:
+    torus = topologies.get("torus")(peers=100, rows=10)
+    assert {degree for _, degree in torus.degree} == {4}
+    assert known(seen(torus, 100), 0) == {1: 1, 9: 1, 10: 1, 90: 1}
+    assert len(known(seen(torus, 100, hops=2), 0)) == 12
+    assert topologies.get("torus")(peers=12).number_of_edges() == 24  # 3 by 4
+
+
+def test_random_graphs_keep_their_promises() -> None:
+    graph = topologies.get("random")(peers=60, seed=1)
+    assert nx.is_connected(graph)
+    assert {degree for _, degree in graph.degree} <= set(range(5, 11))
+    assert len({degree for _, degree in graph.degree}) > 2
+    again, other = (topologies.get("random")(peers=60, seed=s) for s in (1, 2))
+    assert set(graph.edges) == set(again.edges) != set(other.edges)
+    assert nx.is_connected(topologies.get("small-world")(peers=40, seed=1))
+    assert nx.is_connected(topologies.get("erdos-renyi")(peers=40, seed=1, probability=0.2))
+
+
+def test_edges_come_from_csv_and_graphml(tmp_path: Path) -> None:
+    (tmp_path / "edges.csv").write_text("from,to\n0,1\n1, 2\n\n2,3\n")
+    assert known(seen(topologies.get("file")(peers=4, path=str(tmp_path / "edges.csv")), 4), 1) == {0: 1, 2: 1}
+    nx.write_graphml(nx.cycle_graph(4), tmp_path / "ring.graphml")
+    assert known(seen(topologies.get("file")(peers=4, path=str(tmp_path / "ring.graphml")), 4), 0) == {1: 1, 3: 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "sentence"),
+    [
+        ("torus", {"peers": 10, "rows": 3}, r"topology\.rows = 3: 10 peers"),
+        ("torus", {"peers": 7}, r"topology\.rows"),
+        ("random", {"peers": 8, "seed": 0}, r"topology\.low.*8 peers"),
+        ("small-world", {"peers": 8, "seed": 0, "rewire": 2.0}, r"topology\.rewire = 2"),
+        ("erdos-renyi", {"peers": 30, "seed": 0, "probability": 0.001}, r"topology\.probability = 0\.001"),
+        ("erdos-renyi", {"peers": 30, "seed": 0, "probability": 0.0}, r"topology\.probability = 0"),
+        ("file", {"peers": 4, "path": "nowhere.csv"}, r"topology\.path: cannot read nowhere\.csv"),
+    ],
+)
+def test_impossible_graphs_are_refused(name: str, keys: dict[str, object], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        topologies.get(name)(**keys)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("0,1\n1,2\n", "3 peers"),
+        ("0,1\nx,y\n", "line 2"),
+        ("0,1\n2,3\n", "2 parts"),
+        ("0,1\n1,2\n2,9\n", "must have 0 to 3"),
+    ],
+)
+def test_files_that_do_not_fit_are_refused(tmp_path: Path, text: str, sentence: str) -> None:
+    (tmp_path / "edges.csv").write_text(text)
+    with pytest.raises(UserError, match=sentence):
+        seen(topologies.get("file")(peers=4, path=str(tmp_path / "edges.csv")), 4)
+
+
+def test_a_bounded_book_is_a_uniform_sample_in_ascending_order() -> None:
+    view = seen(None, 50, book=7)
+    assert view.book.shape == (50, 7)
+    assert bool((view.book[:, 1:] > view.book[:, :-1]).all())
+    assert not bool((view.book == view.me[:, None]).any())
+    often = view.book.flatten().bincount(minlength=50)
+    assert int(often.max()) < 20
+    ring = seen(topologies.get("ring")(peers=9), 9, hops=3, book=2)
+    assert ring.known.sum(1).tolist() == [2] * 9
+    assert bool((ring.hops[ring.known] <= 3).all())

@@ -1,0 +1,62 @@
+"""Costs are counted exactly: one unit is one model over one hop."""
+
+import pytest
+import torch
+
+from homophily.methods import methods
+from homophily.traffic import Traffic, hop_cost
+from tests.methods.views import play, view_of
+
+CPU = torch.device("cpu")
+
+
+def test_models_cost_their_hops() -> None:
+    traffic = Traffic(2, CPU)
+    hops = torch.tensor([[1, 2, 3], [1, 1, 2]])
+    traffic.count(torch.tensor([[True, False, True], [False, True, False]]), hops, model_bytes=10.0)
+    traffic.count(torch.tensor([[False, True, False], [False, False, False]]), hops, model_bytes=10.0)
+    found = traffic.summary(rounds=2)
+    assert found["models_sent_per_peer"] == (4 + 1 + 2) / 2
+    assert found["bytes_sent_per_peer"] == 35.0
+    assert found["peak_models_per_peer_round"] == 4
+    assert found["models_per_peer_round_by_hops"] == {"1": 2 / 4, "2": 1 / 4, "3": 1 / 4}
+
+
+def test_the_arithmetic_of_dpgs_table_four() -> None:
+    assert hop_cost({1: 0.47, 2: 2.53}) == pytest.approx(5.53)
+
+
+@pytest.mark.parametrize(
+    ("l", "nominal"), [(4, 30 * 4 + 29 * 4 + 54 * 4 + 6 * 8), (6, 30 * 6 + 29 * 6 + 54 * 6 + 6 * 12)]
+)
+def test_panm_with_full_neighbour_lists_costs_exactly_its_nominal(l: int, nominal: int) -> None:  # noqa: E741
+    """Similarities tell the truth and k = l, so that no list is ever shorter than l or k."""
+    panm = methods.get("panm")(l=l, k=l, t1=30, tau=10)
+    view = view_of(40, [i % 2 for i in range(40)])
+    assert view.same is not None
+    truth = 0.1 + 0.8 * view.same.double()
+    traffic = Traffic(40, CPU)
+    for met, _, _ in play(panm, view, 90, table=truth):
+        traffic.count(met, view.hops, 1.0)
+    assert panm.nominal(90) == nominal
+    assert traffic.received.tolist() == [nominal] * 40
+
+
+def test_shorter_lists_cost_less_than_nominal() -> None:
+    panm = methods.get("panm")(l=4, k=2, t1=10, tau=10)
+    view = view_of(12, [i % 4 for i in range(12)])
+    assert view.same is not None
+    traffic = Traffic(12, CPU)
+    for met, _, _ in play(panm, view, 40, table=view.same.double()):
+        traffic.count(met, view.hops, 1.0)
+    assert float(traffic.received.double().mean()) < panm.nominal(40)
+
+
+def test_a_checkpoint_goes_on_counting() -> None:
+    first, again = Traffic(2, CPU), Traffic(2, CPU)
+    met, hops = torch.tensor([[True], [True]]), torch.tensor([[2], [1]])
+    first.count(met, hops, 5.0)
+    again.restore(first.received.clone(), first.numbers())
+    first.count(met, hops, 5.0)
+    again.count(met, hops, 5.0)
+    assert first.summary(2) == again.summary(2)

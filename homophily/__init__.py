@@ -1,6 +1,7 @@
 """Personalised peer-to-peer federated learning: peers find those whose data is like theirs, and learn with them."""
 
 from homophily.api import resume, run
+from homophily.comparison import Comparison, compare
 from homophily.config import Config
 from homophily.data.own import PeerArrays as PeerData
 from homophily.data.types import Kind, Plan, Samples, Source
@@ -8,11 +9,10 @@ from homophily.errors import UserError
 from homophily.methods import Method, Now, View
 from homophily.randomness import Purpose
 from homophily.runs import Run
-from homophily.sets import pick
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "Config", "Kind", "Method", "Now", "PeerData", "Plan", "Purpose", "Run", "Samples", "Source", "UserError", "View",
-    "pick", "resume", "run",
+    "Comparison", "Config", "Kind", "Method", "Now", "PeerData", "Plan", "Purpose", "Run", "Samples", "Source",
+    "UserError", "View", "compare", "resume", "run",
 ]  # fmt: skip

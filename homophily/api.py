@@ -15,7 +15,9 @@ from homophily.data import PeerArrays
 from homophily.errors import UserError
 from homophily.losses import Loss
 from homophily.methods import Method
-from homophily.prepare import Given, Resolved, prepare
+from homophily.prepare import Given, prepare
+from homophily.registry import GIVEN
+from homophily.resources import Resolved, threads
 from homophily.runs import Run, RunFolder
 from homophily.scoring import ExtraMetric
 from homophily.simulate import Simulation
@@ -70,7 +72,7 @@ def resume(
         raise UserError(f"rounds = {config.rounds}: this run has {stored.rounds} already, and they cannot be undone")
     given = Given(model, data, loss, method, extra_metrics or {})
     about = found.about
-    chosen = _device(about["device"].partition(":")[0])
+    chosen = chosen_device(about["device"].partition(":")[0])
     folder = RunFolder(found.path)
     with _settings(config, Resolved(**about["resolved"]), chosen):
         problem, config, _ = prepare(config, given, chosen, Resolved(**about["resolved"]))
@@ -89,9 +91,10 @@ def _config(config: Config | Mapping[str, Any] | str | Path | None) -> Config:
 
 
 def _start(config: Config, given: Given, out: Path | None, device: str, progress: Progress | None) -> Run:
-    chosen = _device(device)
+    chosen = chosen_device(device)
     problem, complete, resolved = prepare(config, given, chosen)
-    name = f"{complete.method.name}-{Path(complete.data.name).name}-{complete.seed}"
+    named = [complete.method.name, Path(complete.data.name).name, str(complete.seed)]
+    name = "-".join("own" if part == GIVEN else part for part in named)
     folder = RunFolder.create(out, "".join(c if c.isalnum() or c in "-_." else "-" for c in name))
     folder.describe(complete, resolved, problem.task, chosen)
     with _settings(complete, resolved, chosen):
@@ -99,19 +102,23 @@ def _start(config: Config, given: Given, out: Path | None, device: str, progress
 
 
 def _play(simulation: Simulation, folder: RunFolder, config: Config, given: Given, progress: Progress | None) -> Run:
-    while not simulation.finished:
-        line = simulation.step()
-        folder.append(line)
-        if simulation.round % config.checkpoint == 0:
-            folder.save(simulation)
-        if progress is not None:
-            progress({**line, "rounds": config.rounds})
+    try:
+        while not simulation.finished:
+            line = simulation.step()
+            folder.append(line)
+            if simulation.round % config.checkpoint == 0:
+                folder.save(simulation)
+            if progress is not None:
+                progress({**line, "rounds": config.rounds})
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(str(folder.path)) from None  # the caller can say what to resume
     summary, scores = simulation.result()
     folder.finish(simulation, {**summary, "run": str(folder.path)}, scores)
     return Run(folder.path, given.model)
 
 
-def _device(name: str) -> torch.device:
+def chosen_device(name: str) -> torch.device:
+    """The device called auto, cpu or cuda."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name not in ("cpu", "cuda"):
@@ -124,12 +131,11 @@ def _device(name: str) -> torch.device:
 @contextmanager
 def _settings(config: Config, resolved: Resolved, device: torch.device) -> Iterator[None]:
     """torch's process-wide settings for the time of a run."""
-    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
-    torch.set_num_threads(resolved.threads)
+    precision = torch.get_float32_matmul_precision()
     if config.precision == "fast" and device.type == "cuda":
         torch.set_float32_matmul_precision("high")
     try:
-        yield
+        with threads(resolved.threads):
+            yield
     finally:
-        torch.set_num_threads(threads)
         torch.set_float32_matmul_precision(precision)

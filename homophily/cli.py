@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,10 +14,10 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from homophily import show
+from homophily import show, theory
 from homophily.api import resume as resume_run
 from homophily.api import run as start_run
-from homophily.compare import compare as compare_methods
+from homophily.comparison import compare as compare_methods
 from homophily.config import load, nested
 from homophily.data import shifts, sources
 from homophily.errors import UserError
@@ -50,7 +52,7 @@ def run(
 ) -> None:
     """Simulate one federation: all peers train, meet, choose and merge, round after round."""
     config, assignments = _split(words or [])
-    with show.progress() as bar:
+    with _stoppable(), show.progress() as bar:
         if resume is not None:
             if config is not None or out is not None:
                 raise UserError("--resume takes its config and folder from the run: leave CONFIG.toml and --out out")
@@ -66,7 +68,7 @@ def run(
 def compare(words: Words = None, out: Out = None, device: Device = "auto", as_json: Json = False) -> None:
     """Run several methods on the same federations: methods=local,random,oracle seeds=0,1,2."""
     config, assignments = _split(words or [])
-    with show.comparing() as bars:
+    with _stoppable(), show.comparing() as bars:
         comparison = compare_methods(config, nested(assignments), out=out, device=device, progress=bars)
     table = {"methods": comparison.table(), "run": str(comparison.path)}
     _print(table, as_json, lambda: show.comparison(comparison))
@@ -89,6 +91,32 @@ def export(
 ) -> None:
     """Write one peer's final model as safetensors, under state-dict names."""
     print(Run(run).export(peer, file))
+
+
+@app.command("theory")
+def show_theory(
+    peers: Annotated[int, typer.Option("--peers", help="All peers.")] = 100,
+    cluster: Annotated[int, typer.Option("--cluster", help="Peers of one's own cluster, oneself included.")] = 50,
+    candidates: Annotated[int, typer.Option("--l", help="Peers drawn a round.")] = 10,
+    k: Annotated[int, typer.Option("--k", help="Neighbours wanted.")] = 5,
+    rounds: Annotated[int, typer.Option("--rounds", help="Rounds of stage 1.")] = 20,
+    as_json: Json = False,
+) -> None:
+    """How likely all k neighbours are of the own cluster, by round: PANM's stage 1 (CNI) against PENS."""
+    chances = theory.cni(rounds, peers, cluster, candidates, k)
+    fixed = theory.pens(peers, cluster, candidates, k)
+    _print({"cni": chances, "pens": [fixed] * rounds}, as_json, lambda: show.chances(chances, fixed))
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """Ctrl-C ends a run between two lines of its folder, and says how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        how = f"; go on with: homophily run --resume {stop.args[0]}" if stop.args else ""
+        Console(stderr=True, soft_wrap=True).print(f"stopped{escape(how)}", highlight=False)
+        raise SystemExit(130) from None
 
 
 def _split(words: list[str]) -> tuple[Path | None, list[str]]:
@@ -114,6 +142,3 @@ def main() -> None:
         sentence = " ".join(str(error).splitlines())  # torch's own messages, where one is quoted, may have several
         Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(sentence)}", highlight=False)
         raise SystemExit(2) from None
-    except KeyboardInterrupt:
-        Console(stderr=True).print("stopped; go on with: homophily run --resume FOLDER")
-        raise SystemExit(130) from None

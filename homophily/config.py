@@ -183,8 +183,12 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def _tables(values: Mapping[str, Any]) -> dict[str, Any]:
-    """A name may stand for its table: method = "oracle"."""
-    return {k: {"name": v} if k in _NAMED and isinstance(v, str) else v for k, v in values.items()}
+    """A name may stand for its table: method = "oracle"; so may a file of edges: topology = "edges.csv"."""
+    out = {k: {"name": v} if k in _NAMED and isinstance(v, str) else v for k, v in values.items()}
+    topology = out.get("topology")
+    if isinstance(topology, Mapping) and str(topology.get("name")).endswith((".csv", ".graphml")):
+        out["topology"] = {**topology, "name": "file", "path": topology["name"]}
+    return out
 
 
 def overlaid(below: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -195,8 +199,16 @@ def overlaid(below: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any
             out[key] = value
             continue
         kept = out.get(key, {})
-        out[key] = {**_still_fitting(key, kept, value), **value} if isinstance(kept, Mapping) else kept
+        out[key] = _deep({**_still_fitting(key, kept, value)}, value) if isinstance(kept, Mapping) else kept
     return out
+
+
+def _deep(below: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """``over`` wins key by key, in inner tables ([method.NAME]) too."""
+    for key, value in over.items():
+        old = below.get(key)
+        below[key] = _deep(dict(old), value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return below
 
 
 def _still_fitting(table: str, kept: Mapping[str, Any], value: Mapping[str, Any]) -> dict[str, Any]:

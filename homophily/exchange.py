@@ -32,13 +32,12 @@ class PeerExchange:
     samples: Tensor  # [N]
     cluster: Tensor | None
     memory: Memory = field(default_factory=dict)
-    neighbours: Tensor | None = None  # [P, B]: whom they held to be alike in the last round
 
     def __post_init__(self) -> None:
         peers = len(self.view.me)
         self.merges = MergeCounts(peers)
         self.traffic = Traffic(peers, self.view.me.device)
-        self.neighbours = torch.zeros_like(self.view.known)
+        self.neighbours = torch.zeros_like(self.view.known)  # [P, B]: whom they held to be alike in the last round
 
     def before_training(self, federation: Federation, round: int, active: Tensor) -> Tensor:
         """Who trains: every active peer [N] bool, from its own model."""
@@ -105,6 +104,14 @@ class PeerExchange:
             "nominal_models_per_peer": self.method.nominal(rounds),
             "notes": self.method.notes(self.view),
         }
+
+    def final(self) -> dict[str, Tensor]:
+        """How often who merged whom, and whom they held to be alike at the end; sparse, pairs as peer * N + other."""
+        pairs, counts = self.merges.sparse()
+        held = self.neighbours.to(torch.float64)
+        row, column = (held > 0).nonzero(as_tuple=True)
+        alike = self.view.me[row] * len(self.view.me) + self.view.book[row, column]
+        return {"pairs": pairs, "counts": counts, "neighbours": alike, "weights": held[row, column]}
 
     def tensors(self) -> dict[str, Tensor]:
         pairs, counts = self.merges.sparse()

@@ -17,6 +17,8 @@ models: Registry[Callable[..., nn.Module]] = Registry("model")
 @models("mlp")
 def mlp(inputs: tuple[int, ...], outputs: int, hidden: list[int] = [32]) -> nn.Module:  # noqa: B006 (never changed)
     """Fully connected layers of the given hidden sizes, with ReLU."""
+    if any(size < 1 for size in hidden):
+        raise UserError(f"model.hidden = {hidden}: every layer must have at least 1 unit")
     sizes = [prod(inputs), *hidden]
     layers: list[nn.Module] = [nn.Flatten()]
     for before, after in pairwise(sizes):

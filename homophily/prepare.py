@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 import json
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from homophily.config import PASSED, Config, Training
 from homophily.data import PeerArrays, Shares, ready
@@ -28,9 +25,9 @@ from homophily.measuring import Measurer
 from homophily.merging import merges
 from homophily.methods import Method, methods
 from homophily.methods.server import ServerMethod
-from homophily.models import models
-from homophily.randomness import Purpose, word
+from homophily.networks import Network
 from homophily.registry import GIVEN, import_object
+from homophily.resources import Resolved, resolve, threads
 from homophily.scoring import ExtraMetric, Scorer
 from homophily.server import ServerExchange
 from homophily.similarity import metrics, sends
@@ -47,7 +44,6 @@ _SCORES = (
     "stopped", "stopped_early", "neighbour_precision", "neighbour_recall", "same_cluster_merges", "models_received",
     "models_sent_per_peer", "bytes_sent_per_peer", "peak_models_per_peer_round",
 )  # fmt: skip
-_WORTH_THREADS = 32 << 20  # bytes that a training step of all peers touches
 
 
 @dataclass(frozen=True)
@@ -61,56 +57,39 @@ class Given:
     extra_metrics: Mapping[str, ExtraMetric] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Resolved:
-    """What was decided once for this machine, stored with the run and used again on resume."""
-
-    engine: str
-    why: str  # the engine's reason, in words
-    chunk: int  # peers trained at a time
-    score_peers: int  # peers and samples evaluated at a time
-    score_samples: int
-    measure_pairs: int  # pairs of models compared at a time
-    threads: int
-
-
 def prepare(
     config: Config, given: Given, device: torch.device, resolved: Resolved | None = None
 ) -> tuple[Problem, Config, Resolved]:
     """The problem, the config with nothing left out, and what was resolved (taken over where given)."""
     section = config.data
     settings = {key: getattr(section, key) for key in type(section).model_fields if key != "name"}
-    with _one_thread():
+    with threads(1):  # the same bits however many there are: a resumed run must find the very same data
         data = ready(section.name, section.keys, settings, config.peers, config.seed, given.data)
-    peers = data.shares.peers
     _check_sizes(config, data.shares)
-    build, model_keys = _builder(config, given.model, data.shares.inputs, data.shares.outputs)
-    first = _seeded(build, config.seed)
+    network = Network(config, given.model, data.shares.inputs, data.shares.outputs)
     loss = _loss(config.training, given, data.shares)
-    module = with_keyed_dropout(first)
-    module.eval()
-    dtype = next((p.dtype for p in module.parameters()), torch.float32)
-    sample = data.shares.train.x[: 2 * peers], data.shares.train.y[: 2 * peers]
-    x, y = (t.to(dtype) if t.is_floating_point() else t for t in sample)
-    character = probe(module, loss, x, y)
+    module = with_keyed_dropout(network.common(config.seed)).eval()
+    character = _character(module, loss, data.shares)
     layout = Layout.of(module, config.model.personal, character.unused)
-    resolved = resolved or _resolve(config, data.shares, layout, character, device)
-    method, method_keys = _method(config, given)
+    resolved = resolved or resolve(config.engine, config.training.batch, data.shares, layout, character, device)
+    method, method_keys = _method(config, given, data.shares.peers)
     shares = data.shares.to(device)
-    start = _start(config, layout, build, peers, device)
-    ids = torch.arange(peers, device=device)
+    ids = torch.arange(shares.peers, device=device)
     task = Task(
         module.to(device), layout, loss, shares, torch.full_like(ids, config.seed), ids,
         Settings(**config.training.model_dump(exclude={"loss", "patience"})), character.coupled, character.draws,
     )  # fmt: skip
     _check_batches(task)
     engine: Engine = Vectorised(task, resolved.chunk) if resolved.engine == "vectorised" else OneByOne(task)
+    start = network.start(config, layout, shares.peers, device)
     exchange: Exchange
+    topology_keys: dict[str, Any] = {}
     if isinstance(method, ServerMethod):
-        rows = _server_rows(config, layout, build, method.count, device)
+        rows = network.server_rows(config, layout, method.count, device)
         exchange = ServerExchange(method, task, engine, rows, resolved.measure_pairs)
     else:
-        exchange = _peer_exchange(config, method, task, engine, start, resolved)
+        graph, topology_keys = _graph(config, shares.peers)
+        exchange = _peer_exchange(config, method, task, engine, start, graph, resolved.measure_pairs)
     problem = Problem(
         task,
         engine,
@@ -122,109 +101,27 @@ def prepare(
         config.evaluate,
         config.training.patience,
     )
-    return problem, _complete(config, given, peers, data.settings, model_keys, method_keys), resolved
+    keys = {"data": data.settings, "model": network.keys, "method": method_keys, "topology": topology_keys}
+    return problem, _complete(config, given, shares.peers, keys), resolved
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """The same bits whatever number of threads there is; a resumed run must find the very same data."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
+def _character(module: nn.Module, loss: Loss, shares: Shares) -> Character:
+    """What the network is like, asked with a few samples of the first peers."""
+    dtype = next((p.dtype for p in module.parameters()), torch.float32)
+    some = shares.train.x[: 2 * shares.peers], shares.train.y[: 2 * shares.peers]
+    x, y = (t.to(dtype) if t.is_floating_point() else t for t in some)
+    return probe(module, loss, x, y)
 
 
 def _check_sizes(config: Config, shares: Shares) -> None:
     for key in ("k", "l"):
         value = config.method.keys.get(key)
-        if isinstance(value, int) and not 1 <= value <= shares.peers - 1:
+        if isinstance(value, int) and not 1 <= value <= max(1, shares.peers - 1):
             raise UserError(f"method.{key} = {value}: must be from 1 to peers - 1, which is {shares.peers - 1}")
     if config.book != "all" and config.book > shares.peers - 1:
         raise UserError(f"book = {config.book}: must be at most peers - 1, which is {shares.peers - 1}")
     if config.training.patience and shares.validation is None:
         raise UserError("training.patience needs validation samples: set data.validation to at least 1")
-
-
-def pattern_of(config: Config, inputs: tuple[int, ...], outputs: int, given: nn.Module | None) -> nn.Module:
-    """A network of the config's kind, whatever its weights."""
-    build, _ = _builder(config, given, inputs, outputs)
-    return build()
-
-
-def _builder(
-    config: Config, pattern: nn.Module | None, inputs: tuple[int, ...], outputs: int
-) -> tuple[Callable[[], nn.Module], dict[str, Any]]:
-    """A function that makes the network with fresh weights, and all keys it was made with."""
-    if pattern is not None:
-        if config.init == "independent":
-            return lambda: _reset(copy.deepcopy(pattern)), {}
-        return lambda: copy.deepcopy(pattern), {}
-    if config.model.name == GIVEN:
-        raise UserError("model.name: this run's model was given in Python; hand it over again as model=...")
-    make = models.get(config.model.name)
-    keys = checked("model", f"model {config.model.name!r}", make, config.model.keys, PASSED["model"])
-    told = {"inputs": inputs, "outputs": outputs}
-    names = inspect.signature(make).parameters
-    passed = {name: value for name, value in told.items() if name in names}
-
-    def build() -> nn.Module:
-        try:
-            module = make(**passed, **keys)
-        except UserError:
-            raise
-        except Exception as error:  # anyone's constructor may raise anything; the user needs to know what it got
-            got = ", ".join(f"{name} = {value!r}" for name, value in {**passed, **keys}.items())
-            raise UserError(f"model.name = {config.model.name!r}: fails with {got}: {error}") from error
-        if not isinstance(module, nn.Module):
-            raise UserError(f"model.name = {config.model.name!r}: must make an nn.Module, not {type(module).__name__}")
-        return module
-
-    return build, keys
-
-
-def _reset(module: nn.Module) -> nn.Module:
-    """Fresh weights for every layer; a layer that cannot draw its own is named."""
-    for name, layer in module.named_modules():
-        reset = getattr(layer, "reset_parameters", None) or getattr(layer, "_reset_parameters", None)
-        if callable(reset):
-            reset()
-        elif next(layer.parameters(recurse=False), None) is not None:
-            raise UserError(
-                f"init = 'independent': layer {name or type(layer).__name__!r} has no reset_parameters(); "
-                "give it one, or name the model as package.module:name so that it can be built afresh"
-            )
-    return module
-
-
-def _seeded(build: Callable[[], nn.Module], *keys: int) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(word(keys[0], Purpose.INIT, *keys[1:]) >> 1)
-        return build()
-
-
-def _start(
-    config: Config, layout: Layout, build: Callable[[], nn.Module], peers: int, device: torch.device
-) -> Federation:
-    """The rows before the first round: one common initialisation, or everyone's own."""
-    if config.init == "common":
-        row, kept = layout.read(_seeded(build, config.seed))
-        tables = {name: buffer.expand(peers, *buffer.shape) for name, buffer in kept.items()}
-        rows = row.expand(peers, -1)
-    else:
-        drawn = [layout.read(_seeded(build, config.seed, peer)) for peer in range(peers)]
-        rows = torch.stack([row for row, _ in drawn])
-        tables = {name: torch.stack([kept[name] for _, kept in drawn]) for name in layout.kept}
-    return Federation(layout, rows.to(device).clone(), {name: t.to(device).clone() for name, t in tables.items()})
-
-
-def _server_rows(
-    config: Config, layout: Layout, build: Callable[[], nn.Module], count: int, device: torch.device
-) -> Tensor:
-    """The server's models before the first round: the common one, and others from initialisations of their own."""
-    drawn = [layout.read(_seeded(build, config.seed, *([Purpose.SERVER, i] * (i > 0))))[0] for i in range(count)]
-    return torch.stack(drawn).to(device)
 
 
 def _loss(training: Training, given: Given, shares: Shares) -> Loss:
@@ -241,14 +138,18 @@ def _loss(training: Training, given: Given, shares: Shares) -> Loss:
     return losses.get(training.loss)
 
 
-def _method(config: Config, given: Given) -> tuple[Method | ServerMethod, dict[str, Any]]:
+def _method(config: Config, given: Given, peers: int) -> tuple[Method | ServerMethod, dict[str, Any]]:
+    """The method, and all its keys; a default of k or l that is too large for so few peers is cut."""
     if given.method is not None:
-        return given.method, {}
+        return given.method.in_rounds(config.rounds), {}
     name = config.method.name
     if name == GIVEN:
         raise UserError("method.name: this run's method was given in Python; hand it over again as method=...")
     make = methods.get(name)
     keys = checked("method", f"method {name!r}", make, config.method.keys)
+    for key in ("k", "l"):
+        if key not in config.method.keys and isinstance(keys.get(key), int):
+            keys[key] = max(1, min(keys[key], peers - 1))
     method = make(**keys)
     if isinstance(method, ServerMethod):
         return method, keys
@@ -258,17 +159,23 @@ def _method(config: Config, given: Given) -> tuple[Method | ServerMethod, dict[s
     return method, {key: getattr(method, key, value) for key, value in keys.items()}
 
 
+def _graph(config: Config, peers: int) -> tuple[Any, dict[str, Any]]:
+    """The topology's graph (None: full), and all its keys."""
+    name = config.topology.name
+    make = topologies.get(name)
+    keys = checked("topology", f"topology {name!r}", make, config.topology.keys, PASSED["topology"])
+    told, names = {"peers": peers, "seed": config.seed}, inspect.signature(make).parameters
+    return make(**{key: value for key, value in told.items() if key in names}, **keys), keys
+
+
 def _peer_exchange(
-    config: Config, method: Method, task: Task, engine: Engine, start: Federation, resolved: Resolved
+    config: Config, method: Method, task: Task, engine: Engine, start: Federation, graph: Any, chunk: int
 ) -> PeerExchange:
     data = task.data
-    make = topologies.get(config.topology.name)
-    keys = checked("topology", f"topology {config.topology.name!r}", make, config.topology.keys, PASSED["topology"])
-    passed = {"peers": data.peers, "seed": config.seed}
-    graph = make(**{name: passed[name] for name in accepted(make) or passed if name in passed}, **keys)
     book = None if config.book == "all" else int(config.book)
     view = view_of_all(data.peers, config.seed, graph, method.hops, book, data.cluster, task.ids.device)
-    measurer = _measurer(method, task, engine, resolved.measure_pairs)
+    method.check(view)
+    measurer = _measurer(method, task, engine, chunk)
     return PeerExchange(method, view, merges.get(config.merge), measurer, start.rows, data.train.count, data.cluster)
 
 
@@ -299,48 +206,12 @@ def _check_batches(task: Task) -> None:
         )
 
 
-def _resolve(config: Config, shares: Shares, layout: Layout, character: Character, device: torch.device) -> Resolved:
-    """The engine, and chunk sizes from the memory that is free."""
-    if config.engine == "vectorised" and character.obstacle:
-        raise UserError(f"engine = 'vectorised': this network cannot be vectorised: {character.obstacle}")
-    engine = "one-by-one" if config.engine == "one-by-one" or character.obstacle else "vectorised"
-    why = "asked for" if config.engine != "auto" else character.obstacle or "the network vectorises"
-    budget = _free_memory(device) // 4
-    row = layout.width * layout.dtype.itemsize
-    # Twice what autograd saves (gradients of the same size), and rows, gradients and optimiser state.
-    training = 2 * character.saved_bytes * config.training.batch + 8 * row
-    most = int(shares.test.count.max())
-    samples = max(1, min(most, 512))
-    scoring = samples * character.saved_bytes + row + most * shares.outputs * 16
-    chunk = max(1, min(shares.peers, budget // max(1, training)))
-    # One thread where each peer is work of its own, as on a real peer, and where a step is too small to share:
-    # threads that wait for one another cost more than they bring, a hundredfold on a busy machine.
-    alone = engine == "one-by-one" or chunk * training < _WORTH_THREADS
-    return Resolved(
-        engine,
-        why,
-        chunk,
-        max(1, min(shares.peers, budget // max(1, scoring))),
-        samples,
-        max(1, budget // (4 * row + int(shares.train.count.max()) * character.saved_bytes)),
-        1 if alone else torch.get_num_threads(),
-    )
-
-
-def _free_memory(device: torch.device) -> int:
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
-
-
-def _complete(
-    config: Config, given: Given, peers: int, data: dict[str, Any], model: dict[str, Any], method: dict[str, Any]
-) -> Config:
+def _complete(config: Config, given: Given, peers: int, keys: Mapping[str, Mapping[str, Any]]) -> Config:
     """The config with every default written out, so that a run folder says all."""
     values = config.model_dump()
     values["peers"] = peers
-    for table, keys in {"data": data, "model": model, "method": method}.items():
-        values[table] |= {key: value for key, value in keys.items() if _storable(value)}
+    for table, found in keys.items():
+        values[table] |= {key: value for key, value in found.items() if _storable(value)}
     for table, thing in {"data": given.data, "model": given.model, "method": given.method}.items():
         if thing is not None:
             values[table]["name"] = GIVEN

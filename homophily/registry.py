@@ -60,9 +60,11 @@ class Registry(Generic[Item]):
 def import_object(path: str, kind: str) -> Any:
     """The callable at ``package.module:name``."""
     module_name, _, attribute = path.partition(":")
+    if not module_name or not attribute or module_name.startswith("."):
+        raise UserError(f"{kind} {path!r}: must be package.module:name")
     try:
         module = importlib.import_module(module_name)
-    except ImportError as error:
+    except Exception as error:  # anyone's module may raise anything while it is imported
         raise UserError(f"{kind} {path!r}: cannot import {module_name!r}: {error}") from error
     try:
         found: Any = module

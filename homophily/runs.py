@@ -23,7 +23,8 @@ from torch import Tensor, nn
 from homophily.config import Config, load
 from homophily.errors import UserError
 from homophily.layout import Kept, Layout
-from homophily.prepare import Resolved, pattern_of
+from homophily.networks import Network
+from homophily.resources import Resolved
 from homophily.scoring import Scores
 from homophily.simulate import Simulation
 from homophily.storage import (
@@ -127,8 +128,7 @@ class RunFolder:
         self.save(simulation)
         with writing(self.path / "summary.json"):
             (self.path / "summary.json").unlink(missing_ok=True)  # of fewer rounds, where the run was extended
-        pairs, counts = simulation.exchange.merges.sparse()
-        write_tensors(self.path / "merges.safetensors", {"pairs": pairs, "counts": counts})
+        write_tensors(self.path / "merges.safetensors", simulation.exchange.final())
         models = simulation.models()
         kept = {f"kept/{name}": table for name, table in models.kept.items()}
         write_tensors(self.path / "models.safetensors", {"rows": models.rows, **kept})
@@ -150,11 +150,12 @@ class RunFolder:
 class Run:
     """A run's folder, to be read: ``summary``, ``scores``, ``metrics()``, ``merges()``, ``model(i)``."""
 
-    def __init__(self, path: Path | str, pattern: nn.Module | None = None) -> None:
+    def __init__(self, path: Path | str, model: nn.Module | None = None) -> None:
+        """model: the network, where the run was given one in Python."""
         self.path = Path(path)
         if not (self.path / "config.toml").is_file():
             raise UserError(f"{self.path} is not a run: it has no config.toml")
-        self._pattern = pattern
+        self._pattern = model
 
     @property
     def config(self) -> Config:
@@ -167,7 +168,11 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        return (self.path / "summary.json").is_file()
+        """Whether it has come to its end; a run being extended has not, though its old summary is still there."""
+        if not (self.path / "summary.json").is_file():
+            return False
+        summary, config = read_json(self.path / "summary.json"), self.config
+        return bool(summary["rounds"] >= config.rounds or summary["stopped_early"] == config.peers)
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -188,11 +193,19 @@ class Run:
         return [json.loads(line) for line in lines]
 
     def merges(self) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """How often peer i merged peer j's model: [N, N]."""
+        """How often peer i merged peer j's model: [N, N]; nobody anybody's where there is a server."""
+        return self._dense("pairs", "counts", np.dtype(np.int64))
+
+    def neighbours(self) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """Whom peer i held to be alike at the end: [N, N], 1 for a neighbour, or the method's weights."""
+        return self._dense("neighbours", "weights", np.dtype(np.float64))
+
+    def _dense(self, pairs: str, values: str, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
         self._need_end()
         stored, peers = read_tensors(self.path / "merges.safetensors"), int(self.config.peers or 0)
-        dense = np.zeros(peers * peers, dtype=np.int64)
-        dense[stored["pairs"].numpy()] = stored["counts"].numpy()
+        dense = np.zeros(peers * peers, dtype=dtype)
+        if pairs in stored:
+            dense[stored[pairs].numpy()] = stored[values].numpy()
         return dense.reshape(peers, peers)
 
     def state_dict(self, peer: int) -> dict[str, Tensor]:
@@ -203,7 +216,7 @@ class Run:
     def model(self, peer: int) -> nn.Module:
         """A peer's final model, ready to use (evaluation mode)."""
         about = self.about
-        module = pattern_of(self.config, tuple(about["inputs"]), about["outputs"], self._pattern)
+        module = Network(self.config, self._pattern, tuple(about["inputs"]), about["outputs"]).common(0)
         module.load_state_dict(self.state_dict(peer))
         return module.eval()
 

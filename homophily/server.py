@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from homophily.counts import MergeCounts
 from homophily.federation import Federation
 from homophily.measuring import guest_loss
 from homophily.methods.server import ServerMethod
@@ -30,9 +29,7 @@ class ServerExchange:
 
     def __post_init__(self) -> None:
         peers, device = self.task.data.peers, self.models.device
-        self.merges = MergeCounts(peers)
         self.traffic = Traffic(peers, device)
-        self.neighbours: Tensor | None = None
         self.choice = torch.zeros(peers, dtype=torch.int64, device=device)
         self.taking_part = torch.ones(peers, dtype=torch.bool, device=device)
         self.shared = self.task.layout.mask(shared=True).to(device)
@@ -100,11 +97,12 @@ class ServerExchange:
         costs = {**self.traffic.summary(rounds), "nominal_models_per_peer": nominal}
         return {"same_cluster_merges": None, **costs, "notes": []}
 
+    def final(self) -> dict[str, Tensor]:
+        """Clients merge nobody; the model each one has chosen."""
+        return {"choice": self.choice}
+
     def tensors(self) -> dict[str, Tensor]:
-        pairs, counts = self.merges.sparse()
         return {
-            "merge_pairs": pairs,
-            "merge_counts": counts,
             "received": self.traffic.received,
             "server/models": self.models,
             "server/choice": self.choice,

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from homophily.api import Progress as OnRound
-from homophily.compare import Comparison
+from homophily.comparison import Comparison
 from homophily.runs import Run
 
 _COLUMNS = (
@@ -68,14 +68,17 @@ def summary(run: Run) -> None:
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
     table.add_column("")
     table.add_column(_unit(found), justify="right")
-    for name, value in (found.get("accuracy_by_cluster") or found.get("mse_by_cluster") or {}).items():
-        table.add_row(f"cluster {escape(str(name))}", _number(value))
-    table.add_row("mean over peers", _number(found.get("accuracy", found.get("mse"))), end_section=True)
+    unit = "accuracy" if "accuracy" in found else "mse"
+    for name, value in found[f"{unit}_by_cluster"].items():
+        table.add_row(f"cluster {escape(str(name))}", _score(value, unit))
+    table.add_row("mean over peers", _score(found[unit], unit), end_section=True)
     table.add_row("merges inside the cluster", _percent(found["same_cluster_merges"]))
     table.add_row("models sent per peer", _number(found["models_sent_per_peer"], 0))
     console = Console()
     console.print(table)
     _tell_sick(console, found["sick_peers"], found["still_sick"])
+    for note in found["notes"]:
+        console.print(f"note: {escape(note)}", soft_wrap=True, highlight=False)
     console.print(f"run folder: {escape(str(run.path))}", soft_wrap=True, highlight=False)
 
 
@@ -86,15 +89,15 @@ def comparison(result: Comparison) -> None:
     value = "accuracy" if "accuracy" in first else "mse"
     clusters = list(first[f"{value}_by_cluster"])
     seeds = len(next(iter(result.runs.values())))
-    title = f"{_unit(first)} ({seeds} seed{'s' * (seeds > 1)}); merges inside the cluster; models sent a peer"
+    title = f"{_unit(first)}, {seeds} seed{'s' * (seeds > 1)}"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("method", no_wrap=True)
-    for name in [*(map(str, clusters) if len(clusters) > 1 else []), "mean", "inside", "sent"]:
+    for name in [*(map(str, clusters) if len(clusters) > 1 else []), "mean", "merges inside", "models sent"]:
         table.add_column(escape(name), justify="right", no_wrap=True)
     for method, row in rows.items():
-        means = [_number((row[f"{value}_by_cluster"][c] or {}).get("mean")) for c in clusters]
+        means = [_score((row[f"{value}_by_cluster"][c] or {}).get("mean"), value) for c in clusters]
         inside, sent = row["same_cluster_merges"], row["models_sent_per_peer"]
-        cells = [_mean(row[value]), _percent(inside and inside["mean"]), _number(sent["mean"], 0)]
+        cells = [_mean(row[value], value), _percent(inside and inside["mean"]), _number(sent["mean"], 0)]
         cells = [*means, *cells] if len(means) > 1 else cells
         table.add_row(escape(method), *cells)
     console = Console()
@@ -103,6 +106,16 @@ def comparison(result: Comparison) -> None:
         for run in runs:
             _tell_sick(console, run.summary["sick_peers"], run.summary["still_sick"], f"{run.path.name}: ")
     console.print(f"run folder: {escape(str(result.path))}", soft_wrap=True, highlight=False)
+
+
+def chances(cni: list[float], pens: float) -> None:
+    """P^t(k) by round."""
+    table = Table(title="all k neighbours are of the own cluster", title_justify="left", box=SIMPLE_HEAD)
+    for name in ("round", "CNI (PANM)", "PENS"):
+        table.add_column(name, justify="right")
+    for round, chance in enumerate(cni, start=1):
+        table.add_row(str(round), f"{chance:.6f}", f"{pens:.6f}")
+    Console().print(table)
 
 
 def names(kind: str, lines: dict[str, str]) -> None:
@@ -136,9 +149,16 @@ def _number(value: float | None, digits: int = 1) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
 
+def _score(value: float | None, unit: str) -> str:
+    """Percents with one digit after the point, errors with three that count."""
+    return "-" if value is None else f"{value:.3g}" if unit == "mse" else f"{value:.1f}"
+
+
 def _percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.0f}%"
 
 
-def _mean(cell: dict[str, float] | None) -> str:
-    return "-" if cell is None else f"{cell['mean']:.1f}" + (f" ± {cell['std']:.1f}" if "std" in cell else "")
+def _mean(cell: dict[str, float] | None, unit: str) -> str:
+    if cell is None:
+        return "-"
+    return _score(cell["mean"], unit) + (f" ± {_score(cell['std'], unit)}" if "std" in cell else "")

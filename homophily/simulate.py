@@ -9,7 +9,6 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from homophily.counts import MergeCounts
 from homophily.federation import Federation
 from homophily.layout import Layout
 from homophily.scoring import Scorer, Scores
@@ -20,9 +19,7 @@ from homophily.training.task import Engine, Task
 class Exchange(Protocol):
     """How models pass between peers, or between clients and a server."""
 
-    merges: MergeCounts
     traffic: Traffic
-    neighbours: Tensor | None
 
     def before_training(self, federation: Federation, round: int, active: Tensor) -> Tensor:
         """Who trains in this round: [N] bool."""
@@ -37,6 +34,9 @@ class Exchange(Protocol):
 
     def summary(self, rounds: int) -> dict[str, Any]:
         """Over the whole run."""
+
+    def final(self) -> dict[str, Tensor]:
+        """What a finished run keeps of who was with whom."""
 
     def tensors(self) -> dict[str, Tensor]: ...
 

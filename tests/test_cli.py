@@ -212,7 +212,7 @@ def test_compare_prints_a_table_for_people(command: Command) -> None:
     code, out, err = command("compare", *SMALL, "methods=local,oracle", "seeds=0,1")
     assert (code, err) == (0, "")
     table = json.loads(Path("runs/compare-digits/compare.json").read_text())
-    assert "accuracy, % (2 seeds)" in out
+    assert "accuracy, %, 2 seeds" in out
     assert ["method", "0°", "90°", "180°", "270°", "mean", "inside", "sent"] in [
         line.split() for line in out.splitlines()
     ]

@@ -8,15 +8,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from homophily.api import Progress, run
+from torch import nn
+
+from homophily.api import Progress, chosen_device, run
 from homophily.config import PASSED, Config, make, overlaid, read
+from homophily.data import PeerArrays
 from homophily.errors import UserError
 from homophily.keys import accepted, refuse_unknown
+from homophily.losses import Loss
 from homophily.methods import methods as registered
+from homophily.prepare import Given, prepare
 from homophily.runs import Run, RunFolder
+from homophily.scoring import ExtraMetric
 from homophily.storage import write_json
 
-_NOT_AVERAGED = ("rounds", "run", "sick_peers", "still_sick")
+_NOT_AVERAGED = ("rounds", "run", "sick_peers", "still_sick", "notes")
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,10 @@ def compare(
     *,
     methods: Sequence[str] | None = None,
     seeds: Sequence[int] | None = None,
+    model: nn.Module | None = None,
+    data: Sequence[PeerArrays] | None = None,
+    loss: Loss | None = None,
+    extra_metrics: Mapping[str, ExtraMetric] | None = None,
     out: str | Path | None = None,
     device: str = "auto",
     progress: Callable[[str, int], Progress | None] | None = None,
@@ -44,21 +54,27 @@ def compare(
     """Run every method with every seed on the same federation.
 
     Keys of [method] go to the methods that have them, those of [method.NAME] to that one. methods and seeds may also
-    stand in the config. progress: given a method and a seed, what to call with each of its rounds.
+    stand in the config; methods "all" are all that can work with the data. The objects are as for ``run``. progress:
+    given a method and a seed, what to call with each of its rounds.
     """
     below = config if isinstance(config, Mapping) else read(Path(config)) if config is not None else {}
     if below and overrides:
         _configs(below, methods, seeds)  # a mistake in the file is told even where it is overridden
-    configs, numbers = _configs(overlaid(below, overrides or {}), methods, seeds)
-    data = next(iter(configs.values())).data.name
-    folder = RunFolder.create(Path(out) if out else None, f"compare-{Path(data).name}").path
+    values = overlaid(below, overrides or {})
+    configs, numbers = _configs(values, methods, seeds)
+    given = Given(model, data, loss, None, extra_metrics or {})
+    everyone = _is_all(methods if methods is not None else values.get("methods"))
+    configs = {name: one for name, one in configs.items() if _works(one, given, device, or_raise=not everyone)}
+    source = "own" if data is not None else Path(next(iter(configs.values())).data.name).name
+    folder = RunFolder.create(Path(out) if out else None, f"compare-{source}").path
+    objects: dict[str, Any] = {"model": model, "data": data, "loss": loss, "extra_metrics": extra_metrics}
     runs: dict[str, list[Run]] = {}
     for name, one in configs.items():
         for seed in numbers:
             seeded = make({**one.toml(), "seed": seed})
             told = progress(name, seed) if progress else None
             target = folder / f"{name.replace(':', '.')}-{seed}"
-            runs.setdefault(name, []).append(run(seeded, out=target, device=device, progress=told))
+            runs.setdefault(name, []).append(run(seeded, out=target, device=device, progress=told, **objects))
     comparison = Comparison(folder, runs)
     write_json(folder / "compare.json", comparison.table())
     return comparison
@@ -79,8 +95,23 @@ def _configs(
     return {name: make({**rest, "method": keys}) for name, keys in _keys(table, names).items()}, numbers
 
 
+def _works(config: Config, given: Given, device: str, or_raise: bool) -> bool:
+    """Whether a method can be made ready for this federation: before any has run, so that nothing runs in vain."""
+    try:
+        prepare(config, given, chosen_device(device))
+    except UserError:
+        if or_raise:
+            raise
+        return False
+    return True
+
+
+def _is_all(asked: Any) -> bool:
+    return asked is None or asked == "all" or asked == ["all"]
+
+
 def _names(asked: Any) -> list[str]:
-    if asked is None or asked == "all" or asked == ["all"]:
+    if _is_all(asked):
         return list(registered)
     names = [part.strip() for part in asked.split(",")] if isinstance(asked, str) else asked
     if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str) and name for name in names):

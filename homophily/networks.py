@@ -1,0 +1,88 @@
+"""The network of a run: how it is built, and the rows a federation starts from."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from homophily.config import PASSED, Config
+from homophily.errors import UserError
+from homophily.federation import Federation
+from homophily.keys import checked
+from homophily.layout import Layout
+from homophily.models import models
+from homophily.randomness import Purpose, word
+from homophily.registry import GIVEN
+
+
+class Network:
+    """Makes the network that a config names, or copies of the one a caller gave."""
+
+    def __init__(self, config: Config, pattern: nn.Module | None, inputs: tuple[int, ...], outputs: int) -> None:
+        self.name, self.pattern = config.model.name, pattern
+        self.keys: dict[str, Any] = {}  # all keys of its builder
+        self._passed: dict[str, Any] = {}
+        if pattern is None:
+            if self.name == GIVEN:
+                raise UserError("model.name: this run's model was given in Python; hand it over again as model=...")
+            self._make = models.get(self.name)
+            self.keys = checked("model", f"model {self.name!r}", self._make, config.model.keys, PASSED["model"])
+            told, names = {"inputs": inputs, "outputs": outputs}, inspect.signature(self._make).parameters
+            self._passed = {name: value for name, value in told.items() if name in names}
+
+    def common(self, seed: int) -> nn.Module:
+        """The one everybody may start from: with the given weights, or those that the seed draws."""
+        return copy.deepcopy(self.pattern) if self.pattern is not None else self.fresh(seed)
+
+    def fresh(self, *keys: int) -> nn.Module:
+        """With weights of its own, drawn from the keys (the seed first)."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(word(keys[0], Purpose.INIT, *keys[1:]) >> 1)
+            return _reset(copy.deepcopy(self.pattern)) if self.pattern is not None else self._built()
+
+    def _built(self) -> nn.Module:
+        try:
+            module = self._make(**self._passed, **self.keys)
+        except UserError:
+            raise
+        except Exception as error:  # anyone's constructor may raise anything; the user needs to know what it got
+            got = ", ".join(f"{name} = {value!r}" for name, value in {**self._passed, **self.keys}.items())
+            raise UserError(f"model.name = {self.name!r}: fails with {got}: {error}") from error
+        if not isinstance(module, nn.Module):
+            raise UserError(f"model.name = {self.name!r}: must make an nn.Module, not {type(module).__name__}")
+        return module
+
+    def start(self, config: Config, layout: Layout, peers: int, device: torch.device) -> Federation:
+        """The models before the first round: one common initialisation, or everyone's own."""
+        if config.init == "common":
+            row, kept = layout.read(self.common(config.seed))
+            tables = {name: buffer.expand(peers, *buffer.shape) for name, buffer in kept.items()}
+            rows = row.expand(peers, -1)
+        else:
+            drawn = [layout.read(self.fresh(config.seed, peer)) for peer in range(peers)]
+            rows = torch.stack([row for row, _ in drawn])
+            tables = {name: torch.stack([kept[name] for _, kept in drawn]) for name in layout.kept}
+        return Federation(layout, rows.to(device).clone(), {name: t.to(device).clone() for name, t in tables.items()})
+
+    def server_rows(self, config: Config, layout: Layout, count: int, device: torch.device) -> Tensor:
+        """A server's models before the first round: the common one, and others with weights of their own. [c, D]."""
+        others = (self.fresh(config.seed, Purpose.SERVER, i) for i in range(1, count))
+        return torch.stack([layout.read(module)[0] for module in (self.common(config.seed), *others)]).to(device)
+
+
+def _reset(module: nn.Module) -> nn.Module:
+    """Fresh weights for every layer; a layer that cannot draw its own is named."""
+    for name, layer in module.named_modules():
+        reset = getattr(layer, "reset_parameters", None) or getattr(layer, "_reset_parameters", None)
+        if callable(reset):
+            reset()
+        elif next(layer.parameters(recurse=False), None) is not None:
+            raise UserError(
+                f"init = 'independent': layer {name or type(layer).__name__!r} has no reset_parameters(); "
+                "give it one, or name the model as package.module:name so that it can be built afresh"
+            )
+    return module

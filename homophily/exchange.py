@@ -37,7 +37,7 @@ class PeerExchange:
         peers = len(self.view.me)
         self.merges = MergeCounts(peers)
         self.traffic = Traffic(peers, self.view.me.device)
-        self.neighbours = torch.zeros_like(self.view.known)  # [P, B]: whom they held to be alike in the last round
+        self.alike = self._sparse(torch.zeros_like(self.view.known))  # whom they held to be alike in the last round
 
     def before_training(self, federation: Federation, round: int, active: Tensor) -> Tensor:
         """Who trains: every active peer [N] bool, from its own model."""
@@ -61,8 +61,9 @@ class PeerExchange:
         federation.merge(gathering, self.merge)
         self._bill(federation, met, similarity is not None)
         pairs = self.merges.add(gathering, self.view.me)
-        self.neighbours = deciding.neighbours(self.method, self.view, round, self.memory, partners)
-        precision, recall = precision_and_recall(self.view, self.neighbours)
+        neighbours = deciding.neighbours(self.method, self.view, round, self.memory, partners)
+        self.alike = self._sparse(neighbours)
+        precision, recall = precision_and_recall(self.view, neighbours)
         inside = None
         if self.cluster is not None and len(pairs):
             inside = float((self.cluster[pairs[:, 0]] == self.cluster[pairs[:, 1]]).double().mean())
@@ -108,15 +109,18 @@ class PeerExchange:
     def final(self) -> dict[str, Tensor]:
         """How often who merged whom, and whom they held to be alike at the end; sparse, pairs as peer * N + other."""
         pairs, counts = self.merges.sparse()
-        held = self.neighbours.to(torch.float64)
-        row, column = (held > 0).nonzero(as_tuple=True)
-        alike = self.view.me[row] * len(self.view.me) + self.view.book[row, column]
-        return {"pairs": pairs, "counts": counts, "neighbours": alike, "weights": held[row, column]}
+        return {"pairs": pairs, "counts": counts, **self.alike}
+
+    def _sparse(self, neighbours: Tensor) -> dict[str, Tensor]:
+        row, column = (neighbours > 0).nonzero(as_tuple=True)
+        pairs = self.view.me[row] * len(self.view.me) + self.view.book[row, column]
+        return {"neighbours": pairs, "weights": neighbours[row, column].to(torch.float64)}
 
     def tensors(self) -> dict[str, Tensor]:
         pairs, counts = self.merges.sparse()
         memory = {f"memory/{name}": table for name, table in self.memory.items()}
-        return {"merge_pairs": pairs, "merge_counts": counts, "received": self.traffic.received, **memory}
+        counted = {"merge_pairs": pairs, "merge_counts": counts, "received": self.traffic.received}
+        return {**counted, **self.alike, **memory}
 
     def numbers(self) -> dict[str, Any]:
         return {"traffic": self.traffic.numbers()}
@@ -125,4 +129,5 @@ class PeerExchange:
         peers = len(self.view.me)
         self.merges = MergeCounts(peers, tensors["merge_pairs"].cpu(), tensors["merge_counts"].cpu())
         self.traffic.restore(tensors["received"], numbers["traffic"])
+        self.alike = {name: tensors[name] for name in self.alike}
         self.memory = {n.removeprefix("memory/"): t for n, t in tensors.items() if n.startswith("memory/")}

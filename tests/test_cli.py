@@ -213,7 +213,7 @@ def test_compare_prints_a_table_for_people(command: Command) -> None:
     assert (code, err) == (0, "")
     table = json.loads(Path("runs/compare-digits/compare.json").read_text())
     assert "accuracy, %, 2 seeds" in out
-    assert ["method", "0°", "90°", "180°", "270°", "mean", "inside", "sent"] in [
+    assert ["method", "0°", "90°", "180°", "270°", "mean", "merges", "inside", "models", "sent"] in [
         line.split() for line in out.splitlines()
     ]
     (local,) = (line.split() for line in out.splitlines() if line.split()[:1] == ["local"])

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
 import homophily
@@ -26,10 +27,15 @@ def federation() -> list[PeerData]:
     return peers
 
 
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Linear(CLUSTERS, 1)
+
+
 def inside(method: dict[str, Any], rounds: int, **keys: Any) -> float:
     """Share of merges inside the cluster over the last ten rounds."""
     config = {"rounds": rounds, "method": method, "evaluate": rounds, **keys}
-    found = homophily.run(config, model=nn.Linear(CLUSTERS, 1), data=federation())
+    found = homophily.run(config, model=network(), data=federation())
     shares = [line["same_cluster_merges"] for line in found.metrics()[-10:]]
     return float(np.mean([share for share in shares if share is not None]))
 
@@ -61,7 +67,7 @@ def test_pens_does_better_than_chance() -> None:
 def test_ifca_sorts_clients_by_cluster_and_fedavg_cannot() -> None:
     def error(method: dict[str, Any]) -> float:
         config = {"rounds": 20, "method": method, "init": "common"}
-        return float(homophily.run(config, model=nn.Linear(CLUSTERS, 1), data=federation()).summary["mse"])
+        return float(homophily.run(config, model=network(), data=federation()).summary["mse"])
 
     assert error({"name": "fedavg"}) > 5.0
     built = {"rounds": 20, "seed": 1, "method": {"name": "ifca", "models": 5}, "model": {"name": "linear"}}
@@ -87,7 +93,7 @@ def test_every_merge_works_with_a_method_that_compares(merge: str) -> None:
 @pytest.mark.parametrize("name", ["local", "random", "fix-topology", "oracle", "pens", "panm", "dac", "dpg"])
 def test_every_method_runs_on_every_topology(topology: dict[str, Any], name: str) -> None:
     config = {"rounds": 6, "topology": topology, "method": {"name": name}, "evaluate": 6}
-    found = homophily.run(config, model=nn.Linear(CLUSTERS, 1), data=federation()).summary
+    found = homophily.run(config, model=network(), data=federation()).summary
     assert np.isfinite(found["mse"])
     far = {int(hops) for hops in found["models_per_peer_round_by_hops"]}
     assert far <= ({1, 2} if name in ("oracle", "dpg") else {1})
@@ -96,7 +102,7 @@ def test_every_method_runs_on_every_topology(topology: dict[str, Any], name: str
 def test_on_peer_sends_another_model_and_the_panm_metric_twice_the_bytes() -> None:
     def sent(**keys: Any) -> tuple[float, float]:
         config = {"rounds": 3, "method": {"name": "dac", "k": 3, "estimate": False, **keys}}
-        found = homophily.run(config, model=nn.Linear(CLUSTERS, 1), data=federation()).summary
+        found = homophily.run(config, model=network(), data=federation()).summary
         return found["models_sent_per_peer"], found["bytes_sent_per_peer"]
 
     models, size = sent()
@@ -108,9 +114,7 @@ def test_on_peer_sends_another_model_and_the_panm_metric_twice_the_bytes() -> No
 def test_dacs_tables_are_bytes_too() -> None:
     def size(estimate: bool) -> float:
         config = {"rounds": 3, "method": {"name": "dac", "k": 3, "estimate": estimate}}
-        return float(
-            homophily.run(config, model=nn.Linear(CLUSTERS, 1), data=federation()).summary["bytes_sent_per_peer"]
-        )
+        return float(homophily.run(config, model=network(), data=federation()).summary["bytes_sent_per_peer"])
 
     assert size(True) - size(False) == 3 * 3 * (PEERS - 1) * 8
 
@@ -118,7 +122,7 @@ def test_dacs_tables_are_bytes_too() -> None:
 def test_a_run_says_where_dacs_estimates_cannot_apply() -> None:
     def notes(topology: str) -> list[str]:
         config = {"rounds": 1, "topology": topology, "method": {"name": "dac", "k": 2}}
-        found = homophily.run(config, model=nn.Linear(CLUSTERS, 1), data=federation())
+        found = homophily.run(config, model=network(), data=federation())
         return list(found.summary["notes"])
 
     assert "estimates cannot apply" in notes("ring")[0]

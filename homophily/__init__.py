@@ -9,8 +9,7 @@ from homophily.errors import UserError
 from homophily.methods import Method, Now, View
 from homophily.randomness import Purpose
 from homophily.runs import Run
-
-__version__ = "0.1.0"
+from homophily.version import __version__ as __version__
 
 __all__ = [
     "Comparison", "Config", "Kind", "Method", "Now", "PeerData", "Plan", "Purpose", "Run", "Samples", "Source",

@@ -11,7 +11,6 @@ import sys
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +39,7 @@ from homophily.storage import (
     writing,
 )
 from homophily.training.task import Task
+from homophily.version import __version__
 
 _CHECKPOINT = re.compile(r"round-(\d{6,})")
 
@@ -66,8 +66,12 @@ class RunFolder:
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "command": sys.argv,
             "seed": config.seed,
-            "versions": {p: version(p) for p in ("homophily", "torch", "numpy")}
-            | {"python": platform.python_version()},
+            "versions": {
+                "homophily": __version__,
+                "torch": torch.__version__,
+                "numpy": np.__version__,
+                "python": platform.python_version(),
+            },
             "machine": _machine(device),
             "device": str(device),
             "resolved": asdict(resolved),

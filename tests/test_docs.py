@@ -7,7 +7,9 @@ A page is a story in one folder. A block whose first line is ``# file: NAME`` is
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
+import inspect
 import json
 import math
 import re
@@ -24,16 +26,19 @@ from typing import Any
 
 import pytest
 
-from homophily import Run, cli
-from homophily.config import Config, Data, Model, Topology, Training, make
+from homophily import Method, Now, Run, View, cli
+from homophily.config import PASSED, Config, Data, Model, Topology, Training, make
 from homophily.config import Method as MethodTable
 from homophily.data import shifts, sources
 from homophily.data.sources import HEART_FEATURES
 from homophily.keys import accepted
-from homophily.merging import merges
+from homophily.merging import Gathering, merges
 from homophily.methods import methods
 from homophily.models import models
+from homophily.registry import Registry
 from homophily.similarity import metrics
+from homophily.storage import read_tensors
+from homophily.topology import topologies
 
 ROOT = Path(__file__).resolve().parents[1]
 STORIES = ["README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
@@ -131,7 +136,7 @@ def reader(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyte
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.setenv("COLUMNS", "160")
     monkeypatch.setenv("HOMOPHILY_MIRROR", "http://127.0.0.1:9")  # nothing is downloaded by a test
-    for registry in (methods, shifts, sources, models, merges, metrics):  # a page may register things
+    for registry in (methods, shifts, sources, models, merges, metrics, topologies):  # a page may register things
         monkeypatch.setattr(registry, "_items", dict(registry._items))
     yield Reader(capsys, monkeypatch)
     for name, module in list(sys.modules.items()):
@@ -253,18 +258,91 @@ def test_the_readme_has_every_key_of_the_config_with_its_default(reader: Reader)
 
 def test_the_run_folder_page_names_every_file_and_field(reader: Reader) -> None:
     page = (ROOT / "docs/run-folder.md").read_text(encoding="utf-8")
-    reader.homophily("homophily run peers=8 method.k=2 rounds=2 --out run")
-    run = Run("run")
-    files = [path.name for path in run.path.rglob("*") if path.is_file()]
-    layout = run.about["layout"]
-    fields = [
-        *run.summary, *run.scores, *run.metrics()[0], *run.about, *run.about["versions"], *run.about["resolved"],
-        *layout, *layout["columns"][0],
-    ]  # fmt: skip
-    missing = [name for name in [*files, *fields] if f"`{name}`" not in page]
+    names: list[str] = []
+    for method in ("random", "panm", "ifca"):
+        reader.homophily(f"homophily run method={method} peers=8 rounds=3 --out {method}")
+        run = Run(method)
+        layout = run.about["layout"]
+        names += [path.name for path in run.path.rglob("*") if path.is_file()]
+        names += [
+            *run.summary, *run.scores, *run.metrics()[0], *run.about, *run.about["versions"], *run.about["resolved"],
+            *layout, *layout["columns"][0], *read_tensors(run.path / "merges.safetensors"),
+        ]  # fmt: skip
+    missing = [name for name in dict.fromkeys(names) if f"`{name}`" not in page]
     assert not missing, f"docs/run-folder.md says nothing of {missing}"
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert not [path.name for path in run.path.iterdir() if f"`{path.name}" not in readme]
+
+
+def table(page: str, heading: str) -> dict[str, list[str]]:
+    """The cells of the first table of a section, by the name in its first column."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    section = re.split(r"^## ", text.partition(f"\n## {heading}\n")[2], maxsplit=1, flags=re.MULTILINE)[0]
+    first = re.search(r"(?:^\|.*\n)+", section, re.MULTILINE)
+    assert first is not None, f"{page}: {heading} has no table"
+    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in first[0].splitlines()[2:]]
+    return {name.strip("`"): cells for name, *cells in rows}
+
+
+def keys_in_words(item: Any, passed: tuple[str, ...]) -> list[str]:
+    """A function's keys with their defaults as a page says them; what a key left out stands for is up to the page."""
+    parameters = [p for p in inspect.signature(item).parameters.values() if p.name not in passed]
+    words = {p.name: "no default)" if p.default is p.empty else "left out: " for p in parameters}
+    return [
+        f"`{p.name}` ({words[p.name]}" if p.default in (p.empty, None) else f"`{p.name}` = {json.dumps(p.default)}"
+        for p in parameters
+    ]
+
+
+@pytest.mark.parametrize(
+    ("heading", "registry", "passed"),
+    [
+        ("All methods and their keys", methods, PASSED["method"]),
+        ("Similarity metrics", metrics, ("pairs",)),
+        ("Topologies", topologies, PASSED["topology"]),
+    ],
+)
+def test_the_methods_page_has_every_name_and_key_with_its_default(
+    heading: str, registry: Registry[Any], passed: tuple[str, ...]
+) -> None:
+    shown = table("docs/methods.md", heading)
+    assert sorted(shown) == list(registry), f"docs/methods.md: {heading}"
+    for name, (cell, *_) in shown.items():
+        there = [] if cell == "none" else cell.split(", ")
+        wanted = keys_in_words(registry.get(name), passed)
+        exact = [re.sub(r"(\(left out: ).*", r"\1", key) for key in there]
+        assert exact == wanted, f"docs/methods.md: the keys of {name}"
+
+
+def test_the_methods_page_explains_every_merge_key_and_cost(reader: Reader) -> None:
+    page = (ROOT / "docs/methods.md").read_text(encoding="utf-8")
+    assert sorted(table("docs/methods.md", "Merges")) == list(merges)
+    explained = re.sub(r"^\| `.*` = .*\n", "", page, flags=re.MULTILINE)  # all but the lists of keys and defaults
+    keys = {key for name in methods for key in accepted(methods.get(name)) or []}
+    missing = sorted(key for key in keys if not re.search(rf"`{key}[` ]", explained))
+    assert not missing, f"docs/methods.md does not explain {missing}"
+    reader.homophily("homophily run peers=8 rounds=1 --out run")
+    counted = table("docs/methods.md", "What is counted")
+    costs = [field for field in Run("run").summary if "models" in field or "bytes" in field or "neighbour" in field]
+    assert sorted(counted) == sorted(costs)
+
+
+def test_the_page_on_writing_a_method_is_short_and_names_all_there_is() -> None:
+    page = (ROOT / "docs/write-a-method.md").read_text(encoding="utf-8")
+    example = next(block for block in blocks("docs/write-a-method.md") if block.file)
+    lines = [line for line in example.text.splitlines() if line.strip() and not line.strip().startswith("#")]
+    assert len(lines) < 30
+    names = [f"now.{name}" for name in dir(Now) if not name.startswith("_")]
+    names += [f"now.{field.name}" for field in dataclasses.fields(Now)]
+    names += [field.name for field in dataclasses.fields(View)]
+    names += [name for name in dir(Method) if not name.startswith("_")]
+    missing = [name for name in dict.fromkeys(names) if not re.search(rf"`{name}[`(]", page)]
+    assert not missing, f"docs/write-a-method.md says nothing of {missing}"
+
+
+def test_the_bring_your_own_page_names_what_a_merge_is_given() -> None:
+    page = (ROOT / "docs/bring-your-own.md").read_text(encoding="utf-8")
+    assert not [field.name for field in dataclasses.fields(Gathering) if f"`{field.name}`" not in page]
 
 
 def test_the_data_page_names_every_data_set_shift_and_key() -> None:

@@ -1,6 +1,6 @@
 """A peer's fingerprint: mean and noise of its samples' gradients at one common model, sketched to a few numbers.
 
-Nothing is trained. The sketch adds the coordinates of a gradient, each with a random sign, into 256 buckets that are the
+Nothing is trained. A sketch adds the coordinates of a gradient, each with a random sign, into 256 buckets that are the
 same for everyone, so that sketches of different peers can be compared.
 """
 
@@ -8,34 +8,19 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad
 
 from homophily.data.types import Split
+from homophily.introductions import BUCKETS, Fingerprints, checked
 from homophily.losses import Loss
 from homophily.randomness import Purpose, bits
 from homophily.training.batching import over_peers
 
-BUCKETS = 256
 SAMPLES = 500  # of a peer, at most
 _BYTES = 256 << 20  # of gradients held at a time
-
-
-@dataclass(frozen=True)
-class Fingerprints:
-    """Of N peers, rounded to what travels. A peer whose fingerprint cannot be used has count 0."""
-
-    mean: Tensor  # [N, 256] float32: mean of the sketched gradients
-    factor: Tensor  # [N, F, 256] float32: R with R'R = (count - 1) times their covariance; rows of 0 where there are fewer
-    count: Tensor  # [N] int64: samples behind it
-    bytes: Tensor  # [N] int64: what it takes to send it
-
-    def of(self, peers: Tensor) -> Fingerprints:
-        """Those of some peers [M]."""
-        return Fingerprints(self.mean[peers], self.factor[peers], self.count[peers], self.bytes[peers])
 
 
 class Sketch:
@@ -62,7 +47,7 @@ class Sketch:
 def fingerprints(
     module: nn.Module, loss: Loss, data: Split, ids: Tensor, seed: int, cast: Callable[[Tensor], Tensor]
 ) -> Fingerprints:
-    """Of every peer [N] on its training data, at the weights of ``module``. cast: samples in the network's precision."""
+    """Of every peer [N] on its training data, at the weights of ``module``. cast: to the network's precision."""
     module = copy.deepcopy(module).eval()
     parameters = {name: p.detach() for name, p in module.named_parameters() if p.requires_grad}
     sketch = Sketch({name: p.shape for name, p in parameters.items()}, seed, data.x.device)
@@ -79,16 +64,6 @@ def fingerprints(
     mean = torch.stack([m for m, _ in made])
     count = torch.tensor([len(samples) for samples in drawn], device=mean.device)
     return checked(mean, factor, count)
-
-
-def checked(mean: Tensor, factor: Tensor, count: Tensor) -> Fingerprints:
-    """Fingerprints as received: those that are not finite or have fewer than two samples are left out (count 0)."""
-    usable = (count >= 2) & mean.isfinite().all(1) & factor.isfinite().flatten(1).all(1)
-    rows = (count - 1).clamp(0, BUCKETS)
-    size = 2 * BUCKETS * (1 + rows) + 8  # float16 numbers, the count and two scales
-    mean = torch.where(usable[:, None], mean, 0.0)
-    factor = torch.where(usable[:, None, None], factor, 0.0)
-    return Fingerprints(mean, factor, torch.where(usable, count, 0), torch.where(usable, size, 0))
 
 
 def _drawn(data: Split, peer: int, id: int, seed: int) -> Tensor:
@@ -109,7 +84,7 @@ def _gradients(
         return loss(functional_call(module, parameters, (x[None],)), y[None])[0]
 
     def vectorised(x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        return over_peers(lambda x, y: grad(of_one)(parameters, x, y), x, y)  # type: ignore[arg-type, return-value]
+        return over_peers(lambda x, y: grad(of_one)(parameters, x, y), x, y)  # type: ignore[return-value]
 
     def one_by_one(x: Tensor, y: Tensor) -> dict[str, Tensor]:
         found = []
@@ -149,5 +124,3 @@ def _rounded(values: Tensor) -> Tensor:
     largest = values.abs().max() if values.numel() else values.new_zeros(())
     scale = torch.where(largest > 0, torch.exp2(torch.ceil(torch.log2(largest.clamp(min=1e-300)))), 1.0)
     return (values / scale).half().double().mul(scale).float()
-
-

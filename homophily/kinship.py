@@ -11,15 +11,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from homophily.fingerprint import BUCKETS, Fingerprints
-from homophily.randomness import Purpose, generator
+from homophily.introductions import BUCKETS, Fingerprints
+from homophily.randomness import Purpose, bits, generator
 
 RIDGE = 0.02  # of the mean variance
 DRAWS, DEVIATIONS = 50, 2.54  # the noise edge: mean + 2.54 deviations of so many simulated tops, 1 %
 TRIES = 20  # starts of k-means
 CLOUDS, MARGIN = 15, 0.4  # families must beat uniform clouds by so much in log residual
 _NORMAL_999 = 3.0902323061678132  # 99.9 % point of the normal distribution
-_LEAST, _SWEEPS = 32, 100
+SAMPLE = 1000  # of a larger book
+_LEAST, _SWEEPS, _NEGLIGIBLE = 32, 100, 1e-9
 
 
 @dataclass(frozen=True)
@@ -28,43 +29,94 @@ class Kinship:
 
     rank: int  # directions in which peers differ by more than noise
     edge: float  # the largest squared singular value that noise would show
-    squared: Tensor  # [min(N, d)] squared singular values of the whitened means
+    squared: Tensor  # squared singular values of the whitened means, falling
+    place: Tensor  # [N, max(rank, 2)]: where peers are in the signal directions; NaN without a fingerprint
     family: Tensor | None  # [N] int64, numbered by first member; -1: no fingerprint; None: a continuum
-    weights: Tensor  # [N, N]: how much of each other's distribution is like one's own; rows of families are 0 and 1
-    plane: Tensor  # [N, 2] the first two signal directions, to look at
-    told: bool = True  # False: too few samples to tell anything
+    mixture: Tensor | None  # [N, N]: in a continuum, everyone's distribution as a mixture of all; None: families
+    told: bool  # False: too few samples to tell anything, so all count as alike
+
+    def weights(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """How much peers ``columns`` [P, B] count for peers ``rows`` [P]: 1 for kin, 0 for others, or the mixture."""
+        if self.family is None:
+            assert self.mixture is not None
+            return self.mixture[rows[:, None], columns]
+        mine, theirs = self.family[rows, None], self.family[columns]
+        return ((mine == theirs) & (mine >= 0)).to(torch.float64)
 
 
-def kinship(prints: Fingerprints, seed: int) -> Kinship:
-    """Who is alike among the peers of a book, the same for everyone with that book."""
-    usable = (prints.count >= 2).nonzero()[:, 0]
-    found = _kinship(prints.of(usable), seed)
-    return found if len(usable) == len(prints.count) else _among(found, usable, len(prints.count))
+def kinship(prints: Fingerprints, ids: Tensor, seed: int) -> Kinship:
+    """Who is alike among the peers ``ids`` [N] of a book: the same for everyone with that book.
 
-
-def _kinship(prints: Fingerprints, seed: int) -> Kinship:
+    In a large book, covariance, rank and centres come from a keyed sample, and the others are put where they fit.
+    """
+    usable = prints.count >= 2
+    sample = usable.nonzero()[:, 0]
+    if len(sample) > SAMPLE:
+        order = bits(seed, Purpose.KIN, ids[sample]).argsort(stable=True)
+        sample = sample[order[:SAMPLE]].sort().values
+    space = Space.of(prints.of(sample), seed)
+    place = torch.full((len(ids), max(space.rank, 2)), torch.nan, dtype=torch.float64, device=ids.device)
+    place[usable] = space.place(prints.of(usable.nonzero()[:, 0]))
     count = prints.count.double()
-    peers = len(count)
-    d = dimension(count)
-    if d is None or peers < 2:
-        return _all_alike(prints, told=peers < 2)
-    x, covariance, delta = whitened(prints, d)
-    _, values, directions = torch.linalg.svd(x, full_matrices=False)
-    edge = noise_edge(covariance, count, seed)
-    rank = int((values.square() > edge).sum())
-    plane = x @ directions[:2].T
-    if plane.shape[1] < 2:
-        plane = torch.nn.functional.pad(plane, (0, 2 - plane.shape[1]))
-    if rank == 0:
-        return Kinship(0, edge, values.square(), torch.zeros_like(prints.count), torch.ones(peers, peers, dtype=torch.float64, device=x.device), plane)
-    y = x @ directions[:rank].T
-    noise = inflated_noise(values[:rank].square(), peers, delta)
-    family = families(y, count, noise, seed)
-    if family is not None:
-        weights = (family[:, None] == family).double()
-    else:
-        weights = mixtures(y, count, d)
-    return Kinship(rank, edge, values.square(), family, weights, plane)
+    family, mixture = _settled(space, place, count, sample, usable, seed)
+    return Kinship(space.rank, space.edge, space.squared, place, family, mixture, space.told)
+
+
+def _settled(
+    space: Space, place: Tensor, count: Tensor, sample: Tensor, usable: Tensor, seed: int
+) -> tuple[Tensor | None, Tensor | None]:
+    """Families [N], or mixtures [N, N], of all from what the sample shows."""
+    if space.rank == 0:
+        return torch.where(usable, 0, -1), None
+    z = place[:, : space.rank]
+    noise = inflated_noise(space.squared[: space.rank], len(sample), space.delta)
+    found = families(z[sample], count[sample], noise, seed)
+    if found is None:
+        mixture = torch.zeros(len(place), len(place), dtype=torch.float64, device=place.device)
+        mixture[usable.nonzero(), sample] = mixtures(z[usable], z[sample], count, usable, sample, space.d)
+        return None, mixture
+    _, centres = found
+    nearest = torch.cdist(z[usable], centres).argmin(1)
+    family = torch.full((len(place),), -1, dtype=torch.int64, device=place.device)
+    family[usable] = _by_first_member(nearest)
+    return family, None
+
+
+@dataclass(frozen=True)
+class Space:
+    """The directions in which peers differ by more than noise, and how to find a peer's place in them."""
+
+    d: int
+    rank: int
+    edge: float
+    squared: Tensor
+    delta: float  # noise in all directions
+    basis: Tensor  # [d, max(rank, 2)]: whitening and directions in one
+    centre: Tensor  # [d]
+    told: bool
+
+    @classmethod
+    def of(cls, prints: Fingerprints, seed: int) -> Space:
+        count = prints.count.double()
+        d = dimension(count)
+        if d is None or len(count) < 2:
+            nothing = torch.zeros(0, dtype=torch.float64, device=count.device)
+            basis = torch.zeros(_LEAST, 2, dtype=torch.float64, device=count.device)
+            return cls(_LEAST, 0, math.inf, nothing, 0.0, basis, basis[:, 0], told=False)
+        covariance, centre = pooled(prints, d)
+        a = inverse_root(covariance)
+        x = count.sqrt()[:, None] * (folded(prints.mean.double(), d) - centre) @ a
+        _, values, directions = torch.linalg.svd(x, full_matrices=False)
+        edge = noise_edge(covariance, count, seed)
+        rank = int((values.square() > edge).sum())
+        basis = a @ directions[: max(rank, 2)].T
+        basis = torch.nn.functional.pad(basis, (0, max(rank, 2) - basis.shape[1]))
+        delta = float((a @ covariance @ a).trace())
+        return cls(d, rank, edge, values.square(), delta, basis, centre, told=True)
+
+    def place(self, prints: Fingerprints) -> Tensor:
+        """[N, max(rank, 2)]: whitened means in the signal directions, y_i / sqrt(n_i)."""
+        return (folded(prints.mean.double(), self.d) - self.centre) @ self.basis
 
 
 def dimension(count: Tensor) -> int | None:
@@ -80,31 +132,28 @@ def dimension(count: Tensor) -> int | None:
 
 def folded(values: Tensor, d: int) -> Tensor:
     """Sketches [..., 256] in d numbers: bucket modulo d."""
-    return values.unflatten(-1, (BUCKETS // d, d)).sum(-2)
+    return values.reshape(*values.shape[:-1], BUCKETS // d, d).sum(-2)
 
 
-def whitened(prints: Fingerprints, d: int) -> tuple[Tensor, Tensor, float]:
-    """X [N, d] with noise of about one in every direction, the pooled covariance C [d, d], and the noise in all."""
+def pooled(prints: Fingerprints, d: int) -> tuple[Tensor, Tensor]:
+    """The covariance of a sample within its peer [d, d], and the mean over all samples [d]."""
     count = prints.count.double()
-    mean, factor = folded(prints.mean.double(), d), folded(prints.factor.double(), d)
-    flat = factor.flatten(0, 1)
-    covariance = flat.T @ flat / (count.sum() - len(count))
-    a = inverse_root(covariance)
-    centre = (count[:, None] * mean).sum(0) / count.sum()
-    return count.sqrt()[:, None] * (mean - centre) @ a, covariance, float((a @ covariance @ a).trace())
+    factor = folded(prints.factor.double(), d).flatten(0, 1)
+    mean = folded(prints.mean.double(), d)
+    return factor.T @ factor / (count.sum() - len(count)), (count[:, None] * mean).sum(0) / count.sum()
 
 
 def inverse_root(covariance: Tensor) -> Tensor:
     """Inverse square root [..., d, d] of a covariance with its ridge."""
     d = covariance.shape[-1]
     ridge = RIDGE * covariance.diagonal(dim1=-2, dim2=-1).sum(-1) / d
-    values, vectors = torch.linalg.eigh(covariance)
+    values, vectors = _eigen(covariance)
     scale = (values.clamp(min=0.0) + ridge[..., None].clamp(min=torch.finfo(torch.float64).tiny)).rsqrt()
     return (vectors * scale[..., None, :]) @ vectors.mT
 
 
 def noise_edge(covariance: Tensor, count: Tensor, seed: int) -> float:
-    """The largest squared singular value that whitened noise shows, but for 1 %: simulated, the covariance estimated too."""
+    """The largest squared singular value that whitened noise shows, but for 1 %: simulated, as C is estimated too."""
     peers, d = len(count), len(covariance)
     freedom = float(count.sum()) - peers
     chance = generator(seed, Purpose.KIN, 0)
@@ -122,8 +171,13 @@ def noise_edge(covariance: Tensor, count: Tensor, seed: int) -> float:
 
 def _root(covariance: Tensor) -> Tensor:
     """B with B B' = C, also where C is singular."""
-    values, vectors = torch.linalg.eigh(covariance)
+    values, vectors = _eigen(covariance)
     return vectors * values.clamp(min=0.0).sqrt()
+
+
+def _eigen(covariance: Tensor) -> tuple[Tensor, Tensor]:
+    found = torch.linalg.eigh(covariance)
+    return found.eigenvalues, found.eigenvectors
 
 
 def _wishart(root: Tensor, freedom: float, chance: torch.Generator) -> Tensor:
@@ -144,18 +198,22 @@ def inflated_noise(squared: Tensor, peers: int, delta: float) -> Tensor:
     return (1 + delta / t).square()
 
 
-def families(y: Tensor, count: Tensor, noise: Tensor, seed: int) -> Tensor | None:
-    """Clusters of the peers y [N, r], numbered by first member; None: they are no clusters but a continuum."""
-    peers, rank = y.shape
+def families(z: Tensor, count: Tensor, noise: Tensor, seed: int) -> tuple[Tensor, Tensor] | None:
+    """Clusters of the peers' places z [N, r]: labels [N] and centres [c, r]; None: no clusters but a continuum.
+
+    c clusters span at most c - 1 dimensions: r + 1 are tried, then r + 2 (some lie on lines). The first number whose
+    residual is no more than noise is taken, if that many uniform clouds of the same extent fit clearly worse.
+    """
+    peers, rank = z.shape
     for clusters in (rank + 1, rank + 2):
         if clusters >= peers:
-            return torch.arange(peers, device=y.device)  # everyone differs from everyone
-        label, residual = k_means(y, count, clusters, seed)
+            return torch.arange(peers, device=z.device), z  # everyone differs from everyone
+        label, centres, residual = k_means(z, count, clusters, seed)
         freedom = (peers - clusters) * rank
         if residual / ((peers - clusters) * float(noise.sum())) <= chi_square_999(freedom) / freedom:
-            clouds = [math.log(k_means(_cloud(y, count, noise, seed, i), count, clusters, seed)[1]) for i in range(CLOUDS)]
-            clear = sum(clouds) / CLOUDS - math.log(max(residual, 1e-300)) >= MARGIN
-            return _by_first_member(label) if clear else None
+            clouds = [k_means(_cloud(z, count, noise, seed, i), count, clusters, seed)[2] for i in range(CLOUDS)]
+            gain = sum(map(math.log, clouds)) / CLOUDS - math.log(max(residual, torch.finfo(torch.float64).tiny))
+            return (label, centres) if gain >= MARGIN else None
     return None
 
 
@@ -165,67 +223,72 @@ def chi_square_999(freedom: float) -> float:
     return freedom * (1.0 - part + _NORMAL_999 * math.sqrt(part)) ** 3
 
 
-def _cloud(y: Tensor, count: Tensor, noise: Tensor, seed: int, number: int) -> Tensor:
+def _cloud(z: Tensor, count: Tensor, noise: Tensor, seed: int, number: int) -> Tensor:
     """A uniform cloud with the signal's variance in every direction, plus the noise: [N, r]."""
     chance = generator(seed, Purpose.KIN, 1, number)
-    signal = ((y.square().sum(0) - len(y) * noise).clamp(min=0.0) / count.sum()).cpu()
-    place = (2.0 * torch.rand(*y.shape, generator=chance, dtype=torch.float64) - 1.0) * (3.0 * signal).sqrt()
-    blur = torch.randn(*y.shape, generator=chance, dtype=torch.float64) * noise.cpu().sqrt()
-    return (count.cpu().sqrt()[:, None] * place + blur).to(y.device)
+    squared = (count[:, None] * z.square()).sum(0)
+    signal = ((squared - len(z) * noise).clamp(min=0.0) / count.sum()).cpu()
+    place = (2.0 * torch.rand(*z.shape, generator=chance, dtype=torch.float64) - 1.0) * (3.0 * signal).sqrt()
+    blur = torch.randn(*z.shape, generator=chance, dtype=torch.float64) * noise.cpu().sqrt()
+    return (place + blur / count.cpu().sqrt()[:, None]).to(z.device)
 
 
-def k_means(y: Tensor, count: Tensor, clusters: int, seed: int) -> tuple[Tensor, float]:
-    """Labels [N] and weighted residual of k-means on y_i / sqrt(n_i) with weights n_i; the best of 20 keyed starts."""
-    place = y / count.sqrt()[:, None]
-    centres = _starts(place, count, clusters, seed)  # [T, c, r]
+def k_means(z: Tensor, count: Tensor, clusters: int, seed: int) -> tuple[Tensor, Tensor, float]:
+    """Labels [N], centres [c, r] and weighted residual of k-means with weights n_i; the best of 20 keyed starts."""
+    centres = _starts(z, count, clusters, seed)  # [T, c, r]
+    everyone = z.expand(len(centres), -1, -1)
     for _ in range(_SWEEPS):
-        label = torch.cdist(place[None].expand(len(centres), -1, -1), centres).argmin(2)  # [T, N]
+        label = torch.cdist(everyone, centres).argmin(2)  # [T, N]
         member = torch.nn.functional.one_hot(label, clusters).double() * count[:, None]
         mass = member.sum(1)
-        moved = torch.where(mass[..., None] > 0, member.mT @ place / mass.clamp(min=1.0)[..., None], centres)
+        moved = torch.where(mass[..., None] > 0, member.mT @ z / mass.clamp(min=1.0)[..., None], centres)
         if torch.equal(moved, centres):
             break
         centres = moved
-    distance = torch.cdist(place[None].expand(len(centres), -1, -1), centres).square()
+    distance = torch.cdist(everyone, centres).square()
     residual = (count * distance.amin(2)).sum(1)
     best = int(residual.argmin())
-    return distance[best].argmin(1), float(residual[best])
+    return distance[best].argmin(1), centres[best], float(residual[best])
 
 
-def _starts(place: Tensor, count: Tensor, clusters: int, seed: int) -> Tensor:
+def _starts(z: Tensor, count: Tensor, clusters: int, seed: int) -> Tensor:
     """k-means++ starts: [T, c, r]; each centre a peer drawn in proportion to weight times squared distance."""
     chance = generator(seed, Purpose.KIN, 2, clusters)
-    uniform = torch.rand(TRIES, clusters, generator=chance, dtype=torch.float64).to(place.device)
+    uniform = torch.rand(TRIES, clusters, generator=chance, dtype=torch.float64).to(z.device)
     weight = count.expand(TRIES, -1)
     chosen = []
     for step in range(clusters):
         total = weight.cumsum(1)
-        index = torch.searchsorted(total, uniform[:, step : step + 1] * total[:, -1:]).clamp(max=len(place) - 1)
-        chosen.append(place[index[:, 0]])
-        distance = torch.cdist(place[None].expand(TRIES, -1, -1), torch.stack(chosen, dim=1)).square().amin(2)
+        index = torch.searchsorted(total, uniform[:, step : step + 1] * total[:, -1:]).clamp(max=len(z) - 1)
+        chosen.append(z[index[:, 0]])
+        distance = torch.cdist(z.expand(TRIES, -1, -1), torch.stack(chosen, dim=1)).square().amin(2)
         weight = torch.where(distance.sum(1, keepdim=True) > 0, count * distance, count)
     return torch.stack(chosen, dim=1)
 
 
-def mixtures(y: Tensor, count: Tensor, d: int, steps: int = 500) -> Tensor:
-    """Everyone's own distribution as a mixture of all, as widely spread as possible: p [N, N] on the simplex.
+def mixtures(
+    rows: Tensor, others: Tensor, count: Tensor, usable: Tensor, sample: Tensor, d: int, steps: int = 500
+) -> Tensor:
+    """Each row's distribution as a mixture of the others', as widely spread as possible: [M, S] on the simplex.
 
-    Minimises Mallows' risk, bias in the signal directions plus variance in all, by accelerated projected gradients.
+    rows: places [M, r] of the usable peers; others: places [S, r] of the sample. Minimises Mallows' risk, bias in the
+    signal directions plus variance in all, by accelerated projected gradients. Using one's own sample costs twice its
+    noise, since its noise explains itself.
     """
-    peers, rank = y.shape
-    z = y / count.sqrt()[:, None]  # K = z z'
-    variance = (d - rank) / count
-    target = z @ z.T - torch.diag(rank / count)
-    rate = 1.0 / float(torch.linalg.matrix_norm(z, 2).square() + variance.max())
-    p = torch.full((peers, peers), 1.0 / peers, dtype=torch.float64, device=y.device)
+    rank = rows.shape[1]
+    variance = (d - rank) / count[sample]
+    oneself = usable.nonzero() == sample  # [M, S]
+    target = rows @ others.T - torch.where(oneself, rank / count[sample], 0.0)
+    rate = 1.0 / float(torch.linalg.matrix_norm(others, 2).square() + variance.max())
+    p = torch.full(target.shape, 1.0 / len(sample), dtype=torch.float64, device=rows.device)
     ahead, t = p, 1.0
     for _ in range(steps):
-        slope = (ahead @ z) @ z.T + ahead * variance - target
+        slope = (ahead @ others) @ others.T + ahead * variance - target
         after = on_simplex(ahead - rate * slope)
         t_after = (1.0 + math.sqrt(1.0 + 4.0 * t * t)) / 2.0
         ahead = after + (t - 1.0) / t_after * (after - p)
         p, t = after, t_after
-    return torch.where(p > 1e-9, p, 0.0)
+    return torch.where(p > _NEGLIGIBLE, p, 0.0)
 
 
 def on_simplex(rows: Tensor) -> Tensor:
@@ -241,26 +304,3 @@ def _by_first_member(label: Tensor) -> Tensor:
     names: dict[int, int] = {}
     numbers = [names.setdefault(group, len(names)) for group in label.tolist()]
     return torch.tensor(numbers, device=label.device)
-
-
-def _all_alike(prints: Fingerprints, told: bool) -> Kinship:
-    peers = len(prints.count)
-    device = prints.mean.device
-    one = torch.ones(peers, peers, dtype=torch.float64, device=device)
-    nothing = torch.zeros(0, dtype=torch.float64, device=device)
-    plane = torch.zeros(peers, 2, dtype=torch.float64, device=device)
-    return Kinship(0, math.inf, nothing, torch.zeros(peers, dtype=torch.int64, device=device), one, plane, told)
-
-
-def _among(found: Kinship, usable: Tensor, peers: int) -> Kinship:
-    """The answer for a book in which some have no fingerprint: those are nobody's kin and have none."""
-    device = usable.device
-    weights = torch.zeros(peers, peers, dtype=torch.float64, device=device)
-    weights[usable[:, None], usable] = found.weights
-    plane = torch.full((peers, 2), torch.nan, dtype=torch.float64, device=device)
-    plane[usable] = found.plane
-    family = None
-    if found.family is not None:
-        family = torch.full((peers,), -1, dtype=torch.int64, device=device)
-        family[usable] = found.family
-    return Kinship(found.rank, found.edge, found.squared, family, weights, plane, found.told)

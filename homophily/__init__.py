@@ -1,5 +1,6 @@
 """Personalised peer-to-peer federated learning: peers find those whose data is like theirs, and learn with them."""
 
+from homophily.acquaint import Acquaintance, kin
 from homophily.api import resume, run
 from homophily.comparison import Comparison, compare
 from homophily.config import Config
@@ -12,6 +13,6 @@ from homophily.runs import Run
 from homophily.version import __version__ as __version__
 
 __all__ = [
-    "Comparison", "Config", "Kind", "Method", "Now", "PeerData", "Plan", "Purpose", "Run", "Samples", "Source",
-    "UserError", "View", "compare", "resume", "run",
+    "Acquaintance", "Comparison", "Config", "Kind", "Method", "Now", "PeerData", "Plan", "Purpose", "Run", "Samples",
+    "Source", "UserError", "View", "compare", "kin", "resume", "run",
 ]  # fmt: skip

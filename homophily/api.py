@@ -44,7 +44,7 @@ def run(
     a ``Method``, and metrics ``(outputs, targets) -> float`` that are scored for every peer.
     """
     given = Given(model, data, loss, method, extra_metrics or {})
-    return _start(_config(config), given, Path(out) if out else None, device, progress)
+    return _start(as_config(config), given, Path(out) if out else None, device, progress)
 
 
 def resume(
@@ -84,7 +84,8 @@ def resume(
         return _play(simulation, folder, config, given, progress)
 
 
-def _config(config: Config | Mapping[str, Any] | str | Path | None) -> Config:
+def as_config(config: Config | Mapping[str, Any] | str | Path | None) -> Config:
+    """The config in any of the forms a caller may give it."""
     if isinstance(config, Config):
         return config
     return load(Path(config)) if isinstance(config, str | Path) else make(config or {})

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from homophily import show, theory
+from homophily.acquaint import kin as compare_fingerprints
 from homophily.api import resume as resume_run
 from homophily.api import run as start_run
 from homophily.comparison import compare as compare_methods
@@ -25,8 +26,9 @@ from homophily.merging import merges
 from homophily.methods import methods
 from homophily.models import models
 from homophily.registry import Registry
-from homophily.runs import Run
+from homophily.runs import Run, RunFolder
 from homophily.similarity import metrics
+from homophily.storage import write_json
 from homophily.topology import topologies
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -72,6 +74,18 @@ def compare(words: Words = None, out: Out = None, device: Device = "auto", as_js
         comparison = compare_methods(config, nested(assignments), out=out, device=device, progress=bars)
     table = {"methods": comparison.table(), "run": str(comparison.path)}
     _print(table, as_json, lambda: show.comparison(comparison))
+
+
+@app.command("kin")
+def show_kin(words: Words = None, out: Out = None, device: Device = "auto", as_json: Json = False) -> None:
+    """Who is alike, before any training: how many kinds of data there are, and who is of which kind."""
+    config, assignments = _split(words or [])
+    chosen = load(config, nested(assignments))
+    found = compare_fingerprints(chosen, device=device)
+    folder = RunFolder.create(out, f"kin-{Path(chosen.data.name).name}-{chosen.seed}").path
+    write_json(folder / "kin.json", found.summary())
+    picture = show.picture(found, folder / "kin.png")
+    _print({**found.summary(), "run": str(folder)}, as_json, lambda: show.acquaintance(found, picture))
 
 
 @app.command("list")

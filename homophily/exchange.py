@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor
 from homophily import deciding
 from homophily.counts import MergeCounts
 from homophily.federation import Federation, gather
+from homophily.introductions import Fingerprints
 from homophily.measuring import Measurer, Models
 from homophily.merging import Merge
 from homophily.methods.base import Memory, Method, Now, View
@@ -31,6 +33,9 @@ class PeerExchange:
     start: Tensor  # [N, D]: the models before the first round
     samples: Tensor  # [N]
     cluster: Tensor | None
+    introduce: Callable[[], Fingerprints]  # everyone's fingerprint, for a method that wants them
+    distances: Tensor | None = None  # [N, N] hops between all peers of a partial topology
+    bounded: bool = False  # peers hear only of those in their books, not of everyone
     memory: Memory = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -40,8 +45,25 @@ class PeerExchange:
         self.alike = self._sparse(torch.zeros_like(self.view.known))  # whom they held to be alike in the last round
 
     def before_training(self, federation: Federation, round: int, active: Tensor) -> Tensor:
-        """Who trains: every active peer [N] bool, from its own model."""
+        """Who trains: every active peer [N] bool, from its own model. Introductions come before the first round."""
+        renew = self.method.renew
+        if self.method.introduces and (round == 1 or (renew and (round - 1) % renew == 0)):
+            self._introduce()
         return active
+
+    def _introduce(self) -> None:
+        prints, view = self.introduce(), self.view
+        heard = None
+        if self.bounded:
+            heard = torch.cat([torch.where(view.known, view.book, -1), view.me[:, None]], dim=1).sort(1).values
+        self.memory = self.memory | self.method.introduced(view, prints, heard)
+        self.traffic.extra_bytes(float(self._fingerprint_bytes(prints)))
+
+    def _fingerprint_bytes(self, prints: Fingerprints) -> Tensor:
+        """Everyone receives one from everyone it hears of, over the hops between them."""
+        if self.bounded or self.distances is None:
+            return (prints.bytes[self.view.book.clamp(min=0)] * self.view.hops * self.view.known).sum()
+        return (self.distances * prints.bytes).sum()
 
     def wants_rows_before(self, round: int) -> bool:
         """Whether the models before training are needed in this round."""

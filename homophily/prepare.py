@@ -17,6 +17,8 @@ from homophily.data import PeerArrays, Shares, ready
 from homophily.errors import UserError
 from homophily.exchange import PeerExchange
 from homophily.federation import Federation
+from homophily.fingerprint import fingerprints
+from homophily.introductions import Fingerprints
 from homophily.keyed_dropout import with_keyed_dropout
 from homophily.keys import accepted, checked
 from homophily.layout import Layout
@@ -32,7 +34,7 @@ from homophily.scoring import ExtraMetric, Scorer
 from homophily.server import ServerExchange
 from homophily.similarity import metrics, sends
 from homophily.simulate import Exchange, Problem
-from homophily.topology import topologies, view_of_all
+from homophily.topology import all_distances, topologies, view_of_all
 from homophily.training.one_by_one import OneByOne
 from homophily.training.probe import Character, probe
 from homophily.training.task import Engine, Settings, Task
@@ -176,7 +178,23 @@ def _peer_exchange(
     view = view_of_all(data.peers, config.seed, graph, method.hops, book, data.cluster, task.ids.device)
     method.check(view)
     measurer = _measurer(method, task, engine, chunk)
-    return PeerExchange(method, view, merges.get(config.merge), measurer, start.rows, data.train.count, data.cluster)
+    return PeerExchange(
+        method,
+        view,
+        merges.get(config.merge),
+        measurer,
+        start.rows,
+        data.train.count,
+        data.cluster,
+        introduce=lambda: task_fingerprints(task, config.seed),
+        distances=all_distances(graph).to(task.ids.device) if method.introduces and graph is not None else None,
+        bounded=book is not None and book < data.peers - 1,
+    )
+
+
+def task_fingerprints(task: Task, seed: int) -> Fingerprints:
+    """Everyone's fingerprint at the common model."""
+    return fingerprints(task.module, task.loss, task.data.train, task.ids, seed, task.cast)
 
 
 def _measurer(method: Method, task: Task, engine: Engine, chunk: int) -> Measurer | None:

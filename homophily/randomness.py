@@ -33,6 +33,9 @@ class Purpose(IntEnum):
     TOPOLOGY = 13
     SAMPLE = 14  # PANM's sample of neighbours
     SERVER = 15  # initial models of a server, and whom it asks
+    SKETCH = 16  # buckets and signs of kin's sketches
+    FINGERPRINT = 17  # samples behind a fingerprint
+    KIN = 18  # kin's simulated noise, starts of k-means, clouds
 
 
 _WORD = (1 << 64) - 1

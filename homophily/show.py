@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -12,8 +14,11 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from homophily import pictures
+from homophily.acquaint import Acquaintance
 from homophily.api import Progress as OnRound
 from homophily.comparison import Comparison
+from homophily.errors import UserError
 from homophily.runs import Run
 
 _COLUMNS = (
@@ -106,6 +111,55 @@ def comparison(result: Comparison) -> None:
         for run in runs:
             _tell_sick(console, run.summary["sick_peers"], run.summary["still_sick"], f"{run.path.name}: ")
     console.print(f"run folder: {escape(str(result.path))}", soft_wrap=True, highlight=False)
+
+
+def picture(found: Acquaintance, path: Path) -> Path | None:
+    """Drawn where matplotlib is installed; a note on stderr where it is not."""
+    try:
+        pictures.acquaintance(found, path)
+    except UserError as reason:
+        Console(stderr=True).print(f"note: {escape(str(reason))}", soft_wrap=True, highlight=False)
+        return None
+    return path
+
+
+def acquaintance(found: Acquaintance, picture: Path | None) -> None:
+    """Who is alike, in a few lines and a table of families."""
+    console, answer = Console(), found.summary()
+    say = partial(console.print, soft_wrap=True, highlight=False)
+    families, values = answer["families"], answer["singular_values"]
+    peers = len(found.prints.count)
+    if not answer["told"]:
+        say(f"{peers} peers with too few samples to tell anything: all count as one kind")
+    elif families is None:
+        say(f"{peers} peers, no kinds but a continuum: everyone differs a little from everyone")
+    elif len(families) == 1:
+        say(f"{peers} peers, one kind of data: everyone may learn with everyone")
+    else:
+        say(f"{peers} peers, {len(families)} kinds of data")
+    if answer["told"]:
+        shown = ", ".join(f"{value:.1f}" for value in values[: answer["rank"] + 3])
+        say(f"singular values {shown}, ...; noise reaches {answer['edge']:.1f}: {answer['rank']} above it")
+    for number, members in enumerate(families or []):
+        say(f"  family {number}: {len(members)} peers: {_ranges(members)}")
+    if answer["precision"] is not None:
+        say(f"against the truth: precision {answer['precision']:.3f}, recall {answer['recall']:.3f}")
+    if answer["left_out"]:
+        say(f"without a usable fingerprint, left out: {_ranges(answer['left_out'])}")
+    say(f"{answer['bytes_per_peer'] / 1e6:.2f} MB sent per peer, {answer['seconds']:.2f} s")
+    if picture is not None:
+        say(f"picture: {escape(str(picture))}")
+
+
+def _ranges(peers: list[int]) -> str:
+    """3, 5-9, 12."""
+    parts: list[list[int]] = []
+    for peer in peers:
+        if parts and peer == parts[-1][-1] + 1:
+            parts[-1] = [parts[-1][0], peer]
+        else:
+            parts.append([peer])
+    return ", ".join("-".join(map(str, part)) for part in parts)
 
 
 def chances(cni: list[float], pens: float) -> None:

@@ -181,6 +181,14 @@ def _within(graph: Any, hops: int) -> tuple[Tensor, Tensor]:
     return ids, distance
 
 
+def all_distances(graph: Any) -> Tensor:
+    """Hops between all peers of a connected graph: [N, N] int64."""
+    out = torch.zeros(len(graph), len(graph), dtype=torch.int64)
+    for me, far in nx.all_pairs_shortest_path_length(graph):
+        out[me, list(far)] = torch.tensor(list(far.values()))
+    return out
+
+
 def _sampled(
     me: Tensor, seeds: Tensor, known_to: Tensor, distance: Tensor, known: Tensor, size: int
 ) -> tuple[Tensor, Tensor]:

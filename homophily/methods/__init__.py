@@ -1,6 +1,6 @@
 """Who meets whom and who merges. Importing this registers the bundled methods."""
 
-from homophily.methods import baselines, dac, dpg, panm, pens, server
+from homophily.methods import baselines, dac, dpg, kin, panm, pens, server
 from homophily.methods.base import Memory, Method, Now, View, methods
 
-__all__ = ["Memory", "Method", "Now", "View", "baselines", "dac", "dpg", "methods", "panm", "pens", "server"]
+__all__ = ["Memory", "Method", "Now", "View", "baselines", "dac", "dpg", "kin", "methods", "panm", "pens", "server"]

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from homophily import sets
+from homophily.introductions import Fingerprints
 from homophily.randomness import Purpose, bits, uniform
 from homophily.registry import Registry
 
@@ -101,6 +102,8 @@ class Method:
     metric: str | None = None  # the similarity it wants of the peers it meets; None: none
     hops: int = 1  # in a partial topology, it knows the peers within so many hops
     shares: tuple[str, ...] = ()  # remembered tables that a peer hands over with its model
+    introduces: bool = False  # it wants everyone's fingerprint before the first round
+    renew: int = 0  # and again every so many rounds
 
     def check(self, view: View) -> None:
         """Raise a UserError where the method cannot work in these surroundings."""
@@ -119,6 +122,10 @@ class Method:
         similarity: [P, B] float64, -inf for those who were not met or are sick; None where the method compares nobody.
         """
         return met
+
+    def introduced(self, view: View, prints: Fingerprints, heard: Tensor | None) -> Memory:
+        """What to remember from fingerprints [N], by id; heard: [P, H] ids each row has heard of, None: of everyone."""
+        raise NotImplementedError
 
     def compares(self, now: Now) -> bool:
         """Whether similarities are wanted in this round: measuring them is not free."""

@@ -1,0 +1,98 @@
+"""Who is alike, before any training: the fingerprints of a federation and what they say, as one answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from homophily.api import as_config, chosen_device
+from homophily.config import Config
+from homophily.data import PeerArrays
+from homophily.introductions import Fingerprints
+from homophily.kinship import Kinship, kinship
+from homophily.losses import Loss
+from homophily.prepare import Given, prepare, task_fingerprints
+from homophily.resources import threads
+
+
+@dataclass(frozen=True)
+class Acquaintance:
+    """The answer to "who is alike?" for one federation."""
+
+    kinship: Kinship
+    prints: Fingerprints
+    cluster: Tensor | None  # [N]: the truth, where it is known
+    cluster_names: tuple[str, ...]
+    seconds: float
+
+    @property
+    def families(self) -> list[list[int]] | None:
+        """Peer ids, family by family; None: a continuum."""
+        family = self.kinship.family
+        if family is None:
+            return None
+        return [(family == f).nonzero()[:, 0].tolist() for f in range(int(family.max()) + 1)]
+
+    @property
+    def left_out(self) -> list[int]:
+        """Peers whose fingerprint could not be used."""
+        return (self.prints.count == 0).nonzero()[:, 0].tolist()
+
+    def precision_and_recall(self) -> tuple[float | None, float | None]:
+        """Means over peers of the same-cluster share of one's family, and of the family's share of one's cluster."""
+        family = self.kinship.family
+        if self.cluster is None or family is None:
+            return None, None
+        others = ~torch.eye(len(family), dtype=torch.bool, device=family.device)
+        same = (self.cluster[:, None] == self.cluster) & others
+        kin = (family[:, None] == family) & (family >= 0)[:, None] & others
+        both = (same & kin).sum(1).double()
+        return _mean_share(both, kin.sum(1)), _mean_share(both, same.sum(1))
+
+    def summary(self) -> dict[str, Any]:
+        """What ``homophily kin --json`` prints."""
+        precision, recall = self.precision_and_recall()
+        edge = self.kinship.edge
+        return {
+            "rank": self.kinship.rank,
+            "edge": edge**0.5 if self.kinship.told else None,
+            "singular_values": self.kinship.squared.clamp(min=0).sqrt().tolist(),
+            "families": self.families,
+            "precision": precision,
+            "recall": recall,
+            "bytes_per_peer": float(self.prints.bytes.double().mean()) * max(0, len(self.prints.count) - 1),
+            "left_out": self.left_out,
+            "told": self.kinship.told,
+            "seconds": round(self.seconds, 3),
+        }
+
+
+def kin(
+    config: Config | Mapping[str, Any] | str | Path | None = None,
+    *,
+    model: nn.Module | None = None,
+    data: Sequence[PeerArrays] | None = None,
+    loss: Loss | None = None,
+    device: str = "auto",
+) -> Acquaintance:
+    """Compare everyone's fingerprint, without training: how many kinds of data there are, and who is of which kind."""
+    chosen = as_config(config)
+    problem, _, resolved = prepare(chosen, Given(model, data, loss), chosen_device(device))
+    began = time.perf_counter()
+    with threads(resolved.threads):
+        prints = task_fingerprints(problem.task, chosen.seed)
+        found = kinship(prints, problem.task.ids, chosen.seed)
+    took = time.perf_counter() - began
+    shares = problem.task.data
+    return Acquaintance(found, prints, shares.cluster, shares.cluster_names, took)
+
+
+def _mean_share(part: Tensor, whole: Tensor) -> float | None:
+    some = whole > 0
+    return float((part[some] / whole[some]).mean()) if bool(some.any()) else None

@@ -1,0 +1,126 @@
+"""A peer's fingerprint: mean and noise of its samples' gradients at one common model, sketched to a few numbers.
+
+Nothing is trained. A sketch adds the coordinates of a gradient, each with a random sign, into 256 buckets that are the
+same for everyone, so that sketches of different peers can be compared.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad
+
+from homophily.data.types import Split
+from homophily.introductions import BUCKETS, Fingerprints, checked
+from homophily.losses import Loss
+from homophily.randomness import Purpose, bits
+from homophily.training.batching import over_peers
+
+SAMPLES = 500  # of a peer, at most
+_BYTES = 256 << 20  # of gradients held at a time
+
+
+class Sketch:
+    """Signed hashing of a network's trainable coordinates into buckets, keyed by the federation's seed."""
+
+    def __init__(self, shapes: dict[str, torch.Size], seed: int, device: torch.device) -> None:
+        self._columns: dict[str, tuple[Tensor, Tensor]] = {}
+        at = 0
+        for name, shape in shapes.items():
+            drawn = bits(seed, Purpose.SKETCH, torch.arange(at, at + shape.numel(), device=device))
+            self._columns[name] = (drawn & (BUCKETS - 1), 1.0 - 2.0 * ((drawn >> 32) & 1))
+            at += shape.numel()
+
+    def of(self, gradients: dict[str, Tensor]) -> Tensor:
+        """[n, 256] float32 of per-sample gradients [n, *shape] each, tensor by tensor."""
+        first = next(iter(gradients.values()))
+        out = torch.zeros(len(first), BUCKETS, dtype=torch.float32, device=first.device)
+        for name, values in gradients.items():
+            bucket, sign = self._columns[name]
+            out.index_add_(1, bucket, values.flatten(1).float() * sign.float())
+        return out
+
+
+def fingerprints(
+    module: nn.Module, loss: Loss, data: Split, ids: Tensor, seed: int, cast: Callable[[Tensor], Tensor]
+) -> Fingerprints:
+    """Of every peer [N] on its training data, at the weights of ``module``. cast: to the network's precision."""
+    module = copy.deepcopy(module).eval()
+    parameters = {name: p.detach() for name, p in module.named_parameters() if p.requires_grad}
+    sketch = Sketch({name: p.shape for name, p in parameters.items()}, seed, data.x.device)
+    per_sample = _gradients(module, parameters, loss)
+    width = sum(p.numel() * p.element_size() for p in parameters.values())
+    chunk = max(1, _BYTES // max(1, 4 * width))
+    drawn = [_drawn(data, peer, int(ids[peer]), seed) for peer in range(len(ids))]
+    made = []
+    for samples in drawn:
+        parts = [sketch.of(per_sample(cast(data.x[some]), cast(data.y[some]))) for some in samples.split(chunk)]
+        made.append(_summed_up(torch.cat(parts)))
+    most = max(len(factor) for _, factor in made)
+    factor = torch.stack([nn.functional.pad(f, (0, 0, 0, most - len(f))) for _, f in made])
+    mean = torch.stack([m for m, _ in made])
+    count = torch.tensor([len(samples) for samples in drawn], device=mean.device)
+    return checked(mean, factor, count)
+
+
+def _drawn(data: Split, peer: int, id: int, seed: int) -> Tensor:
+    """The samples a fingerprint is made of: all, or a keyed draw."""
+    first, count = int(data.start[peer]), int(data.count[peer])
+    index = torch.arange(count, device=data.x.device)
+    if count > SAMPLES:
+        index = bits(seed, id, Purpose.FINGERPRINT, index).argsort(stable=True)[:SAMPLES].sort().values
+    return first + index
+
+
+def _gradients(
+    module: nn.Module, parameters: dict[str, Tensor], loss: Loss
+) -> Callable[[Tensor, Tensor], dict[str, Tensor]]:
+    """Per-sample gradients, vectorised over samples; one by one for a network that torch.vmap cannot run."""
+
+    def of_one(parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        return loss(functional_call(module, parameters, (x[None],)), y[None])[0]
+
+    def vectorised(x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        return over_peers(lambda x, y: grad(of_one)(parameters, x, y), x, y)  # type: ignore[return-value]
+
+    def one_by_one(x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        found = []
+        leaves = {name: p.detach().requires_grad_() for name, p in parameters.items()}
+        for sample in zip(x, y, strict=True):
+            grads = torch.autograd.grad(of_one(leaves, *sample), list(leaves.values()), allow_unused=True)
+            found.append([torch.zeros_like(p) if g is None else g for p, g in zip(leaves.values(), grads, strict=True)])
+        return {name: torch.stack(values) for name, values in zip(leaves, zip(*found, strict=True), strict=True)}
+
+    works: bool | None = None
+
+    def gradients(x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        nonlocal works
+        if works is None:
+            try:
+                found = vectorised(x, y)
+                works = True
+                return found
+            except Exception:  # whatever anyone's module does under vmap, the plain loop can still differentiate it
+                works = False
+        return vectorised(x, y) if works else one_by_one(x, y)
+
+    return gradients
+
+
+def _summed_up(sketches: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean [256] and triangular factor [min(n - 1, 256), 256] of sketches [n, 256], rounded to what travels."""
+    mean = sketches.double().mean(0)
+    if len(sketches) < 2 or not bool(sketches.isfinite().all()):
+        return mean.float(), sketches.new_zeros(0, BUCKETS)
+    factor = torch.linalg.qr(sketches.double() - mean, mode="r").R[: min(len(sketches) - 1, BUCKETS)]
+    return _rounded(mean), _rounded(factor)
+
+
+def _rounded(values: Tensor) -> Tensor:
+    """As float16 with one power of two as scale: the largest number is near 1, so that small gradients keep digits."""
+    largest = values.abs().max() if values.numel() else values.new_zeros(())
+    scale = torch.where(largest > 0, torch.exp2(torch.ceil(torch.log2(largest.clamp(min=1e-300)))), 1.0)
+    return (values / scale).half().double().mul(scale).float()

@@ -1,0 +1,37 @@
+"""What peers tell each other once, before the first round: fingerprints, as they are after travelling."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+BUCKETS = 256
+
+
+@dataclass(frozen=True)
+class Fingerprints:
+    """Of N peers, rounded to what travels. A peer whose fingerprint cannot be used has count 0."""
+
+    mean: Tensor  # [N, 256] float32: mean of the sketched gradients
+    factor: Tensor  # [N, F, 256] float32: R with R'R = (count - 1) times their covariance; padded with rows of 0
+    count: Tensor  # [N] int64: samples behind it
+    bytes: Tensor  # [N] int64: what it takes to send it
+
+    def of(self, peers: Tensor) -> Fingerprints:
+        """Those of some peers [M]."""
+        return Fingerprints(self.mean[peers], self.factor[peers], self.count[peers], self.bytes[peers])
+
+
+def checked(mean: Tensor, factor: Tensor, count: Tensor) -> Fingerprints:
+    """Fingerprints as received: those that are not finite or have fewer than two samples are left out (count 0)."""
+    usable = (count >= 2) & mean.isfinite().all(1) & factor.isfinite().flatten(1).all(1)
+    rows = (count - 1).clamp(0, BUCKETS)
+    size = 2 * BUCKETS * (1 + rows) + 16  # float16 numbers; the count and two scales
+    return Fingerprints(
+        torch.where(usable[:, None], mean, 0.0),
+        torch.where(usable[:, None, None], factor, 0.0),
+        torch.where(usable, count, 0),
+        torch.where(usable, size, 0),
+    )

@@ -1,0 +1,306 @@
+"""Who is alike, from fingerprints: whiten, find the rank of the signal, then families or a continuum.
+
+Steps 2 to 5 of kin. N peers, n_i samples behind each fingerprint, n of all, d numbers a sketch. All in float64.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from homophily.introductions import BUCKETS, Fingerprints
+from homophily.randomness import Purpose, bits, generator
+
+RIDGE = 0.02  # of the mean variance
+DRAWS, DEVIATIONS = 50, 2.54  # the noise edge: mean + 2.54 deviations of so many simulated tops, 1 %
+TRIES = 20  # starts of k-means
+CLOUDS, MARGIN = 15, 0.4  # families must beat uniform clouds by so much in log residual
+_NORMAL_999 = 3.0902323061678132  # 99.9 % point of the normal distribution
+SAMPLE = 1000  # of a larger book
+_LEAST, _SWEEPS, _NEGLIGIBLE = 32, 100, 1e-9
+
+
+@dataclass(frozen=True)
+class Kinship:
+    """What the fingerprints of a book say. Peers are in the order of the fingerprints."""
+
+    rank: int  # directions in which peers differ by more than noise
+    edge: float  # the largest squared singular value that noise would show
+    squared: Tensor  # squared singular values of the whitened means, falling
+    place: Tensor  # [N, max(rank, 2)]: where peers are in the signal directions; NaN without a fingerprint
+    family: Tensor | None  # [N] int64, numbered by first member; -1: no fingerprint; None: a continuum
+    mixture: Tensor | None  # [N, N]: in a continuum, everyone's distribution as a mixture of all; None: families
+    told: bool  # False: too few samples to tell anything, so all count as alike
+
+    def weights(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """How much peers ``columns`` [P, B] count for peers ``rows`` [P]: 1 for kin, 0 for others, or the mixture."""
+        if self.family is None:
+            assert self.mixture is not None
+            return self.mixture[rows[:, None], columns]
+        mine, theirs = self.family[rows, None], self.family[columns]
+        return ((mine == theirs) & (mine >= 0)).to(torch.float64)
+
+
+def kinship(prints: Fingerprints, ids: Tensor, seed: int) -> Kinship:
+    """Who is alike among the peers ``ids`` [N] of a book: the same for everyone with that book.
+
+    In a large book, covariance, rank and centres come from a keyed sample, and the others are put where they fit.
+    """
+    usable = prints.count >= 2
+    sample = usable.nonzero()[:, 0]
+    if len(sample) > SAMPLE:
+        order = bits(seed, Purpose.KIN, ids[sample]).argsort(stable=True)
+        sample = sample[order[:SAMPLE]].sort().values
+    space = Space.of(prints.of(sample), seed)
+    place = torch.full((len(ids), max(space.rank, 2)), torch.nan, dtype=torch.float64, device=ids.device)
+    place[usable] = space.place(prints.of(usable.nonzero()[:, 0]))
+    count = prints.count.double()
+    family, mixture = _settled(space, place, count, sample, usable, seed)
+    return Kinship(space.rank, space.edge, space.squared, place, family, mixture, space.told)
+
+
+def _settled(
+    space: Space, place: Tensor, count: Tensor, sample: Tensor, usable: Tensor, seed: int
+) -> tuple[Tensor | None, Tensor | None]:
+    """Families [N], or mixtures [N, N], of all from what the sample shows."""
+    if space.rank == 0:
+        return torch.where(usable, 0, -1), None
+    z = place[:, : space.rank]
+    noise = inflated_noise(space.squared[: space.rank], len(sample), space.delta)
+    found = families(z[sample], count[sample], noise, seed)
+    if found is None:
+        mixture = torch.zeros(len(place), len(place), dtype=torch.float64, device=place.device)
+        mixture[usable.nonzero(), sample] = mixtures(z[usable], z[sample], count, usable, sample, space.d)
+        return None, mixture
+    _, centres = found
+    nearest = torch.cdist(z[usable], centres).argmin(1)
+    family = torch.full((len(place),), -1, dtype=torch.int64, device=place.device)
+    family[usable] = _by_first_member(nearest)
+    return family, None
+
+
+@dataclass(frozen=True)
+class Space:
+    """The directions in which peers differ by more than noise, and how to find a peer's place in them."""
+
+    d: int
+    rank: int
+    edge: float
+    squared: Tensor
+    delta: float  # noise in all directions
+    basis: Tensor  # [d, max(rank, 2)]: whitening and directions in one
+    centre: Tensor  # [d]
+    told: bool
+
+    @classmethod
+    def of(cls, prints: Fingerprints, seed: int) -> Space:
+        count = prints.count.double()
+        d = dimension(count)
+        if d is None or len(count) < 2:
+            nothing = torch.zeros(0, dtype=torch.float64, device=count.device)
+            basis = torch.zeros(_LEAST, 2, dtype=torch.float64, device=count.device)
+            return cls(_LEAST, 0, math.inf, nothing, 0.0, basis, basis[:, 0], told=False)
+        covariance, centre = pooled(prints, d)
+        a = inverse_root(covariance)
+        x = count.sqrt()[:, None] * (folded(prints.mean.double(), d) - centre) @ a
+        _, values, directions = torch.linalg.svd(x, full_matrices=False)
+        edge = noise_edge(covariance, count, seed)
+        rank = int((values.square() > edge).sum())
+        basis = a @ directions[: max(rank, 2)].T
+        basis = torch.nn.functional.pad(basis, (0, max(rank, 2) - basis.shape[1]))
+        delta = float((a @ covariance @ a).trace())
+        return cls(d, rank, edge, values.square(), delta, basis, centre, told=True)
+
+    def place(self, prints: Fingerprints) -> Tensor:
+        """[N, max(rank, 2)]: whitened means in the signal directions, y_i / sqrt(n_i)."""
+        return (folded(prints.mean.double(), self.d) - self.centre) @ self.basis
+
+
+def dimension(count: Tensor) -> int | None:
+    """How many numbers a sketch is folded to: a power of two from 32 to 256, at most n / 8; None: too few samples."""
+    total, peers = float(count.sum()), len(count)
+    if total - peers < 3 * _LEAST:
+        return None
+    d = BUCKETS
+    while d > _LEAST and d > total / 8:
+        d //= 2
+    return d
+
+
+def folded(values: Tensor, d: int) -> Tensor:
+    """Sketches [..., 256] in d numbers: bucket modulo d."""
+    return values.reshape(*values.shape[:-1], BUCKETS // d, d).sum(-2)
+
+
+def pooled(prints: Fingerprints, d: int) -> tuple[Tensor, Tensor]:
+    """The covariance of a sample within its peer [d, d], and the mean over all samples [d]."""
+    count = prints.count.double()
+    factor = folded(prints.factor.double(), d).flatten(0, 1)
+    mean = folded(prints.mean.double(), d)
+    return factor.T @ factor / (count.sum() - len(count)), (count[:, None] * mean).sum(0) / count.sum()
+
+
+def inverse_root(covariance: Tensor) -> Tensor:
+    """Inverse square root [..., d, d] of a covariance with its ridge."""
+    d = covariance.shape[-1]
+    ridge = RIDGE * covariance.diagonal(dim1=-2, dim2=-1).sum(-1) / d
+    values, vectors = _eigen(covariance)
+    scale = (values.clamp(min=0.0) + ridge[..., None].clamp(min=torch.finfo(torch.float64).tiny)).rsqrt()
+    return (vectors * scale[..., None, :]) @ vectors.mT
+
+
+def noise_edge(covariance: Tensor, count: Tensor, seed: int) -> float:
+    """The largest squared singular value that whitened noise shows, but for 1 %: simulated, as C is estimated too."""
+    peers, d = len(count), len(covariance)
+    freedom = float(count.sum()) - peers
+    chance = generator(seed, Purpose.KIN, 0)
+    root = _root(covariance).cpu()
+    share = (count.sqrt() / count.sum().sqrt()).cpu()
+    tops = []
+    for _ in range(DRAWS):
+        rows = torch.randn(peers, d, generator=chance, dtype=torch.float64) @ root.T
+        rows = rows - share[:, None] * (share[:, None] * rows).sum(0)
+        estimate = _wishart(root, freedom, chance)
+        tops.append(torch.linalg.matrix_norm(rows @ inverse_root(estimate), 2).square())
+    top = torch.stack(tops)
+    return float(top.mean() + DEVIATIONS * top.std())
+
+
+def _root(covariance: Tensor) -> Tensor:
+    """B with B B' = C, also where C is singular."""
+    values, vectors = _eigen(covariance)
+    return vectors * values.clamp(min=0.0).sqrt()
+
+
+def _eigen(covariance: Tensor) -> tuple[Tensor, Tensor]:
+    found = torch.linalg.eigh(covariance)
+    return found.eigenvalues, found.eigenvectors
+
+
+def _wishart(root: Tensor, freedom: float, chance: torch.Generator) -> Tensor:
+    """A draw of Wishart(B B', freedom) / freedom, by Bartlett's decomposition."""
+    d = len(root)
+    lower = torch.randn(d, d, generator=chance, dtype=torch.float64).tril(-1)
+    shape = ((freedom - torch.arange(d, dtype=torch.float64)) / 2).clamp(min=0.5)
+    lower = lower + torch.diag((2.0 * torch._standard_gamma(shape, generator=chance)).sqrt())
+    factor = root @ lower
+    return factor @ factor.T / freedom
+
+
+def inflated_noise(squared: Tensor, peers: int, delta: float) -> Tensor:
+    """e_k: noise left in direction k, inflated because the directions were chosen from the same data. [r]."""
+    b = peers - 1 + delta - squared
+    t = (-b + (b.square() - 4 * (peers - 1) * delta).clamp(min=0.0).sqrt()) / 2
+    t = t.clamp(min=math.sqrt((peers - 1) * delta))  # at the edge the two roots meet there
+    return (1 + delta / t).square()
+
+
+def families(z: Tensor, count: Tensor, noise: Tensor, seed: int) -> tuple[Tensor, Tensor] | None:
+    """Clusters of the peers' places z [N, r]: labels [N] and centres [c, r]; None: no clusters but a continuum.
+
+    c clusters span at most c - 1 dimensions: r + 1 are tried, then r + 2 (some lie on lines). The first number whose
+    residual is no more than noise is taken, if that many uniform clouds of the same extent fit clearly worse.
+    """
+    peers, rank = z.shape
+    for clusters in (rank + 1, rank + 2):
+        if clusters >= peers:
+            return torch.arange(peers, device=z.device), z  # everyone differs from everyone
+        label, centres, residual = k_means(z, count, clusters, seed)
+        freedom = (peers - clusters) * rank
+        if residual / ((peers - clusters) * float(noise.sum())) <= chi_square_999(freedom) / freedom:
+            clouds = [k_means(_cloud(z, count, noise, seed, i), count, clusters, seed)[2] for i in range(CLOUDS)]
+            gain = sum(map(math.log, clouds)) / CLOUDS - math.log(max(residual, torch.finfo(torch.float64).tiny))
+            return (label, centres) if gain >= MARGIN else None
+    return None
+
+
+def chi_square_999(freedom: float) -> float:
+    """The 99.9 % point of chi-square (Wilson and Hilferty's approximation)."""
+    part = 2.0 / (9.0 * freedom)
+    return freedom * (1.0 - part + _NORMAL_999 * math.sqrt(part)) ** 3
+
+
+def _cloud(z: Tensor, count: Tensor, noise: Tensor, seed: int, number: int) -> Tensor:
+    """A uniform cloud with the signal's variance in every direction, plus the noise: [N, r]."""
+    chance = generator(seed, Purpose.KIN, 1, number)
+    squared = (count[:, None] * z.square()).sum(0)
+    signal = ((squared - len(z) * noise).clamp(min=0.0) / count.sum()).cpu()
+    place = (2.0 * torch.rand(*z.shape, generator=chance, dtype=torch.float64) - 1.0) * (3.0 * signal).sqrt()
+    blur = torch.randn(*z.shape, generator=chance, dtype=torch.float64) * noise.cpu().sqrt()
+    return (place + blur / count.cpu().sqrt()[:, None]).to(z.device)
+
+
+def k_means(z: Tensor, count: Tensor, clusters: int, seed: int) -> tuple[Tensor, Tensor, float]:
+    """Labels [N], centres [c, r] and weighted residual of k-means with weights n_i; the best of 20 keyed starts."""
+    centres = _starts(z, count, clusters, seed)  # [T, c, r]
+    everyone = z.expand(len(centres), -1, -1)
+    for _ in range(_SWEEPS):
+        label = torch.cdist(everyone, centres).argmin(2)  # [T, N]
+        member = torch.nn.functional.one_hot(label, clusters).double() * count[:, None]
+        mass = member.sum(1)
+        moved = torch.where(mass[..., None] > 0, member.mT @ z / mass.clamp(min=1.0)[..., None], centres)
+        if torch.equal(moved, centres):
+            break
+        centres = moved
+    distance = torch.cdist(everyone, centres).square()
+    residual = (count * distance.amin(2)).sum(1)
+    best = int(residual.argmin())
+    return distance[best].argmin(1), centres[best], float(residual[best])
+
+
+def _starts(z: Tensor, count: Tensor, clusters: int, seed: int) -> Tensor:
+    """k-means++ starts: [T, c, r]; each centre a peer drawn in proportion to weight times squared distance."""
+    chance = generator(seed, Purpose.KIN, 2, clusters)
+    uniform = torch.rand(TRIES, clusters, generator=chance, dtype=torch.float64).to(z.device)
+    weight = count.expand(TRIES, -1)
+    chosen = []
+    for step in range(clusters):
+        total = weight.cumsum(1)
+        index = torch.searchsorted(total, uniform[:, step : step + 1] * total[:, -1:]).clamp(max=len(z) - 1)
+        chosen.append(z[index[:, 0]])
+        distance = torch.cdist(z.expand(TRIES, -1, -1), torch.stack(chosen, dim=1)).square().amin(2)
+        weight = torch.where(distance.sum(1, keepdim=True) > 0, count * distance, count)
+    return torch.stack(chosen, dim=1)
+
+
+def mixtures(
+    rows: Tensor, others: Tensor, count: Tensor, usable: Tensor, sample: Tensor, d: int, steps: int = 500
+) -> Tensor:
+    """Each row's distribution as a mixture of the others', as widely spread as possible: [M, S] on the simplex.
+
+    rows: places [M, r] of the usable peers; others: places [S, r] of the sample. Minimises Mallows' risk, bias in the
+    signal directions plus variance in all, by accelerated projected gradients. Using one's own sample costs twice its
+    noise, since its noise explains itself.
+    """
+    rank = rows.shape[1]
+    variance = (d - rank) / count[sample]
+    oneself = usable.nonzero() == sample  # [M, S]
+    target = rows @ others.T - torch.where(oneself, rank / count[sample], 0.0)
+    rate = 1.0 / float(torch.linalg.matrix_norm(others, 2).square() + variance.max())
+    p = torch.full(target.shape, 1.0 / len(sample), dtype=torch.float64, device=rows.device)
+    ahead, t = p, 1.0
+    for _ in range(steps):
+        slope = (ahead @ others) @ others.T + ahead * variance - target
+        after = on_simplex(ahead - rate * slope)
+        t_after = (1.0 + math.sqrt(1.0 + 4.0 * t * t)) / 2.0
+        ahead = after + (t - 1.0) / t_after * (after - p)
+        p, t = after, t_after
+    return torch.where(p > _NEGLIGIBLE, p, 0.0)
+
+
+def on_simplex(rows: Tensor) -> Tensor:
+    """The nearest point of the simplex to each row [N, M]."""
+    ordered = rows.sort(1, descending=True).values
+    excess = (ordered.cumsum(1) - 1.0) / torch.arange(1, rows.shape[1] + 1, device=rows.device)
+    last = (ordered > excess).sum(1, keepdim=True) - 1
+    return (rows - excess.gather(1, last)).clamp(min=0.0)
+
+
+def _by_first_member(label: Tensor) -> Tensor:
+    """The same groups, numbered in the order in which they first appear."""
+    names: dict[int, int] = {}
+    numbers = [names.setdefault(group, len(names)) for group in label.tolist()]
+    return torch.tensor(numbers, device=label.device)

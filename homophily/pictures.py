@@ -1,0 +1,58 @@
+"""Pictures, where matplotlib is installed (the ``report`` extra)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from homophily.acquaint import Acquaintance
+from homophily.errors import UserError
+from homophily.storage import writing
+
+_COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb")  # told apart by everyone
+_MARKS = "osD^vP*X"
+
+
+def _pyplot() -> Any:
+    try:
+        import matplotlib
+    except ImportError:
+        raise UserError("a picture needs matplotlib: pip install 'homophily[report]'") from None
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    return pyplot
+
+
+def acquaintance(found: Acquaintance, path: Path) -> None:
+    """Peers in the first two signal directions, by family (colour) and true cluster (mark), beside the spectrum."""
+    plt = _pyplot()
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
+    place = found.kinship.place.cpu().numpy()
+    family = found.kinship.family
+    labels = [0] * len(place) if family is None else family.tolist()
+    colours = [_COLOURS[label % len(_COLOURS)] for label in labels]
+    clusters = [0] * len(place) if found.cluster is None else found.cluster.tolist()
+    for cluster in sorted(set(clusters)):
+        rows = [i for i, c in enumerate(clusters) if c == cluster]
+        label = found.cluster_names[cluster] if found.cluster is not None and len(set(clusters)) > 1 else None
+        look = {"c": [colours[i] for i in rows], "marker": _MARKS[cluster % len(_MARKS)], "s": 36, "alpha": 0.85}
+        left.scatter(place[rows, 0], place[rows, 1], **look, linewidths=0, label=label)
+    if len(set(clusters)) > 1:
+        left.legend(title="truth", frameon=False, fontsize=8)
+    count = "a continuum" if family is None else f"{len(found.families or [])} families"
+    left.set(title=f"{len(place)} peers, {count}", xlabel="first direction", ylabel="second direction")
+    values = found.kinship.squared.clamp(min=0).sqrt().tolist()[:20]
+    shown = range(1, len(values) + 1)
+    right.bar(shown, values, color=[_COLOURS[0] if k <= found.kinship.rank else "#cccccc" for k in shown])
+    if found.kinship.told:
+        edge = found.kinship.edge**0.5
+        right.axhline(edge, color=_COLOURS[1], lw=1.2)
+        at = (len(values) + 0.4, edge)
+        right.annotate("noise edge", at, color=_COLOURS[1], ha="right", va="bottom", fontsize=8)
+    right.set(title=f"{found.kinship.rank} directions above the noise", xlabel="direction", ylabel="singular value")
+    for axis in (left, right):
+        axis.spines[["top", "right"]].set_visible(False)
+    with writing(path):
+        figure.savefig(path, dpi=130)
+    plt.close(figure)

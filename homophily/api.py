@@ -132,11 +132,13 @@ def chosen_device(name: str) -> torch.device:
 @contextmanager
 def _settings(config: Config, resolved: Resolved, device: torch.device) -> Iterator[None]:
     """torch's process-wide settings for the time of a run."""
-    precision = torch.get_float32_matmul_precision()
-    if config.precision == "fast" and device.type == "cuda":
-        torch.set_float32_matmul_precision("high")
+    precision, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high" if config.precision == "fast" else "highest")
+        torch.backends.cudnn.allow_tf32 = config.precision == "fast"
     try:
         with threads(resolved.threads):
             yield
     finally:
         torch.set_float32_matmul_precision(precision)
+        torch.backends.cudnn.allow_tf32 = convolutions

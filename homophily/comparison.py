@@ -13,7 +13,7 @@ from torch import nn
 from homophily.api import Progress, chosen_device, run
 from homophily.config import PASSED, Config, make, overlaid, read
 from homophily.data import PeerArrays
-from homophily.errors import UserError
+from homophily.errors import UnsuitableError, UserError
 from homophily.keys import accepted, refuse_unknown
 from homophily.losses import Loss
 from homophily.methods import methods as registered
@@ -31,6 +31,7 @@ class Comparison:
 
     path: Path
     runs: dict[str, list[Run]]  # by method, in order of seeds
+    left_out: dict[str, str]  # methods that cannot work here, and why
 
     def table(self) -> dict[str, dict[str, Any]]:
         """For each method, the mean and deviation over seeds of everything a summary has: {"mean": ..., "std": ...}."""
@@ -64,7 +65,10 @@ def compare(
     configs, numbers = _configs(values, methods, seeds)
     given = Given(model, data, loss, None, extra_metrics or {})
     everyone = _is_all(methods if methods is not None else values.get("methods"))
-    configs = {name: one for name, one in configs.items() if _works(one, given, device, or_raise=not everyone)}
+    left_out = _unsuitable(configs, given, device)
+    if left_out and not everyone:
+        raise UserError(next(iter(left_out.values())))
+    configs = {name: one for name, one in configs.items() if name not in left_out}
     source = "own" if data is not None else Path(next(iter(configs.values())).data.name).name
     folder = RunFolder.create(Path(out) if out else None, f"compare-{source}").path
     objects: dict[str, Any] = {"model": model, "data": data, "loss": loss, "extra_metrics": extra_metrics}
@@ -75,7 +79,7 @@ def compare(
             told = progress(name, seed) if progress else None
             target = folder / f"{name.replace(':', '.')}-{seed}"
             runs.setdefault(name, []).append(run(seeded, out=target, device=device, progress=told, **objects))
-    comparison = Comparison(folder, runs)
+    comparison = Comparison(folder, runs, left_out)
     write_json(folder / "compare.json", comparison.table())
     return comparison
 
@@ -95,15 +99,15 @@ def _configs(
     return {name: make({**rest, "method": keys}) for name, keys in _keys(table, names).items()}, numbers
 
 
-def _works(config: Config, given: Given, device: str, or_raise: bool) -> bool:
-    """Whether a method can be made ready for this federation: before any has run, so that nothing runs in vain."""
-    try:
-        prepare(config, given, chosen_device(device))
-    except UserError:
-        if or_raise:
-            raise
-        return False
-    return True
+def _unsuitable(configs: Mapping[str, Config], given: Given, device: str) -> dict[str, str]:
+    """Methods that cannot work with this federation, and why: found before any has run in vain."""
+    found = {}
+    for name, config in configs.items():
+        try:
+            prepare(config, given, chosen_device(device))
+        except UnsuitableError as error:
+            found[name] = str(error)
+    return found
 
 
 def _is_all(asked: Any) -> bool:
@@ -153,11 +157,12 @@ def _keys(table: Mapping[str, Any], names: Sequence[str]) -> dict[str, dict[str,
 
 def _averaged(summaries: list[dict[str, Any]]) -> dict[str, Any]:
     out: dict[str, Any] = {}
-    for key, first in summaries[0].items():
-        if isinstance(first, dict):
-            out[key] = _averaged([summary[key] for summary in summaries])
+    for key in dict.fromkeys(key for summary in summaries for key in summary):
+        cells = [summary.get(key) for summary in summaries]
+        if isinstance(cells[0], dict):
+            out[key] = _averaged([cell or {} for cell in cells])
         elif key not in _NOT_AVERAGED:
-            values = [summary[key] for summary in summaries if summary[key] is not None]
+            values = [cell for cell in cells if cell is not None]
             spread = {"std": statistics.stdev(values)} if len(values) > 1 else {}
             out[key] = {"mean": statistics.fmean(values), **spread} if values else None
     return out

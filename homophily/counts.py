@@ -20,9 +20,8 @@ class MergeCounts:
         self._pending: list[Tensor] = []
         self._waiting = 0
 
-    def add(self, gathering: Gathering, me: Tensor) -> Tensor:
-        """Count one round's merges; returns its pairs [M, 2] (peer, partner)."""
-        merged = gathering.there & ~gathering.own
+    def add(self, gathering: Gathering, merged: Tensor, me: Tensor) -> Tensor:
+        """Count one round's merges, ``merged`` [P, K] of a gathering; returns the pairs [M, 2] (peer, partner)."""
         pairs = torch.stack([me[:, None].expand_as(gathering.ids)[merged], gathering.ids[merged]], dim=1)
         self._pending.append((pairs[:, 0] * self.peers + pairs[:, 1]).cpu())
         self._waiting += len(pairs)

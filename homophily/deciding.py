@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from homophily.methods.base import Memory, Method, Now, View
+from homophily.methods.base import Memory, Method, Now, nothing_told
+from homophily.view import View
 
 _ON_CPU, _ON_GPU = 1 << 17, 1 << 26  # entries of the book decided on at a time
 
@@ -30,7 +31,9 @@ def choose(
     out = torch.empty_like(view.known)
     after: Memory = {}
     for rows in _chunks(view):
-        now = Now(view.rows(rows), round, _rows_of(memory, rows), Friends(view, memory, rows))
+        friends = Friends(view, {name: memory[name] for name in method.shares if name in memory}, rows)
+        told = friends if method.shares else nothing_told
+        now = Now(view.rows(rows), round, _rows_of(memory, rows), told)
         out[rows] = method.choose(now, met[rows], None if similarity is None else similarity[rows])
         for name, table in now.memory.items():
             if len(table) == len(view.me):

@@ -1,5 +1,9 @@
-"""The one exception a user can cause: its text is one clear sentence, shown without a traceback."""
+"""What a user can cause: the text is one clear sentence, shown without a traceback."""
 
 
 class UserError(ValueError):
     """Bad input (a key, a file, a value); the message says what is wrong and what is allowed."""
+
+
+class UnsuitableError(UserError):
+    """A method that cannot work with this data or topology; others may."""

@@ -14,10 +14,11 @@ from homophily.counts import MergeCounts
 from homophily.federation import Federation, gather
 from homophily.introductions import Fingerprints
 from homophily.measuring import Measurer, Models
-from homophily.merging import Merge
-from homophily.methods.base import Memory, Method, Now, View
+from homophily.merging import Merge, needs_similarity
+from homophily.methods.base import Memory, Method, Now
 from homophily.scoring import precision_and_recall
 from homophily.traffic import Traffic
+from homophily.view import View
 
 _WATCHED = 4  # peers whose similarities are written down
 
@@ -43,6 +44,7 @@ class PeerExchange:
         self.merges = MergeCounts(peers)
         self.traffic = Traffic(peers, self.view.me.device)
         self.alike = self._sparse(torch.zeros_like(self.view.known))  # whom they held to be alike in the last round
+        self.found: tuple[float | None, float | None] = (None, None)  # precision and recall of that
 
     def before_training(self, federation: Federation, round: int, active: Tensor) -> Tensor:
         """Who trains: every active peer [N] bool, from its own model. Introductions come before the first round."""
@@ -66,8 +68,8 @@ class PeerExchange:
         return (self.distances * prints.bytes).sum()
 
     def wants_rows_before(self, round: int) -> bool:
-        """Whether the models before training are needed in this round."""
-        return self.measurer is not None and self.method.compares(Now(self.view, round, self.memory))
+        """Whether the models before training are needed in this round: where similarities are measured."""
+        return needs_similarity(self.merge) or self.method.compares(Now(self.view, round, self.memory))
 
     def after_training(
         self, federation: Federation, before: Tensor | None, round: int, stopped: Tensor, sick: Tensor
@@ -77,25 +79,38 @@ class PeerExchange:
         similarity = None
         if before is not None and self.measurer is not None:
             similarity = self.measurer.measure(Models(federation, before, self.start), self.view, met, sick)
-        partners, self.memory = deciding.choose(self.method, self.view, round, self.memory, met, similarity)
+        wanted = similarity if self.method.compares(Now(self.view, round, self.memory)) else None
+        partners, memory = deciding.choose(self.method, self.view, round, self.memory, met, wanted)
         partners &= met
+        self.memory = {name: self._kept(name, table, stopped) for name, table in memory.items()}
         gathering = gather(self.view.book, partners, self.view.me, sick, self.samples, similarity)
-        federation.merge(gathering, self.merge)
+        merged = federation.merge(gathering, self.merge)
         self._bill(federation, met, similarity is not None)
-        pairs = self.merges.add(gathering, self.view.me)
+        inside = self._inside(self.merges.add(gathering, merged, self.view.me))
         neighbours = deciding.neighbours(self.method, self.view, round, self.memory, partners)
         self.alike = self._sparse(neighbours)
-        precision, recall = precision_and_recall(self.view, neighbours)
-        inside = None
-        if self.cluster is not None and len(pairs):
-            inside = float((self.cluster[pairs[:, 0]] == self.cluster[pairs[:, 1]]).double().mean())
+        if self.method.finds:
+            found = precision_and_recall(self.view, neighbours, stopped)
+            self.found = found if found[1] is not None else self.found
         return {
-            "neighbour_precision": precision,
-            "neighbour_recall": recall,
+            "neighbour_precision": self.found[0],
+            "neighbour_recall": self.found[1],
             "same_cluster_merges": inside,
             "models_sent_per_peer": float(self.traffic.received.double().mean()),
             **({"similarities": self._watched(met, similarity)} if similarity is not None else {}),
         }
+
+    def _kept(self, name: str, table: Tensor, stopped: Tensor) -> Tensor:
+        """What is remembered after a round; who has stopped remembers what it did."""
+        if name not in self.memory or not bool(stopped.any()):
+            return table
+        return torch.where(stopped.view(-1, *(1 for _ in table.shape[1:])), self.memory[name], table)
+
+    def _inside(self, pairs: Tensor) -> float | None:
+        """Share of the merges [M, 2] between peers of one cluster."""
+        if self.cluster is None or not len(pairs):
+            return None
+        return float((self.cluster[pairs[:, 0]] == self.cluster[pairs[:, 1]]).double().mean())
 
     def _bill(self, federation: Federation, met: Tensor, compared: bool) -> None:
         models, size = self.measurer.sends if compared and self.measurer else (1, 1.0)
@@ -118,15 +133,23 @@ class PeerExchange:
         if self.cluster is None:
             return list(range(min(_WATCHED, len(self.view.me))))
         firsts = [int((self.cluster == c).nonzero()[0, 0]) for c in self.cluster.unique().tolist()]
-        return firsts[:_WATCHED]
+        return list(dict.fromkeys([*firsts, *range(len(self.view.me))]))[:_WATCHED]
 
     def summary(self, rounds: int) -> dict[str, Any]:
+        far = bool((self.view.hops[self.view.known] > 1).any())  # a formula in models knows no hops
         return {
+            "neighbour_precision": self.found[0],
+            "neighbour_recall": self.found[1],
             "same_cluster_merges": self.merges.share_inside(self.cluster),
             **self.traffic.summary(rounds),
-            "nominal_models_per_peer": self.method.nominal(rounds),
-            "notes": self.method.notes(self.view),
+            "nominal_models_per_peer": None if far else self.method.nominal(rounds),
+            "notes": self._notes(),
         }
+
+    def _notes(self) -> list[str]:
+        apart = self.method.metric == "panm" and not bool((self.start == self.start[:1]).all())
+        own = ["metric = 'panm' compares ways from one common start, and these peers start apart"] if apart else []
+        return [*own, *self.method.notes(self.view)]
 
     def final(self) -> dict[str, Tensor]:
         """How often who merged whom, and whom they held to be alike at the end; sparse, pairs as peer * N + other."""
@@ -145,11 +168,12 @@ class PeerExchange:
         return {**counted, **self.alike, **memory}
 
     def numbers(self) -> dict[str, Any]:
-        return {"traffic": self.traffic.numbers()}
+        return {"traffic": self.traffic.numbers(), "found": list(self.found)}
 
     def restore(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
         peers = len(self.view.me)
         self.merges = MergeCounts(peers, tensors["merge_pairs"].cpu(), tensors["merge_counts"].cpu())
         self.traffic.restore(tensors["received"], numbers["traffic"])
         self.alike = {name: tensors[name] for name in self.alike}
+        self.found = (numbers["found"][0], numbers["found"][1])
         self.memory = {n.removeprefix("memory/"): t for n, t in tensors.items() if n.startswith("memory/")}

@@ -37,11 +37,15 @@ class Federation:
         for name, table in self.kept.items():
             table[which] = other.kept[name][which]
 
-    def merge(self, gathering: Gathering, how: Merge) -> None:
-        """Shared numbers are merged over each peer's gathering; who has no partner stays as it is."""
+    def merge(self, gathering: Gathering, how: Merge) -> Tensor:
+        """Shared numbers are merged over each peer's gathering; who has no partner stays as it is.
+
+        Returns whose models were merged: [P, K] bool, oneself left out.
+        """
         share = None if is_rowwise(how) else how(gathering)
         weighty = gathering.there if share is None else gathering.there & (share > 0)
-        some = (weighty & ~gathering.own).any(1).nonzero()[:, 0]
+        partners = weighty & ~gathering.own
+        some = partners.any(1).nonzero()[:, 0]
         shared = self.layout.mask(shared=True).to(self.rows.device)
         width = self.layout.width * self.rows.element_size() * (1 if share is not None else 3 * gathering.ids.shape[1])
         chunks = some.split(max(1, _MERGE_BYTES // max(1, width)))
@@ -51,6 +55,14 @@ class Federation:
         ]
         for peers, rows in zip(chunks, merged, strict=True):
             self.rows[peers] = rows if bool(shared.all()) else torch.where(shared, rows, self.rows[peers])
+        return partners
+
+    def heal(self, start: Federation) -> None:
+        """Personal numbers that are not finite begin again: merging cannot reach them."""
+        personal = self.layout.mask(shared=False).to(self.rows.device)
+        if bool(personal.any()):
+            shared_well = torch.where(personal, 0.0, self.rows).isfinite().all(1, keepdim=True)
+            self.rows = torch.where(personal & shared_well & ~self.rows.isfinite(), start.rows, self.rows)
 
     def _sum(self, gathering: Gathering, share: Tensor, peers: Tensor) -> Tensor:
         """Weight times row, one partner after the other, multiply and add apart: the same bits alone or among all."""
@@ -64,9 +76,12 @@ class Federation:
         return total
 
     def _rowwise(self, gathering: Gathering, how: Merge, peers: Tensor) -> Tensor:
-        there = gathering.there[peers]
+        """Personal numbers are hidden from the merge: they do not travel."""
+        there, shared = gathering.there[peers], self.layout.mask(shared=True).to(self.rows.device)
         rows = self.rows[gathering.ids[peers].clamp(min=0)]
-        return how(torch.where(there[..., None], rows, 0.0), there)
+        out = self.rows[peers].clone()
+        out[:, shared] = how(torch.where(there[..., None], rows, 0.0)[..., shared], there, gathering.own[peers])
+        return out
 
 
 def gather(

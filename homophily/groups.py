@@ -11,11 +11,12 @@ SWEEPS = 100
 _FLOOR = 0.1  # the smallest deviation a group is given, where the similarities reach from 0 to 1
 
 
-def two_groups(candidates: Tensor, sample: Tensor, similarity: Tensor) -> Tensor:
+def two_groups(candidates: Tensor, sample: Tensor, similarity: Tensor, ties: Tensor) -> Tensor:
     """Who of a peer's candidates C and sampled neighbours S is of its own cluster: H, never empty where C or S is not.
 
     All [P, B]: candidates and sample are disjoint sets, similarity float64; whoever's is not finite is in neither.
-    Two normal distributions are fitted with hard assignment, S starting in the upper one.
+    Two normal distributions are fitted with hard assignment, S starting in the upper one. Where equal similarities must
+    be told apart, the smaller tie key (int64, by the peer's id) counts as more similar.
     """
     finite = similarity.isfinite()
     columns, there = compact((candidates | sample) & finite)
@@ -23,8 +24,8 @@ def two_groups(candidates: Tensor, sample: Tensor, similarity: Tensor) -> Tensor
         return torch.zeros_like(sample)
     in_sample = sample.gather(1, columns) & there
     y = torch.where(there, similarity.gather(1, columns), torch.inf)
-    # Sorted by similarity, S before C among equals: sums then do not depend on the order of the candidates.
-    order = (~in_sample).to(torch.int8).argsort(dim=1, stable=True)
+    # Sorted by similarity and tie key: sums then do not depend on the order of the candidates.
+    order = ties.gather(1, columns).argsort(dim=1, descending=True, stable=True)
     order = order.gather(1, y.gather(1, order).argsort(dim=1, stable=True))
     columns, there, in_sample, y = (t.gather(1, order) for t in (columns, there, in_sample, y))
     count = there.sum(1, keepdim=True)

@@ -145,7 +145,7 @@ class Layout:
 
 
 def _matches(name: str, pattern: str) -> bool:
-    """A pattern names a tensor or any module above it: "bn*" takes bn1.weight and block.bn2.bias's own level too."""
+    """A pattern names a tensor, a module above it by its full name, or any one part of the name."""
     parts = name.split(".")
     levels = [".".join(parts[: i + 1]) for i in range(len(parts))]
     return any(fnmatch.fnmatchcase(text, pattern) for text in [*levels, *parts])

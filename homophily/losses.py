@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -24,4 +25,14 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
 @losses("mse")
 def mse(outputs: Tensor, targets: Tensor) -> Tensor:
     """Squared error, mean over a sample's outputs."""
-    return (outputs - targets).square().flatten(1).mean(1)
+    return squared_error(outputs, targets).flatten(1).mean(1)
+
+
+def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Number by number; outputs [b] are read as [b, 1] where the targets are."""
+    return (outputs.reshape(targets.shape) - targets).square()
+
+
+def masked_mean(values: Tensor, there: Tensor) -> Tensor:
+    """Mean over each row's own entries: [P, n] -> [P] float64."""
+    return torch.where(there > 0, values.to(torch.float64), 0.0).sum(1) / there.sum(1)

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from homophily.federation import Federation
-from homophily.methods.base import View
-from homophily.scoring import masked_mean
+from homophily.losses import masked_mean
 from homophily.similarity import Metric
 from homophily.training.task import Engine, Task
+from homophily.view import View
 
 
 @dataclass(frozen=True)
@@ -97,15 +97,19 @@ class Measurer:
 
     def measure(self, models: Models, view: View, met: Tensor, sick: Tensor) -> Tensor:
         """[P, B] float64: similarity to each peer met, -inf where not met or sick."""
+        table = torch.full(met.shape, -torch.inf, dtype=torch.float64, device=met.device)
         row, column = met.nonzero(as_tuple=True)
+        if not len(row):
+            return table
         me, you = view.me[row], view.book[row, column]
-        parts = [torch.zeros(0, dtype=torch.float64, device=me.device)]
-        for pairs in self._chunks(row):
-            parts.append(self.metric(_Pairs(self.task, self.engine, models, me[pairs], you[pairs], self.compared)))
-        found = torch.cat(parts).to(torch.float64)
+        found = torch.cat(
+            [
+                self.metric(_Pairs(self.task, self.engine, models, me[pairs], you[pairs], self.compared))
+                for pairs in self._chunks(row)
+            ]
+        ).to(torch.float64)
         # Where my own model is sick nothing can be told of the others: all the same, so that it may heal by merging.
         found = torch.where(sick[you], -torch.inf, found.nan_to_num(nan=0.0))
-        table = torch.full(met.shape, -torch.inf, dtype=torch.float64, device=met.device)
         table[row, column] = found
         return table
 

@@ -25,11 +25,13 @@ class Gathering:
 Merge = Callable[..., Tensor]
 """Usually weights of a sum of rows: (gathering) -> [P, K] float64; a peer whose weights are all 0 keeps its model.
 
-Marked ``rowwise`` it is another way to make one row of many: (rows [P, K, d], there [P, K]) -> [P, d]."""
+Marked ``rowwise`` it is another way to make one row of many: (rows [P, K, d], there [P, K], own [P, K]) -> [P, d].
+Marked ``by_similarity`` it needs similarities in every round, so a method that compares."""
 
 merges: Registry[Merge] = Registry("merge")
 
 _ROWWISE: set[Merge] = set()
+_BY_SIMILARITY: set[Merge] = set()
 
 
 def rowwise(merge: Merge) -> Merge:
@@ -40,6 +42,16 @@ def rowwise(merge: Merge) -> Merge:
 
 def is_rowwise(merge: Merge) -> bool:
     return merge in _ROWWISE
+
+
+def by_similarity(merge: Merge) -> Merge:
+    """Mark a merge whose weights are similarities."""
+    _BY_SIMILARITY.add(merge)
+    return merge
+
+
+def needs_similarity(merge: Merge) -> bool:
+    return merge in _BY_SIMILARITY
 
 
 @merges("uniform")
@@ -55,6 +67,7 @@ def fedavg(gathering: Gathering) -> Tensor:
 
 
 @merges("fedsim")
+@by_similarity
 def fedsim(gathering: Gathering) -> Tensor:
     """In proportion to similarity, one's own weight that of the most similar partner; nothing positive: unchanged."""
     partner = gathering.there & ~gathering.own & gathering.similarity.isfinite()
@@ -70,7 +83,7 @@ def _normalised(weights: Tensor) -> Tensor:
 
 @merges("median")
 @rowwise
-def median(rows: Tensor, there: Tensor) -> Tensor:
+def median(rows: Tensor, there: Tensor, own: Tensor) -> Tensor:
     """The median of every number, which up to half of bad peers cannot move far."""
     count = there.sum(1)
     sorted_rows = torch.where(there[..., None], rows, torch.inf).sort(1).values
@@ -81,7 +94,7 @@ def median(rows: Tensor, there: Tensor) -> Tensor:
 
 @merges("trimmed-mean")
 @rowwise
-def trimmed_mean(rows: Tensor, there: Tensor) -> Tensor:
+def trimmed_mean(rows: Tensor, there: Tensor, own: Tensor) -> Tensor:
     """The mean of every number without its largest and smallest quarter."""
     count = there.sum(1)
     cut = count // 4
@@ -95,8 +108,8 @@ def trimmed_mean(rows: Tensor, there: Tensor) -> Tensor:
 
 @merges("krum")
 @rowwise
-def krum(rows: Tensor, there: Tensor) -> Tensor:
-    """The one model that lies closest to its nearest half of the others."""
+def krum(rows: Tensor, there: Tensor, own: Tensor) -> Tensor:
+    """The one model that lies closest to its nearest half of the others; of equals, one's own."""
     count = there.sum(1)
     both = there[:, :, None] & there[:, None, :] & ~torch.eye(there.shape[1], dtype=torch.bool, device=rows.device)
     distance = torch.stack(
@@ -105,5 +118,7 @@ def krum(rows: Tensor, there: Tensor) -> Tensor:
     nearest = torch.where(both, distance, torch.inf).sort(2).values.cumsum(2)
     wanted = (count // 2).clamp(min=1)  # with f bad ones among n = 2 f + 2 or more, n - f - 2 would be half or more
     score = nearest.gather(2, (wanted - 1)[:, None, None].expand(-1, rows.shape[1], 1))[..., 0]
-    best = torch.where(there, score, torch.inf).argmin(1)
+    score = torch.where(there, score, torch.inf)
+    least = score.amin(1, keepdim=True)
+    best = torch.where((score == least) & own, 2, (score == least).long()).argmax(1)
     return rows[torch.arange(len(rows), device=rows.device), best]

@@ -23,7 +23,8 @@ class Network:
     """Makes the network that a config names, or copies of the one a caller gave."""
 
     def __init__(self, config: Config, pattern: nn.Module | None, inputs: tuple[int, ...], outputs: int) -> None:
-        self.name, self.pattern = config.model.name, pattern
+        self.name = config.model.name
+        self.pattern = None if pattern is None else copy.deepcopy(pattern).cpu()
         self.keys: dict[str, Any] = {}  # all keys of its builder
         self._passed: dict[str, Any] = {}
         if pattern is None:
@@ -41,7 +42,7 @@ class Network:
     def fresh(self, *keys: int) -> nn.Module:
         """With weights of its own, drawn from the keys (the seed first)."""
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(word(keys[0], Purpose.INIT, *keys[1:]) >> 1)
+            torch.default_generator.manual_seed(word(keys[0], Purpose.INIT, *keys[1:]) >> 1)  # leaves CUDA's alone
             return _reset(copy.deepcopy(self.pattern)) if self.pattern is not None else self._built()
 
     def _built(self) -> nn.Module:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import nn
 
 from homophily.config import PASSED, Config, Training
 from homophily.data import PeerArrays, Shares, ready
-from homophily.errors import UserError
+from homophily.errors import UnsuitableError, UserError
 from homophily.exchange import PeerExchange
 from homophily.federation import Federation
 from homophily.fingerprint import fingerprints
@@ -24,7 +24,7 @@ from homophily.keys import accepted, checked
 from homophily.layout import Layout
 from homophily.losses import Loss, losses
 from homophily.measuring import Measurer
-from homophily.merging import merges
+from homophily.merging import merges, needs_similarity
 from homophily.methods import Method, methods
 from homophily.methods.server import ServerMethod
 from homophily.networks import Network
@@ -32,7 +32,7 @@ from homophily.registry import GIVEN, import_object
 from homophily.resources import Resolved, resolve, threads
 from homophily.scoring import ExtraMetric, Scorer
 from homophily.server import ServerExchange
-from homophily.similarity import metrics, sends
+from homophily.similarity import metrics, models_for_each, size_of_each
 from homophily.simulate import Exchange, Problem
 from homophily.topology import all_distances, topologies, view_of_all
 from homophily.training.one_by_one import OneByOne
@@ -45,6 +45,7 @@ _SCORES = (
     "value", "cluster", "round", "rounds", "run", "seconds", "sick", "sick_peers", "sick_rounds", "still_sick",
     "stopped", "stopped_early", "neighbour_precision", "neighbour_recall", "same_cluster_merges", "models_received",
     "models_sent_per_peer", "bytes_sent_per_peer", "peak_models_per_peer_round",
+    "nominal_models_per_peer", "models_per_peer_round_by_hops", "notes", "similarities", "clients_of_model",
 )  # fmt: skip
 
 
@@ -85,12 +86,11 @@ def prepare(
     engine: Engine = Vectorised(task, resolved.chunk) if resolved.engine == "vectorised" else OneByOne(task)
     start = network.start(config, layout, shares.peers, device)
     exchange: Exchange
-    topology_keys: dict[str, Any] = {}
+    graph, topology_keys = _graph(config, shares.peers)
     if isinstance(method, ServerMethod):
         rows = network.server_rows(config, layout, method.count, device)
         exchange = ServerExchange(method, task, engine, rows, resolved.measure_pairs)
     else:
-        graph, topology_keys = _graph(config, shares.peers)
         exchange = _peer_exchange(config, method, task, engine, start, graph, resolved.measure_pairs)
     problem = Problem(
         task,
@@ -143,7 +143,7 @@ def _loss(training: Training, given: Given, shares: Shares) -> Loss:
 def _method(config: Config, given: Given, peers: int) -> tuple[Method | ServerMethod, dict[str, Any]]:
     """The method, and all its keys; a default of k or l that is too large for so few peers is cut."""
     if given.method is not None:
-        return given.method.in_rounds(config.rounds), {}
+        return _given_method(given.method, config)
     name = config.method.name
     if name == GIVEN:
         raise UserError("method.name: this run's method was given in Python; hand it over again as method=...")
@@ -159,6 +159,17 @@ def _method(config: Config, given: Given, peers: int) -> tuple[Method | ServerMe
         raise UserError(f"method.name = {name!r}: must be a homophily.Method, not {type(method).__name__}")
     method = method.in_rounds(config.rounds)
     return method, {key: getattr(method, key, value) for key, value in keys.items()}
+
+
+def _given_method(method: Method, config: Config) -> tuple[Method, dict[str, Any]]:
+    """A method object with what follows from the rounds, or on resume what followed when the run began."""
+    if not is_dataclass(method):
+        return method.in_rounds(config.rounds), {}
+    names = [field.name for field in fields(method)]
+    stored = {name: value for name, value in config.method.keys.items() if name in names}
+    left_out = {name: value for name, value in stored.items() if getattr(method, name) is None}
+    method = replace(method, **left_out).in_rounds(config.rounds)
+    return method, {name: getattr(method, name) for name in names if getattr(method, name) is not None}
 
 
 def _graph(config: Config, peers: int) -> tuple[Any, dict[str, Any]]:
@@ -177,11 +188,15 @@ def _peer_exchange(
     book = None if config.book == "all" else int(config.book)
     view = view_of_all(data.peers, config.seed, graph, method.hops, book, data.cluster, task.ids.device)
     method.check(view)
-    measurer = _measurer(method, task, engine, chunk)
+    merge, measurer = merges.get(config.merge), _measurer(method, task, engine, chunk)
+    if needs_similarity(merge) and measurer is None:
+        raise UnsuitableError(
+            f"merge = {config.merge!r} needs a method that compares models, and {config.method.name!r} does not"
+        )
     return PeerExchange(
         method,
         view,
-        merges.get(config.merge),
+        merge,
         measurer,
         start.rows,
         data.train.count,
@@ -202,13 +217,17 @@ def _measurer(method: Method, task: Task, engine: Engine, chunk: int) -> Measure
     if method.metric is None:
         return None
     metric = metrics.get(method.metric)
-    keys = {key: getattr(method, key) for key in accepted(metric) or [] if hasattr(method, key)}
-    return Measurer(partial(metric, **keys), task, engine, chunk, sends(method.metric, getattr(method, "on", "own")))
+    given = {key: getattr(method, key, None) for key in accepted(metric) or []}
+    keys = {key: value for key, value in given.items() if value is not None and not callable(value)}
+    sends = models_for_each(method.metric, getattr(method, "on", "own")), size_of_each(method.metric)
+    return Measurer(partial(metric, **keys), task, engine, chunk, sends)
 
 
 def _extra_metrics(config: Config, given: Given) -> dict[str, ExtraMetric]:
     named = {path.partition(":")[2]: import_object(path, "extra metric") for path in config.extra_metrics}
     found = {**named, **given.extra_metrics}
+    if len(named) < len(config.extra_metrics) or len(found) < len(named) + len(given.extra_metrics):
+        raise UserError("extra_metrics: two of them have the same name; give one another")
     for name in found:
         if name in _SCORES:
             raise UserError(f"extra_metrics: {name!r} is a score that every run has; give yours another name")
@@ -216,7 +235,11 @@ def _extra_metrics(config: Config, given: Given) -> dict[str, ExtraMetric]:
 
 
 def _check_batches(task: Task) -> None:
-    short = (task.data.train.count < 2).nonzero()[:, 0].tolist() if task.coupled and not task.draws else []
+    if not task.coupled or task.draws:
+        return
+    if task.settings.batch < 2:
+        raise UserError("training.batch = 1: this network couples the samples of a batch (BatchNorm); it needs 2")
+    short = (task.data.train.count < 2).nonzero()[:, 0].tolist()
     if short:
         raise UserError(
             f"peer {short[0]} has one training sample, and this network couples the samples of a batch (BatchNorm): "

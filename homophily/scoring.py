@@ -10,8 +10,9 @@ from torch import Tensor
 
 from homophily.data.types import Split
 from homophily.federation import Federation
-from homophily.methods.base import View
+from homophily.losses import masked_mean, squared_error
 from homophily.training.task import Engine, Task
+from homophily.view import View
 
 ExtraMetric = Callable[[Tensor, Tensor], float | Tensor]  # (outputs [n, ...], targets [n, ...]) of one peer
 
@@ -79,27 +80,25 @@ class Scorer:
     def _values(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Per sample [P, n]: 100 where right, or the squared error."""
         if self.regression:
-            return (outputs - targets).square().flatten(2).mean(2)
+            return squared_error(outputs, targets).flatten(2).mean(2)
         right = 100.0 * (outputs.argmax(2) == targets).to(torch.float64)
         return right.flatten(2).mean(2) if right.dim() > 2 else right
 
 
-def masked_mean(values: Tensor, there: Tensor) -> Tensor:
-    """Mean over each peer's own samples: [P, n] -> [P] float64."""
-    return torch.where(there > 0, values.to(torch.float64), 0.0).sum(1) / there.sum(1)
+def precision_and_recall(view: View, neighbours: Tensor, stopped: Tensor) -> tuple[float | None, float | None]:
+    """Share of the neighbours (or their weight) in the own cluster, share of the cluster found; means over peers.
 
-
-def precision_and_recall(view: View, neighbours: Tensor) -> tuple[float | None, float | None]:
-    """Share of the neighbours (or their weight) in the own cluster, share of the cluster found; means over peers."""
+    Found are neighbours in a set, and in a table of weights those with more than an equal share. Peers that have
+    stopped [P] and hold nobody are not judged.
+    """
     if view.same is None:
         return None, None
     weight = neighbours.to(torch.float64)
     inside = (weight * view.same).sum(1)
     held, cluster = weight.sum(1), view.same.sum(1)
-    found = ((weight > 0) & view.same).sum(1)
-    some, company = held > 0, cluster > 0
+    equal = held[:, None] / view.known.sum(1, keepdim=True).clamp(min=1)
+    found = neighbours if neighbours.dtype == torch.bool else weight > equal
+    shares = (found & view.same).sum(1).double() / cluster
+    some, judged = held > 0, (cluster > 0) & ((held > 0) | ~stopped)
     precision = float((inside[some] / held[some]).mean()) if bool(some.any()) else None
-    recall = (
-        float((found[company].double() / cluster[company]).mean()) if bool(some.any()) and bool(company.any()) else None
-    )
-    return precision, recall
+    return precision, float(shares[judged].mean()) if bool(judged.any()) else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +12,7 @@ from homophily.federation import Federation
 from homophily.measuring import guest_loss
 from homophily.methods.server import ServerMethod
 from homophily.randomness import Purpose, bits
+from homophily.sets import pick
 from homophily.traffic import Traffic
 from homophily.training.task import Engine, Task
 
@@ -35,20 +35,23 @@ class ServerExchange:
         self.shared = self.task.layout.mask(shared=True).to(device)
 
     def before_training(self, federation: Federation, round: int, active: Tensor) -> Tensor:
-        """Clients take the server model that fits them best; who takes part trains it. [N] bool."""
+        """Who takes part picks the server model that fits it best and trains it: [N] bool. At first all pick one."""
+        self.taking_part = self._asked(active, round)
         if len(self.models) > 1:
-            self.choice = torch.where(active, self.method.assign(self._losses(federation)), self.choice)
+            picks = self.taking_part if round > 1 else active
+            self.choice = torch.where(picks, self.method.assign(self._losses(federation)), self.choice)
         self._hand_out(federation, active)
-        self.taking_part = active & self._asked(round)
         return self.taking_part
 
-    def _asked(self, round: int) -> Tensor:
-        peers = len(self.choice)
-        wanted = math.ceil(self.method.fraction * peers)
+    @property
+    def wanted(self) -> int:
+        """How many clients take part in a round."""
+        return max(1, round(self.method.fraction * len(self.choice)))
+
+    def _asked(self, active: Tensor, round: int) -> Tensor:
+        """A fresh uniform draw of the active clients: [N] bool."""
         keys = bits(self.task.seed, self.task.ids, round, Purpose.SERVER)
-        asked = torch.zeros(peers, dtype=torch.bool, device=keys.device)
-        asked[keys.argsort(stable=True)[:wanted]] = True
-        return asked
+        return pick(active[None], self.wanted, keys[None])[0]
 
     def _losses(self, federation: Federation) -> Tensor:
         """Loss of every server model on every client's training data, with the client's personal numbers: [N, c]."""
@@ -93,9 +96,9 @@ class ServerExchange:
         }
 
     def summary(self, rounds: int) -> dict[str, Any]:
-        nominal = self.method.nominal(rounds)
-        costs = {**self.traffic.summary(rounds), "nominal_models_per_peer": nominal}
-        return {"same_cluster_merges": None, **costs, "notes": []}
+        nominal = rounds * self.wanted / len(self.choice) * (len(self.models) + 1)
+        nothing = {"neighbour_precision": None, "neighbour_recall": None, "same_cluster_merges": None}
+        return {**nothing, **self.traffic.summary(rounds), "nominal_models_per_peer": nominal, "notes": []}
 
     def final(self) -> dict[str, Tensor]:
         """Clients merge nobody; the model each one has chosen."""

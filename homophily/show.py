@@ -107,6 +107,10 @@ def comparison(result: Comparison) -> None:
         table.add_row(escape(method), *cells)
     console = Console()
     console.print(table)
+    first_of_each = {name: runs[0].summary["notes"] for name, runs in result.runs.items()}
+    notes = [f"{name}: {note}" for name, found in first_of_each.items() for note in found]
+    for note in [*notes, *(f"{name} is left out: {why}" for name, why in result.left_out.items())]:
+        console.print(f"note: {escape(note)}", soft_wrap=True, highlight=False)
     for runs in result.runs.values():
         for run in runs:
             _tell_sick(console, run.summary["sick_peers"], run.summary["still_sick"], f"{run.path.name}: ")

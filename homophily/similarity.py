@@ -77,11 +77,14 @@ def panm(pairs: Pairs, alpha: float = 0.5) -> Tensor:
     return alpha * cosine(pairs.my_update, pairs.your_update) + (1.0 - alpha) * cosine(pairs.my_path, pairs.your_path)
 
 
-def sends(metric: str, on: str = "own") -> tuple[int, float]:
-    """What a comparison sends for each peer met: models in the papers' count, and the size of each in models."""
-    if metric == "panm":  # a reply carries the model and this round's update
-        return 1, 2.0
-    return (2, 1.0) if metric == "loss" and on == "peer" else (1, 1.0)
+def models_for_each(metric: str, on: str) -> int:
+    """Models that travel for each peer met in a comparison: on the peer's data, one's own goes there too."""
+    return 2 if metric == "loss" and on == "peer" else 1
+
+
+def size_of_each(metric: str) -> float:
+    """Their size in models: a reply to the PANM metric carries the model and this round's update."""
+    return 2.0 if metric == "panm" else 1.0
 
 
 def cosine(a: Tensor, b: Tensor) -> Tensor:

@@ -74,7 +74,6 @@ class Simulation:
         self.stopped = torch.zeros(peers, dtype=torch.bool, device=device)
         self.sick_rounds = torch.zeros(peers, dtype=torch.int64, device=device)
         self.round, self.seconds = 0, 0.0
-        self.last: dict[str, Any] = {}  # the last line of metrics
         self.scored: Federation | None = None  # the models behind the final scores, where they are not the current ones
 
     @property
@@ -85,13 +84,13 @@ class Simulation:
         """Play one round; returns its line of metrics."""
         began, problem = time.perf_counter(), self.problem
         self.round += 1
-        final = self.round == problem.rounds
-        due = final or self.round % problem.evaluate == 0
         trains = self.exchange.before_training(self.federation, self.round, ~self.stopped)
         before = self.federation.rows.clone() if self.exchange.wants_rows_before(self.round) else None
         problem.engine.train(self.federation.rows, self.federation.kept, trains.nonzero()[:, 0], self.round)
         if problem.patience:
             self._stop_early()
+        final = self.finished
+        due = final or self.round % problem.evaluate == 0
         scores = None
         if problem.after_training and due:
             scores = problem.scorer.test(self.federation)
@@ -99,10 +98,11 @@ class Simulation:
         sick = self.federation.sick
         self.sick_rounds += sick
         line = self.exchange.after_training(self.federation, before, self.round, self.stopped, sick)
+        self.federation.heal(problem.start)
         if not problem.after_training and due:
             scores = problem.scorer.test(self.federation)
         self.seconds += time.perf_counter() - began
-        self.last = {
+        return {
             "round": self.round,
             **(self._summary(scores) if scores is not None else {}),
             **line,
@@ -110,7 +110,6 @@ class Simulation:
             "stopped": int(self.stopped.sum()),
             "seconds": round(self.seconds, 3),
         }
-        return self.last
 
     def _stop_early(self) -> None:
         """Keep each peer's best model so far; those that waited too long stop."""
@@ -147,8 +146,6 @@ class Simulation:
         scores = self.problem.scorer.test(self.models())
         return {
             **self._summary(scores),
-            "neighbour_precision": self.last["neighbour_precision"],
-            "neighbour_recall": self.last["neighbour_recall"],
             **self.exchange.summary(self.round),
             "rounds": self.round,
             "stopped_early": int(self.stopped.sum()),
@@ -169,7 +166,7 @@ class Simulation:
 
     def numbers(self) -> dict[str, Any]:
         """The rest of a checkpoint, as JSON."""
-        return {"round": self.round, "seconds": self.seconds, "last": self.last, **self.exchange.numbers()}
+        return {"round": self.round, "seconds": self.seconds, **self.exchange.numbers()}
 
     def restore(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
@@ -181,7 +178,7 @@ class Simulation:
         for name in _TABLES:
             setattr(self, name, tensors[name])
         self.exchange.restore(tensors, numbers)
-        self.round, self.seconds, self.last = numbers["round"], numbers["seconds"], numbers["last"]
+        self.round, self.seconds = numbers["round"], numbers["seconds"]
         if self.finished and "scored/rows" in tensors:
             self.scored = _unflat("scored", layout, tensors)
 

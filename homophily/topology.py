@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +13,16 @@ import torch
 from torch import Tensor
 
 from homophily.errors import UserError
-from homophily.methods.base import View
 from homophily.randomness import Purpose, bits, word
 from homophily.registry import Registry
+from homophily.view import View
 
 Topology = Callable[..., "nx.Graph[int] | None"]
 
 topologies: Registry[Topology] = Registry("topology")
 
 _KEYS_AT_ONCE = 1 << 24
-_TRIES = 1000
+_TRIES = 200
 
 
 @topologies("full")
@@ -64,12 +65,13 @@ def random(peers: int, seed: int, low: int = 5, high: int = 10) -> Any:
         raise UserError(f"topology.low, topology.high: 1 <= low <= high < peers, not {low}, {high} with {peers} peers")
     for attempt in range(_TRIES):
         drawn = bits(seed, Purpose.TOPOLOGY, attempt, torch.arange(peers)) % (high - low + 1)
-        degrees = (low + drawn.abs()).tolist()
+        degrees = (low + drawn).tolist()
         if sum(degrees) % 2 or not nx.is_graphical(degrees):
             continue
-        graph = nx.random_degree_sequence_graph(degrees, seed=_seed(seed, attempt), tries=20)
-        if nx.is_connected(graph):
-            return graph
+        with suppress(nx.NetworkXError):  # it may fail to draw one
+            graph = nx.random_degree_sequence_graph(degrees, seed=_seed(seed, attempt), tries=20)
+            if nx.is_connected(graph):
+                return graph
     raise UserError(f"topology: found no connected graph of {peers} peers with degrees {low} to {high}")
 
 
@@ -80,7 +82,10 @@ def small_world(peers: int, seed: int, degree: int = 4, rewire: float = 0.1) -> 
         raise UserError(
             f"topology.degree = {degree}, topology.rewire = {rewire}: degree must be from 2 to peers - 1, rewire 0 to 1"
         )
-    return nx.connected_watts_strogatz_graph(peers, degree, rewire, tries=_TRIES, seed=_seed(seed))
+    try:
+        return nx.connected_watts_strogatz_graph(peers, degree, rewire, tries=_TRIES, seed=_seed(seed))
+    except nx.NetworkXError:
+        raise UserError(f"topology.degree = {degree}: no connected graph of {peers} peers found; raise it") from None
 
 
 @topologies("erdos-renyi")

@@ -37,7 +37,8 @@ class Traffic:
             "bytes_sent_per_peer": self.bytes / peers,
             "peak_models_per_peer_round": self.peak,
             "models_per_peer_round_by_hops": {
-                str(distance): count / (peers * max(1, rounds)) for distance, count in sorted(self.by_hops.items())
+                str(distance): self.by_hops.get(distance, 0) / (peers * max(1, rounds))
+                for distance in range(1, max(self.by_hops, default=0) + 1)
             },
         }
 
@@ -49,8 +50,3 @@ class Traffic:
         self.received = received
         self.by_hops = {int(k): v for k, v in numbers["by_hops"].items()}
         self.bytes, self.peak = numbers["bytes"], numbers["peak"]
-
-
-def hop_cost(models_by_hops: dict[int, float]) -> float:
-    """Cost in units of one model over one hop: a model from h hops away is passed on h - 1 times."""
-    return sum(distance * models for distance, models in models_by_hops.items())

@@ -18,6 +18,7 @@ from torch import nn
 import homophily
 from homophily import cli
 from homophily.config import load
+from homophily.methods import methods
 from homophily.prepare import Given, prepare
 
 Printed = tuple[int, str, str]  # exit code, stdout, stderr
@@ -315,3 +316,26 @@ def test_progress_is_shown_on_a_terminal_only(here: Path) -> None:
     assert b"rounds" in shown
     assert b"2/2" in shown
     assert set(PROMISED) <= set(json.loads(out.splitlines()[-1]))
+
+
+def test_all_methods_compare_and_those_that_cannot_work_are_told(command: Command) -> None:
+    code, out, _ = command("compare", "peers=10", "rounds=1", "data.shift=dirichlet", "data.train=20", "methods=all")
+    assert code == 0
+    table = json.loads(Path("runs/compare-digits/compare.json").read_text())
+    assert set(table) == set(methods) - {"oracle"}
+    assert "oracle is left out" in out
+
+
+@pytest.mark.parametrize("word", ["data.train=100000", "method.k=30", "topology=torus"])
+def test_comparing_all_hides_no_mistake(word: str, command: Command) -> None:
+    code, out, err = command("compare", "peers=8", "rounds=1", word)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert not Path("runs").exists()
+
+
+def test_clusters_drawn_by_the_seed_can_be_compared(command: Command) -> None:
+    words = ("data.shift=label-groups", "data.groups=pairs", "seeds=0,1", "methods=random", "peers=10", "rounds=1")
+    assert command("compare", *words)[0] == 0
+    table = json.loads(Path("runs/compare-digits/compare.json").read_text())
+    assert all("std" in cell for cell in table["random"]["accuracy_by_cluster"].values())

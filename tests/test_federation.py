@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from homophily.federation import Federation, gather
 from homophily.layout import Layout
-from homophily.merging import uniform
+from homophily.merging import krum, uniform
 from homophily.randomness import bits, normal
 
 
@@ -98,3 +98,13 @@ def test_a_gathering_is_in_ascending_id_with_oneself_in_its_place() -> None:
     assert found.own.tolist() == [[True, False, False], [False, False, True]]
     assert found.samples.tolist() == [[6.0, 8.0, 5.0], [5.0, 7.0, 8.0]]
     assert found.similarity.tolist() == [[-torch.inf, 3.0, -torch.inf], [4.0, 6.0, -torch.inf]]
+
+
+def test_a_rowwise_merge_never_sees_personal_numbers() -> None:
+    """By the shared numbers the second is krum; the personal ones would make it the first."""
+    rows = torch.tensor([[0.0, 0.0], [0.1, 100.0], [5.0, 0.0], [0.2, 200.0]])
+    whole = federation(rows, ("bias",))
+    everybody = ~torch.eye(4, dtype=torch.bool)
+    whole.merge(gather(everyone(4), everybody, torch.arange(4), whole.sick, torch.ones(4)), krum)
+    assert whole.rows[:, 0].tolist() == pytest.approx([0.1] * 4)
+    assert whole.rows[:, 1].tolist() == [0.0, 100.0, 0.0, 200.0]

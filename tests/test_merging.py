@@ -36,22 +36,22 @@ def test_fedsim_gives_oneself_the_weight_of_the_most_similar() -> None:
 def test_median_trimmed_mean_and_krum_shrug_off_one_bad_model() -> None:
     good = torch.tensor([[1.0, 10.0], [1.2, 10.2], [0.8, 9.8], [1.1, 10.1]])
     rows = torch.cat([good, torch.tensor([[1e9, -1e9]])])[None]
-    there = torch.ones(1, 5, dtype=torch.bool)
+    there, own = torch.ones(1, 5, dtype=torch.bool), torch.arange(5)[None] == 0
     for merge in (median, trimmed_mean, krum):
-        assert float((merge(rows, there)[0] - good.mean(0)).abs().max()) < 0.2
-    assert median(rows, there).tolist() == [[1.1, 10.0]] or torch.allclose(
-        median(rows, there), torch.tensor([[1.1, 10.0]])
-    )
-    assert torch.allclose(trimmed_mean(rows, there), torch.tensor([[(1 + 1.2 + 1.1) / 3, (10 + 9.8 + 10.1) / 3]]))
-    assert krum(rows, there)[0].tolist() in good.tolist()
+        assert float((merge(rows, there, own)[0] - good.mean(0)).abs().max()) < 0.2
+    assert torch.allclose(median(rows, there, own), torch.tensor([[1.1, 10.0]]))
+    assert torch.allclose(trimmed_mean(rows, there, own), torch.tensor([[(1 + 1.2 + 1.1) / 3, (10 + 9.8 + 10.1) / 3]]))
+    assert krum(rows, there, own)[0].tolist() in good.tolist()
 
 
-def test_padding_is_not_a_model() -> None:
+def test_padding_is_not_a_model_and_of_equals_krum_takes_ones_own() -> None:
     rows = torch.tensor([[[1.0], [3.0], [0.0], [0.0]]])
     there = torch.tensor([[True, True, False, False]])
-    assert median(rows, there).tolist() == [[2.0]]
-    assert trimmed_mean(rows, there).tolist() == [[2.0]]
-    assert krum(rows, there).tolist() in ([[1.0]], [[3.0]])
+    for mine in (0, 1):
+        own = torch.arange(4)[None] == mine
+        assert median(rows, there, own).tolist() == [[2.0]]
+        assert trimmed_mean(rows, there, own).tolist() == [[2.0]]
+        assert krum(rows, there, own).tolist() == [rows[0, mine].tolist()]
 
 
 def test_all_merges_are_listed() -> None:

@@ -1,16 +1,19 @@
 """Scores are means over each peer's own samples; neighbours are judged against the true clusters."""
 
+import pytest
 import torch
 from torch import Tensor, nn
 
 from homophily.data.types import Shares, Split
 from homophily.federation import Federation
 from homophily.losses import mse
-from homophily.methods.base import View
 from homophily.scoring import Scorer, precision_and_recall
 from homophily.training.one_by_one import OneByOne
 from homophily.training.vectorised import Vectorised
+from homophily.view import View
 from tests.training.nets import shares, task
+
+NOBODY = torch.zeros(9, dtype=torch.bool)
 
 
 def view(same: list[list[int]]) -> View:
@@ -52,19 +55,23 @@ def test_regression_is_scored_by_the_mean_squared_error() -> None:
 def test_precision_is_the_inside_share_and_recall_the_share_of_the_cluster_found() -> None:
     same = [[0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 1], [0, 0, 1, 0]]
     neighbours = torch.tensor([[0, 1, 1, 0], [0, 0, 1, 1], [0, 0, 0, 0], [0, 0, 1, 0]]).bool()
-    precision, recall = precision_and_recall(view(same), neighbours)
+    precision, recall = precision_and_recall(view(same), neighbours, NOBODY[: len(same)])
     assert precision == (0.5 + 0.0 + 1.0) / 3  # of those that have neighbours
     assert recall == (1 + 0 + 0 + 1) / 4
 
 
-def test_neighbours_may_be_weights() -> None:
+def test_neighbours_may_be_weights_and_then_more_than_an_equal_share_is_found() -> None:
+    same = [[0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]]
+    weights: Tensor = torch.tensor([[0, 0.75, 0.15, 0.1], [0.2, 0, 0.4, 0.4], [1.0, 0, 0, 0], [0, 0, 0, 0]])
+    precision, recall = precision_and_recall(view(same), weights.double(), NOBODY[:4])
+    assert precision == pytest.approx((0.75 + 0.2 + 0.0) / 3)
+    assert recall == 0.5  # 0.75 is more than a third, 0.2 is less; the others are alone in their clusters
+
+
+def test_who_holds_nobody_has_found_nobody_unless_it_has_stopped() -> None:
     same = [[0, 1, 0], [1, 0, 0], [0, 0, 0]]
-    weights: Tensor = torch.tensor([[0.0, 0.75, 0.25], [0.5, 0.0, 0.5], [1.0, 0.0, 0.0]])
-    precision, recall = precision_and_recall(view(same), weights)
-    assert precision == (0.75 + 0.5 + 0.0) / 3
-    assert recall == 1.0  # the third is alone in its cluster: nobody to find
-
-
-def test_without_truth_or_neighbours_there_is_nothing_to_say() -> None:
     nobody = torch.zeros(3, 3).bool()
-    assert precision_and_recall(view([[0, 1, 0], [1, 0, 0], [0, 0, 0]]), nobody) == (None, None)
+    assert precision_and_recall(view(same), nobody, NOBODY[:3]) == (None, 0.0)
+    assert precision_and_recall(view(same), nobody, ~NOBODY[:3]) == (None, None)
+    one = torch.tensor([[0, 1, 0], [0, 0, 0], [0, 0, 0]]).bool()
+    assert precision_and_recall(view(same), one, torch.tensor([False, True, False])) == (1.0, 1.0)

@@ -167,3 +167,95 @@ def test_a_method_that_asks_for_strangers_is_held_to_its_book(here: Path) -> Non
     found = homophily.run(QUICK, method=Greedy())
     assert found.summary["models_sent_per_peer"] == 4 * 7
     assert found.merges().diagonal().sum() == 0
+
+
+PATIENT: dict[str, Any] = {"rounds": 40, "training": {"patience": 2, "lr": 0.5}, "data": {"validation": 10}}
+
+
+@pytest.mark.parametrize("name", ["random", "pens", "panm", "dac", "dpg", "kin", "oracle"])
+@pytest.mark.parametrize("engine", ["vectorised", "one-by-one"])
+def test_every_method_outlives_the_stopping_of_all(name: str, engine: str) -> None:
+    found = run(**PATIENT, method={"name": name}, engine=engine, evaluate=7)
+    assert found.summary["stopped_early"] == 8
+    assert found.summary["neighbour_recall"] is not None
+    assert "accuracy" in found.metrics()[-1]
+
+
+def test_a_server_outlives_it_too() -> None:
+    method = {"name": "fedavg", "fraction": 0.3}
+    keys = {key: value for key, value in PATIENT.items() if key != "data"}
+    found = homophily.run({**QUICK, **keys, "method": method, "data": {**QUICK["data"], "validation": 10}})
+    assert found.summary["stopped_early"] == 8
+
+
+def test_who_has_stopped_keeps_its_neighbours() -> None:
+    """In PANM's stage 1 a peer that meets nobody would otherwise forget everyone."""
+    found = run(**PATIENT, method={"name": "panm", "k": 2, "l": 4, "t1": 40})
+    assert bool((found.neighbours().sum(1) == 2).all())
+
+
+@pytest.mark.parametrize("name", ["local", "random", "pens", "panm", "dac", "dpg", "kin", "oracle", "fedavg", "ifca"])
+def test_one_peer_is_a_federation(name: str) -> None:
+    found = homophily.run({"peers": 1, "rounds": 2, "method": {"name": name}, "data": {"shift": "iid"}})
+    assert found.summary["models_sent_per_peer"] == (
+        0 if name not in ("fedavg", "ifca") else 2 * (2, 5)[name == "ifca"]
+    )
+
+
+def test_fedsim_measures_in_every_round_and_needs_a_method_that_compares() -> None:
+    with pytest.raises(homophily.UserError, match="merge = 'fedsim' needs a method that compares"):
+        run(merge="fedsim")
+    found = run(merge="fedsim", rounds=9, method={"name": "pens", "l": 4, "t1": 3, "k": 2})
+    assert all("similarities" in line for line in found.metrics())
+    assert found.metrics()[-1]["same_cluster_merges"] is not None
+
+
+def test_a_sick_peer_with_a_personal_layer_heals() -> None:
+    data = [homophily.PeerData(x=np.random.default_rng(i).normal(size=(12, 4)), y=np.arange(12) % 2) for i in range(4)]
+    data[0] = homophily.PeerData(x=data[0].x * 1e30, y=data[0].y)  # its loss overflows in every round
+    keys: dict[str, Any] = {"rounds": 3, "method": {"name": "random", "k": 3}, "model": {"personal": ["3"]}}
+    found = homophily.run({**keys, "model": {"name": "mlp", "hidden": [4], "personal": ["3"]}}, data=data)
+    assert found.summary["sick_peers"] == [0]
+    assert found.summary["still_sick"] == []  # healed by the last merge, personal layer included
+
+
+def test_a_share_of_clients_is_rounded_not_raised_and_costs_its_nominal() -> None:
+    config = {"peers": 14, "rounds": 3, "method": {"name": "fedavg", "fraction": 0.07}}
+    found = homophily.run(config).summary
+    assert found["models_sent_per_peer"] == pytest.approx(found["nominal_models_per_peer"]) == pytest.approx(3 * 2 / 14)
+
+
+@pytest.mark.parametrize("method", [{"name": "panm", "on": "peer", "l": 3}, {"name": "dac", "on": "peer"}])
+def test_no_run_costs_more_than_its_nominal(method: dict[str, Any]) -> None:
+    found = run(method=method).summary
+    assert found["models_sent_per_peer"] <= found["nominal_models_per_peer"]
+
+
+def test_over_several_hops_there_is_no_nominal_number_of_models() -> None:
+    assert run(topology="ring", method={"name": "random", "hops": 3}).summary["nominal_models_per_peer"] is None
+
+
+def test_a_method_object_keeps_its_stages_when_a_run_is_extended() -> None:
+    from homophily.methods.pens import Pens
+
+    short = homophily.run({**QUICK, "rounds": 6}, method=Pens(l=4, k=2))
+    longer = homophily.resume(short.path, {"rounds": 20}, method=Pens(l=4, k=2))
+    assert longer.summary["nominal_models_per_peer"] == 2 * 4 + 18 * 2
+
+
+def test_a_table_is_told_only_where_it_is_shared() -> None:
+    class Eavesdropper(MostAlike):
+        """Reads a table that its peers do not hand over."""
+
+        def choose(self, now: Now, met: Tensor, similarity: Tensor | None) -> Tensor:
+            now.memory["secret"] = torch.zeros(met.shape, dtype=torch.float64)
+            now.told("secret", now.view.book[:, :1])
+            return met
+
+    with pytest.raises(ValueError, match="must list it in `shares`"):
+        homophily.run(QUICK, method=Eavesdropper("l2"))
+
+
+def test_a_note_where_the_panm_metric_has_no_common_start() -> None:
+    found = run(init="independent", method={"name": "panm", "metric": "panm"}).summary
+    assert "start apart" in found["notes"][0]

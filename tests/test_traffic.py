@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from homophily.methods import methods
-from homophily.traffic import Traffic, hop_cost
+from homophily.traffic import Traffic
 from tests.methods.views import play, view_of
 
 CPU = torch.device("cpu")
@@ -23,7 +23,14 @@ def test_models_cost_their_hops() -> None:
 
 
 def test_the_arithmetic_of_dpgs_table_four() -> None:
-    assert hop_cost({1: 0.47, 2: 2.53}) == pytest.approx(5.53)
+    """Per client and round 0.47 models from one hop away and 2.53 from two cost 5.53 transfers."""
+    traffic = Traffic(100, CPU)
+    drawn = torch.zeros(100, 300, dtype=torch.bool)
+    drawn[0] = True  # 47 near and 253 far, for all clients together
+    traffic.count(drawn, torch.where(torch.arange(300) < 47, 1, 2).expand(100, 300), 1.0)
+    found = traffic.summary(rounds=1)
+    assert found["models_per_peer_round_by_hops"] == pytest.approx({"1": 0.47, "2": 2.53})
+    assert found["models_sent_per_peer"] == pytest.approx(5.53)
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,9 @@ def label_groups(source: Source, peers: int, seed: int, *, groups: str | list[li
     if groups == "pairs":
         if classes % 2:
             raise UserError(f"data.groups = 'pairs' needs an even number of labels, and {source.name} has {classes}")
-        groups = [sorted(pair) for pair in permutation(classes, seed, Purpose.SHIFT).view(-1, 2).tolist()]
+        pairs = [sorted(pair) for pair in permutation(classes, seed, Purpose.SHIFT).view(-1, 2).tolist()]
+        # Named alike under every seed, so that runs can be compared.
+        return Plan([_labels(source, pair, f"pair {number}") for number, pair in enumerate(pairs, start=1)], source)
     if isinstance(groups, str) or not groups or not all(g and set(g) <= set(range(classes)) for g in groups):
         raise UserError(
             "data.groups must be 'vehicles-animals', 'pairs', 'superclasses' "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,31 +11,17 @@ import torch
 from torch import Tensor
 
 from homophily import sets
+from homophily.errors import UserError
 from homophily.introductions import Fingerprints
 from homophily.randomness import Purpose, bits, uniform
 from homophily.registry import Registry
+from homophily.view import View
 
 Memory = dict[str, Tensor]
 
 
-@dataclass(frozen=True)
-class View:
-    """What the deciding peers know. P rows decide; each row's book lists B peers, ids ascending, padded with -1."""
-
-    me: Tensor  # [P] int64: who decides
-    seed: Tensor  # [P] int64
-    book: Tensor  # [P, B] int64
-    known: Tensor  # [P, B] bool: a peer, and not myself
-    hops: Tensor  # [P, B] int64: how far its models travel
-    same: Tensor | None  # [P, B] bool: truly of my cluster; only a simulation knows
-
-    def rows(self, some: slice) -> View:
-        """What some of the deciding peers know."""
-        same = None if self.same is None else self.same[some]
-        return View(self.me[some], self.seed[some], self.book[some], self.known[some], self.hops[some], same)
-
-
-def _nothing_told(name: str, friends: Tensor) -> Tensor:
+def nothing_told(name: str, friends: Tensor) -> Tensor:
+    """What a method hears of a table that it does not share."""
     raise ValueError(f"nobody hands over {name!r}: the method must list it in `shares`")
 
 
@@ -48,7 +35,7 @@ class Now:
     view: View
     round: int
     memory: Memory = field(default_factory=dict)
-    told: Callable[[str, Tensor], Tensor] = _nothing_told
+    told: Callable[[str, Tensor], Tensor] = nothing_told
     """told(name, friends [P, F]): what each row's friends (ids, -1: nobody) remembered under ``name`` at the end of the
     last round, over my own book [P, B]: the first friend's entry where several have one, NaN where none has."""
 
@@ -77,13 +64,13 @@ class Now:
 
     def top(self, among: Tensor, k: int, values: Tensor) -> Tensor:
         """The ``k`` of a set with the largest values [P, B]; ties are broken by a keyed draw on the peer's id."""
-        return sets.top(among, k, values, self._ties(among))
+        return sets.top(among, k, values, self.ties(among))
 
     def ranked(self, among: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """A set's columns from the largest value [P, B] down: (columns [P, K], there [P, K]); ties as in ``top``."""
-        return sets.ranked(among, values, self._ties(among))
+        return sets.ranked(among, values, self.ties(among))
 
-    def _ties(self, among: Tensor) -> Tensor:
+    def ties(self, among: Tensor) -> Tensor:
         """Tie keys of the members of a set; 0 elsewhere: sets are small, books may not be."""
         columns, there = sets.compact(among)
         drawn = bits(*self._keys(Purpose.TIES), self.view.book.gather(1, columns))
@@ -96,17 +83,32 @@ class Now:
         return self.view.seed[:, None], self.view.me[:, None], self.round if round is None else round, purpose
 
 
+_BOUNDS = {
+    "k": (1, math.inf), "l": (1, math.inf), "hops": (1, math.inf), "t1": (1, math.inf), "alpha": (0, 1),
+    "renew": (0, math.inf),
+}  # fmt: skip
+
+
 class Method:
     """Base of all methods. Constructor parameters are its config keys; what changes lives in ``now.memory``."""
 
+    finds: bool = True  # it has an idea of who is alike, so that there is precision and recall
     metric: str | None = None  # the similarity it wants of the peers it meets; None: none
     hops: int = 1  # in a partial topology, it knows the peers within so many hops
     shares: tuple[str, ...] = ()  # remembered tables that a peer hands over with its model
     introduces: bool = False  # it wants everyone's fingerprint before the first round
     renew: int = 0  # and again every so many rounds
 
+    def __post_init__(self) -> None:
+        """Settings that have the same meaning in every method are within their bounds."""
+        for key, (least, most) in _BOUNDS.items():
+            value = getattr(self, key, None)
+            if isinstance(value, int | float) and not least <= value <= most:
+                allowed = f"at least {least}" if most == math.inf else f"from {least} to {most}"
+                raise UserError(f"method.{key} = {value}: must be {allowed}")
+
     def check(self, view: View) -> None:
-        """Raise a UserError where the method cannot work in these surroundings."""
+        """Raise an UnsuitableError where the method cannot work in these surroundings."""
 
     def notes(self, view: View) -> list[str]:
         """Sentences a user should read about the method in these surroundings (all peers' view)."""

@@ -7,14 +7,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from homophily.errors import UserError
-from homophily.methods.base import Method, Now, View, methods
+from homophily.errors import UnsuitableError
+from homophily.methods.base import Method, Now, methods
 from homophily.randomness import Purpose
+from homophily.view import View
 
 
 @methods("local")
 class Local(Method):
     """Trains alone and meets nobody."""
+
+    finds = False
 
     def meet(self, now: Now) -> Tensor:
         return torch.zeros_like(now.known)
@@ -61,7 +64,7 @@ class Oracle(KPartners):
 
     def check(self, view: View) -> None:
         if view.same is None:
-            raise UserError("method.name = 'oracle' needs data with known clusters, and this data has none")
+            raise UnsuitableError("method.name = 'oracle' needs data with known clusters, and this data has none")
 
     def meet(self, now: Now) -> Tensor:
         assert now.view.same is not None

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from homophily.errors import UserError
-from homophily.methods.base import Method, Now, View, methods
+from homophily.methods.base import Method, Now, methods
 from homophily.randomness import Purpose
+from homophily.similarity import models_for_each
+from homophily.view import View
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class _Dac(Method):
         return logits.softmax(1).nan_to_num(nan=0.0)
 
     def nominal(self, rounds: int) -> float:
-        return float(rounds * self.k)
+        return float(models_for_each(self.metric, self.on) * rounds * self.k)
 
 
 @methods("dac")
@@ -76,6 +78,7 @@ class Dac(_Dac):
     tau: float = 30.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 <= self.tau < math.inf:
             raise UserError(f"method.tau = {self.tau}: must be at least 0 and finite")
 
@@ -91,6 +94,7 @@ class DacVar(_Dac):
     tau_max: float = 30.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 <= self.tau_max < math.inf:
             raise UserError(f"method.tau_max = {self.tau_max}: must be at least 0 and finite")
 

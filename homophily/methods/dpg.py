@@ -26,8 +26,8 @@ class _Dpg(Method):
 
     def _probability(self, now: Now) -> Tensor:
         """p [P, B]; it starts uniform, and starts again where every entry has become 0."""
-        uniform = now.known / now.known.sum(1, keepdim=True).clamp(min=1)
-        p = now.memory.get("probability", uniform.to(torch.float64))
+        uniform = now.known.to(torch.float64) / now.known.sum(1, keepdim=True).clamp(min=1)
+        p = now.memory.get("probability", uniform)
         return torch.where((p > 0).any(1, keepdim=True), p, uniform)
 
     def meet(self, now: Now) -> Tensor:
@@ -36,11 +36,12 @@ class _Dpg(Method):
 
     def choose(self, now: Now, met: Tensor, similarity: Tensor | None) -> Tensor:
         assert similarity is not None
-        alike = torch.where(met & similarity.isfinite(), similarity, 0.0).clamp(min=0.0)
-        total = sets.total(met, alike)
+        measured = met & similarity.isfinite()  # a sick model says nothing of its peer
+        alike = torch.where(measured, similarity, 0.0).clamp(min=0.0)
+        total = sets.total(measured, alike)
         share = torch.where(total > 0, alike / total.clamp(min=torch.finfo(torch.float64).tiny), 0.0)
         drawn = (share - self.rho * now.view.hops).clamp(min=0.0)
-        now.memory["probability"] = torch.where(met, drawn, self._probability(now))
+        now.memory["probability"] = torch.where(measured, drawn, self._probability(now))
         return met
 
     def neighbours(self, now: Now, partners: Tensor) -> Tensor:
@@ -55,6 +56,7 @@ class Dpg(_Dpg):
     rho: float = 0.01  # type: ignore[misc]
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 <= self.rho < math.inf:
             raise UserError(f"method.rho = {self.rho}: must be at least 0 and finite")
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from homophily.errors import UserError
 from homophily.introductions import Fingerprints
 from homophily.kinship import Kinship, kinship
-from homophily.methods.base import Memory, Method, Now, View, methods
+from homophily.methods.base import Memory, Method, Now, methods
 from homophily.randomness import Purpose
+from homophily.view import View
 
 
 @methods("kin")
@@ -23,10 +23,6 @@ class Kin(Method):
     hops: int = 1
     renew: int = 0  # fingerprints are made anew every so many rounds; 0: never
     introduces = True
-
-    def __post_init__(self) -> None:
-        if self.renew < 0:
-            raise UserError(f"method.renew = {self.renew}: must be at least 0")
 
     def introduced(self, view: View, prints: Fingerprints, heard: Tensor | None) -> Memory:
         if heard is None:
@@ -47,7 +43,8 @@ class Kin(Method):
         return now.pick_weighted(now.known & (weights > 0), self.k, weights.log(), Purpose.MEET)
 
     def neighbours(self, now: Now, partners: Tensor) -> Tensor:
-        return torch.where(now.known, now.memory["weights"], 0.0)
+        weights = torch.where(now.known, now.memory["weights"], 0.0)
+        return weights if bool((now.memory["family"] < 0).any()) else weights > 0
 
     def nominal(self, rounds: int) -> float:
         return float(rounds * self.k)

@@ -11,6 +11,7 @@ from homophily.errors import UserError
 from homophily.groups import two_groups
 from homophily.methods.base import Method, Now, methods
 from homophily.randomness import Purpose
+from homophily.similarity import models_for_each
 
 
 @methods("panm")
@@ -28,11 +29,12 @@ class Panm(Method):
     hops: int = 1
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.tau < 1:
             raise UserError(f"method.tau = {self.tau}: must be at least 1 with panm")
 
     def in_rounds(self, rounds: int) -> Panm:
-        return self if self.t1 is not None else replace(self, t1=rounds // 3)
+        return self if self.t1 is not None else replace(self, t1=max(1, rounds // 3))
 
     def _stage(self, now: Now) -> Literal["cni", "hnm", "plain"]:
         assert self.t1 is not None
@@ -60,8 +62,8 @@ class Panm(Method):
             neighbours = now.top(met & similarity.isfinite(), self.k, similarity)
             now.memory["neighbours"] = neighbours
             return neighbours
-        sample = met & neighbours
-        alike = two_groups(met & ~neighbours, sample, similarity)
+        sample = met & neighbours & similarity.isfinite()  # a sick model says nothing of its peer
+        alike = two_groups(met & ~neighbours, sample, similarity, now.ties(met))
         remaining = (neighbours & ~sample) | alike
         # A round in which everyone asked was sick must not leave a peer without neighbours.
         now.memory["neighbours"] = remaining | (neighbours & ~remaining.any(1, keepdim=True))
@@ -75,4 +77,5 @@ class Panm(Method):
         first = min(self.t1, rounds)
         matching = rounds // self.tau - first // self.tau
         plain = rounds - first - matching
-        return float(first * self.l + max(0, first - 1) * self.k + plain * self.k + matching * 2 * self.l)
+        compared = first * self.l + max(0, first - 1) * self.k + matching * 2 * self.l
+        return float(models_for_each(self.metric, self.on) * compared + plain * self.k)

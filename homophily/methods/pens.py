@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from homophily.methods.base import Method, Now, methods
 from homophily.randomness import Purpose
+from homophily.similarity import models_for_each
 
 
 @methods("pens")
@@ -27,7 +27,7 @@ class Pens(Method):
     hops: int = 1
 
     def in_rounds(self, rounds: int) -> Pens:
-        return self if self.t1 is not None else replace(self, t1=rounds // 3)
+        return self if self.t1 is not None else replace(self, t1=max(1, rounds // 3))
 
     def _counting(self, now: Now) -> bool:
         assert self.t1 is not None
@@ -53,9 +53,9 @@ class Pens(Method):
         assert self.t1 is not None
         count, peers = now.recall("count"), now.known.sum(1, keepdim=True) + 1
         if self.threshold == "pens":
-            return now.known & (count > self.t1 * self.k / peers)
+            return now.known & (count * peers > self.t1 * self.k)
         drawn = self.l if self.threshold == "panm" else self.l + self.k
-        return now.known & (count >= torch.ceil(self.t1 * drawn / peers))
+        return now.known & (count >= -(-self.t1 * drawn // peers))  # rounded up
 
     def neighbours(self, now: Now, partners: Tensor) -> Tensor:
         return partners if self._counting(now) else self._permanent(now)
@@ -63,4 +63,4 @@ class Pens(Method):
     def nominal(self, rounds: int) -> float:
         assert self.t1 is not None
         first = min(self.t1, rounds)
-        return float(first * self.l + (rounds - first) * self.k)
+        return float(models_for_each(self.metric, self.on) * first * self.l + (rounds - first) * self.k)

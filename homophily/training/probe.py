@@ -48,8 +48,13 @@ def probe(module: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> Character:
         _same(first[:half], _outputs(module, others, seed=1)[:half])
         and _same(first[:half], _outputs(module, x[:half], seed=1))
     )
-    grads, saved = _gradients(module, loss, x[:_SAMPLES], y[:_SAMPLES])
-    obstacle = "it draws random numbers by itself" if draws else _obstacle(module, loss, x, y, grads)
+    if not draws and _couples_in_evaluation(module, x):
+        raise UserError(
+            "model: in evaluation mode the output for a sample depends on the other samples of its batch "
+            "(BatchNorm without running statistics?), so that it could not be scored sample by sample"
+        )
+    grads, buffers, saved = _gradients(module, loss, x[:_SAMPLES], y[:_SAMPLES])
+    obstacle = "it draws random numbers by itself" if draws else _obstacle(module, loss, x, y, grads, buffers)
     unused = frozenset(name for name, grad in grads.items() if grad is None)
     return Character(coupled, draws, obstacle, unused, saved // _SAMPLES)
 
@@ -71,8 +76,17 @@ def _same(a: Tensor, b: Tensor) -> bool:
     return bool(torch.allclose(a, b, rtol=1e-4, atol=1e-5 * scale, equal_nan=True))
 
 
-def _gradients(module: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> tuple[dict[str, Tensor | None], int]:
-    """Each parameter's gradient of the mean loss, and the bytes autograd saved."""
+def _couples_in_evaluation(module: nn.Module, x: Tensor) -> bool:
+    half = _SAMPLES // 2
+    copied = copy.deepcopy(module).eval()
+    with torch.no_grad():
+        return not _same(copied(x[:_SAMPLES])[:half], copied(x[:half]))
+
+
+def _gradients(
+    module: nn.Module, loss: Loss, x: Tensor, y: Tensor
+) -> tuple[dict[str, Tensor | None], dict[str, Tensor], int]:
+    """Each parameter's gradient of the mean loss, the buffers after that step, and the bytes autograd saved."""
     copied = copy.deepcopy(module).train()
     held: dict[int, int] = {}  # storages, parameters left out
 
@@ -81,8 +95,12 @@ def _gradients(module: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> tuple[dic
             held[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
-        losses = _seeded(lambda: loss(copied(x), y), x.device, seed=1)
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+            losses = _seeded(lambda: loss(copied(x), y), x.device, seed=1)
+    except Exception as error:  # anyone's loss may raise anything; the user needs to know what it got
+        shapes = f"outputs {list(_outputs(module, x, seed=1).shape)} and targets {list(y.shape)}"
+        raise UserError(f"training.loss: fails on {shapes}: {error}") from error
     if losses.shape != (len(x),):
         raise UserError(
             f"training.loss: must return one loss per sample, shape [{len(x)}] for {len(x)} samples, "
@@ -92,10 +110,17 @@ def _gradients(module: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> tuple[dic
     if not losses.requires_grad:
         raise UserError("model: no parameter of the network receives a gradient from the loss")
     grads = torch.autograd.grad(losses.mean(), list(parameters.values()), allow_unused=True)
-    return dict(zip(parameters, grads, strict=True)), sum(held.values())
+    return dict(zip(parameters, grads, strict=True)), dict(copied.named_buffers()), sum(held.values())
 
 
-def _obstacle(module: nn.Module, loss: Loss, x: Tensor, y: Tensor, grads: dict[str, Tensor | None]) -> str | None:
+def _obstacle(
+    module: nn.Module,
+    loss: Loss,
+    x: Tensor,
+    y: Tensor,
+    grads: dict[str, Tensor | None],
+    buffers_after: dict[str, Tensor],
+) -> str | None:
     """Why torch.vmap cannot run two copies of the network at once; None where it can and agrees with a plain run."""
     copied = copy.deepcopy(module).train()
     twice = {name: torch.stack([t.detach(), t.detach()]) for name, t in copied.named_parameters()}
@@ -114,8 +139,8 @@ def _obstacle(module: nn.Module, loss: Loss, x: Tensor, y: Tensor, grads: dict[s
     except Exception as error:  # whatever anyone's module does under vmap, the plain loop can still train it
         return f"torch.vmap cannot run it: {str(error).splitlines()[0]}"
     plain = torch.cat([grads[name].flatten() for name in used])  # type: ignore[union-attr]
-    return (
-        None
-        if _same(plain, torch.cat([grad[0].flatten() for grad in found]))
-        else "its gradients under torch.vmap differ from a plain run"
-    )
+    if not _same(plain, torch.cat([grad[0].flatten() for grad in found])):
+        return "its gradients under torch.vmap differ from a plain run"
+    if not all(_same(after.double(), buffers[name][0].double()) for name, after in buffers_after.items()):
+        return "it changes its buffers in a way that torch.vmap does not see"
+    return None

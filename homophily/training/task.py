@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-import torch
 from torch import Tensor, nn
 
 from homophily.data.types import Shares
@@ -63,7 +62,3 @@ class Engine(Protocol):
 
     def predict(self, rows: Tensor, kept: Kept, x: Tensor) -> Tensor:
         """Outputs [P, n, ...] of P models (rows [P, D]) on each one's own inputs x [P, n, ...], in evaluation mode."""
-
-
-def device_of(task: Task) -> torch.device:
-    return task.data.train.x.device

@@ -43,6 +43,8 @@ class Vectorised:
         self.counts = task.data.train.count.cpu()
 
     def train(self, rows: Tensor, kept: Kept, peers: Tensor, round: int) -> None:
+        if not len(peers):
+            return
         by_count = self.counts[peers.cpu()].argsort(descending=True, stable=True).to(peers.device)
         for chunk in peers[by_count].split(self.chunk):
             self._train(rows, kept, chunk, round)

@@ -223,6 +223,12 @@ def test_nominal_costs_are_the_papers() -> None:
     ("name", "keys", "sentence"),
     [
         ("panm", {"tau": 0}, r"method\.tau = 0"),
+        ("panm", {"t1": -3}, r"method\.t1 = -3: must be at least 1"),
+        ("pens", {"t1": 0}, r"method\.t1 = 0"),
+        ("panm", {"alpha": 7.0}, r"method\.alpha = 7.0: must be from 0 to 1"),
+        ("random", {"hops": 0}, r"method\.hops = 0: must be at least 1"),
+        ("oracle", {"k": 0}, r"method\.k = 0"),
+        ("kin", {"renew": -1}, r"method\.renew = -1"),
         ("dac", {"tau": -1.0}, r"method\.tau = -1"),
         ("dac-var", {"tau_max": math.inf}, r"method\.tau_max"),
         ("dpg", {"rho": -0.1}, r"method\.rho"),
@@ -233,3 +239,14 @@ def test_nominal_costs_are_the_papers() -> None:
 def test_impossible_settings_are_refused(name: str, keys: dict[str, float], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         methods.get(name)(**keys)
+
+
+def test_a_sick_meeting_teaches_dpg_and_panm_nothing() -> None:
+    dpg = methods.get("dpg")(k=2)
+    now = Now(FIRST, 1)
+    dpg.choose(now, a_set(5, (1, 2)), numbers(NO, 3.0, NO, NO, NO))
+    assert now.memory["probability"][0, 2] == 0.25
+    panm = methods.get("panm")(l=4, k=2, t1=3, tau=5)
+    then = Now(FIRST, 5, {"neighbours": a_set(5, (1, 2))})
+    panm.choose(then, a_set(5, (1, 2, 3, 4)), numbers(NO, 0.9, NO, 0.1, 0.12))
+    assert members(then.memory["neighbours"]) == [[1, 2]]

@@ -117,3 +117,19 @@ def test_sick_rows_do_not_touch_their_neighbours() -> None:
     Vectorised(problem, 3).train(rows, {}, torch.arange(3), 1)
     assert torch.allclose(rows[[0, 2]], healthy[[0, 2]], atol=1e-12)
     assert bool(rows[1].isnan().all())
+
+
+def test_outputs_of_one_number_may_leave_out_their_axis() -> None:
+    """A network that returns [b] where the targets are [b, 1] learns the same."""
+    data = shares([6, 8], [3], outputs=1, regression=True)
+    torch.manual_seed(0)
+    layer = nn.Linear(3, 1)
+    whole, flat = task(layer, data, loss=mse), task(nn.Sequential(layer, nn.Flatten(0)), data, loss=mse)
+    assert torch.allclose(trained(Vectorised(whole, 2), whole)[0], trained(Vectorised(flat, 2), flat)[0], atol=1e-12)
+    assert torch.allclose(trained(OneByOne(whole), whole)[0], trained(OneByOne(flat), flat)[0], atol=1e-12)
+
+
+def test_nobody_to_train_is_no_work() -> None:
+    problem = task(nn.Linear(2, 3), shares([4], [2], outputs=3))
+    rows, _ = trained(Vectorised(problem, 1), problem, peers=torch.zeros(0, dtype=torch.int64))
+    assert torch.equal(rows[0], problem.layout.read(problem.module)[0])

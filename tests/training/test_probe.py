@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from homophily.errors import UserError
 from homophily.keyed_dropout import with_keyed_dropout
-from homophily.losses import cross_entropy
+from homophily.losses import cross_entropy, mse
 from homophily.training.probe import Character, probe
 from tests.training.nets import Drawing, Everything
 
@@ -17,14 +17,27 @@ def character(net: nn.Module, *inputs: int) -> Character:
 
 
 class Centring(nn.Module):
-    """Couples samples with no layer that says so."""
+    """Couples samples while it trains, with no layer that says so."""
 
     def __init__(self) -> None:
         super().__init__()
         self.layer = nn.Linear(4, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x - x.mean(0))
+        return self.layer(x - x.mean(0) if self.training else x)
+
+
+class Counting(nn.Module):
+    """Puts a new tensor in its buffer's place, which only a plain run sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+        self.register_buffer("seen", torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen = self.seen + x.detach().sum(0)
+        return self.layer(x)
 
 
 class SamplesSecond(nn.Module):
@@ -97,3 +110,19 @@ def test_a_network_without_gradient_is_refused() -> None:
     net = nn.Linear(4, 3).requires_grad_(False)
     with pytest.raises(UserError, match="no parameter"):
         character(net, 4)
+
+
+def test_buffers_that_are_replaced_are_an_obstacle() -> None:
+    found = character(Counting(), 4)
+    assert found.obstacle is not None
+    assert "buffers" in found.obstacle
+
+
+def test_coupling_in_evaluation_mode_is_refused() -> None:
+    with pytest.raises(UserError, match="in evaluation mode"):
+        character(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, track_running_stats=False)), 4)
+
+
+def test_a_loss_that_fails_is_told_with_the_shapes_it_got() -> None:
+    with pytest.raises(UserError, match=r"training\.loss: fails on outputs \[4, 2\] and targets \[4, 3\]"):
+        probe(nn.Linear(4, 2), mse, torch.randn(4, 4), torch.randn(4, 3))

@@ -69,7 +69,8 @@ def _settled(
     if space.rank == 0:
         return torch.where(usable, 0, -1), None
     z = place[:, : space.rank]
-    noise = inflated_noise(space.squared[: space.rank], len(sample), space.delta)
+    freedom = float(count[sample].sum()) - len(sample)
+    noise = inflated_noise(space.squared[: space.rank], len(sample), space.delta, freedom)
     found = families(z[sample], count[sample], noise, seed)
     if found is None:
         mixture = torch.zeros(len(place), len(place), dtype=torch.float64, device=place.device)
@@ -190,12 +191,17 @@ def _wishart(root: Tensor, freedom: float, chance: torch.Generator) -> Tensor:
     return factor @ factor.T / freedom
 
 
-def inflated_noise(squared: Tensor, peers: int, delta: float) -> Tensor:
-    """e_k: noise left in direction k, inflated because the directions were chosen from the same data. [r]."""
+def inflated_noise(squared: Tensor, peers: int, delta: float, freedom: float) -> Tensor:
+    """e_k: noise left in direction k, inflated because directions and whitening come from the same data. [r].
+
+    Choosing the directions inflates it to (1 + delta / t)^2. Whitening with a covariance estimated from ``freedom``
+    degrees inflates it in the directions of the signal by E[m'C^-1 S C^-1 m] / E[m'C^-1 m] of an inverse Wishart.
+    """
+    estimated = freedom * (freedom - 1) / ((freedom - delta) * (freedom - delta - 3))  # delta: dimensions that count
     b = peers - 1 + delta - squared
     t = (-b + (b.square() - 4 * (peers - 1) * delta).clamp(min=0.0).sqrt()) / 2
     t = t.clamp(min=math.sqrt((peers - 1) * delta))  # at the edge the two roots meet there
-    return (1 + delta / t).square()
+    return estimated * (1 + delta / t).square()
 
 
 def families(z: Tensor, count: Tensor, noise: Tensor, seed: int) -> tuple[Tensor, Tensor] | None:

@@ -197,9 +197,7 @@ def test_who_has_stopped_keeps_its_neighbours() -> None:
 @pytest.mark.parametrize("name", ["local", "random", "pens", "panm", "dac", "dpg", "kin", "oracle", "fedavg", "ifca"])
 def test_one_peer_is_a_federation(name: str) -> None:
     found = homophily.run({"peers": 1, "rounds": 2, "method": {"name": name}, "data": {"shift": "iid"}})
-    assert found.summary["models_sent_per_peer"] == (
-        0 if name not in ("fedavg", "ifca") else 2 * (2, 5)[name == "ifca"]
-    )
+    assert found.summary["models_sent_per_peer"] == 2 * {"fedavg": 2, "ifca": 5}.get(name, 0)
 
 
 def test_fedsim_measures_in_every_round_and_needs_a_method_that_compares() -> None:

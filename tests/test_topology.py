@@ -108,11 +108,6 @@ def test_a_bounded_book_is_a_uniform_sample_in_ascending_order() -> None:
     assert bool((ring.hops[ring.known] <= 3).all())
 
 
-@pytest.mark.parametrize(("peers", "low", "high"), [(12, 5, 11), (20, 15, 18)])
-def test_dense_random_graphs_are_drawn_or_refused_in_a_sentence(peers: int, low: int, high: int) -> None:
-    try:
-        graph = topologies.get("random")(peers=peers, seed=0, low=low, high=high)
-    except UserError as error:
-        assert "no connected graph" in str(error)
-    else:
-        assert nx.is_connected(graph)
+def test_degrees_that_are_hard_to_draw_are_drawn_all_the_same() -> None:
+    graph = topologies.get("random")(peers=12, seed=0, low=5, high=11)
+    assert nx.is_connected(graph)

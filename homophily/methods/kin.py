@@ -35,7 +35,8 @@ class Kin(Method):
             found = kinship(prints.of(ids), ids, int(view.seed[row]))
             one = view.rows(slice(row, row + 1))
             place = torch.searchsorted(ids, one.book.clamp(min=0)).clamp(max=len(ids) - 1)
-            parts.append(_memory(found, one, torch.searchsorted(ids, one.me), place))
+            part = _memory(found, one, torch.searchsorted(ids, one.me), place)
+            parts.append(part | {"weights": torch.where(ids[place] == one.book, part["weights"], 0.0)})
         return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
     def meet(self, now: Now) -> Tensor:

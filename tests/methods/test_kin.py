@@ -1,0 +1,125 @@
+"""kin as a method: introductions before the first round, and from then on only one's own kind."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import homophily
+from homophily.deciding import meet
+from homophily.methods import methods
+from homophily.randomness import normal
+from tests.methods.views import view_of
+from tests.test_kinship import clusters
+
+pytestmark = pytest.mark.usefixtures("here")
+
+DIGITS: dict[str, Any] = {
+    "peers": 40,
+    "rounds": 6,
+    "data": {"train": 30, "angles": [0, 180]},
+    "method": {"name": "kin"},
+}
+
+
+def test_kin_meets_its_family_only() -> None:
+    prints, label = clusters([8, 4], 30, gap=0.5, seed=1)
+    view = view_of(12)
+    kin = methods.get("kin")(k=3)
+    memory = kin.introduced(view, prints, None)
+    often = sum(meet(kin, view, round, memory).double() for round in range(1, 60))
+    assert not bool(often[label[:, None] != label].any())
+    assert meet(kin, view, 1, memory).sum(1).tolist() == [3] * 12
+    inside = often[(label[:, None] == label) & view.known]
+    assert float(inside.min()) > 10  # everyone of it, in turn
+
+
+def test_everyone_with_a_book_of_its_own_looks_for_itself() -> None:
+    prints, label = clusters([10, 10], 30, gap=0.5, seed=1)
+    view = view_of(20)
+    heard = torch.stack([torch.cat([view.me[view.me != i][:15], torch.tensor([i])]).sort().values for i in range(20)])
+    memory = methods.get("kin")().introduced(view, prints, heard)
+    alike = (label[:, None] == label) & view.known
+    for i in range(20):
+        known = torch.isin(view.book[i], heard[i]) & view.known[i]
+        assert torch.equal(memory["weights"][i] > 0, alike[i] & known)
+
+
+def test_kin_equals_the_truth_on_digits_and_pays_for_its_fingerprints() -> None:
+    found = homophily.run(DIGITS).summary
+    assert found["same_cluster_merges"] == found["neighbour_precision"] == found["neighbour_recall"] == 1.0
+    assert found["models_sent_per_peer"] == 6 * 4
+    oracle = homophily.run({**DIGITS, "method": {"name": "oracle"}}).summary
+    fingerprints = 39 * (2 * 256 * 30 + 16)  # mean and 29 rows, from everyone once
+    assert found["bytes_sent_per_peer"] - oracle["bytes_sent_per_peer"] == fingerprints
+
+
+def test_on_one_distribution_everyone_is_kin() -> None:
+    config = {**DIGITS, "data": {"train": 30, "shift": "iid"}}
+    kin, anyone = (homophily.run({**config, "method": {"name": name}}) for name in ("kin", "random"))
+    assert int((kin.neighbours() > 0).sum()) == 40 * 39
+    assert abs(kin.summary["accuracy"] - anyone.summary["accuracy"]) < 6
+
+
+def test_in_a_partial_topology_kin_looks_at_all_and_meets_those_within_its_hops() -> None:
+    found = homophily.run({**DIGITS, "topology": {"name": "torus", "rows": 5}, "method": {"name": "kin", "hops": 2}})
+    assert found.summary["same_cluster_merges"] == 1.0
+    far = {int(hops) for hops in found.summary["models_per_peer_round_by_hops"]}
+    assert far == {1, 2}
+
+
+def test_engines_and_resume_agree() -> None:
+    runs = [homophily.run({**DIGITS, "engine": engine}) for engine in ("vectorised", "one-by-one")]
+    assert np.array_equal(runs[0].merges(), runs[1].merges())
+    half = homophily.run({**DIGITS, "rounds": 3})
+    assert np.array_equal(homophily.resume(half.path, {"rounds": 6}).merges(), runs[0].merges())
+
+
+def test_fingerprints_are_made_anew_when_asked() -> None:
+    def size(renew: int) -> float:
+        return float(
+            homophily.run({**DIGITS, "method": {"name": "kin", "renew": renew}}).summary["bytes_sent_per_peer"]
+        )
+
+    once = 39 * (2 * 256 * 30 + 16)
+    assert size(2) - size(0) == 2 * once  # before rounds 3 and 5 too
+
+
+def test_independent_models_have_a_common_reference() -> None:
+    found = homophily.run({**DIGITS, "init": "independent"}).summary
+    assert found["neighbour_precision"] == found["neighbour_recall"] == 1.0
+
+
+def test_a_new_fingerprint_changes_the_answer_for_its_book_only() -> None:
+    prints, _ = clusters([8, 8], 30, gap=0.5, seed=1)
+    view = view_of(16)
+    kin = methods.get("kin")()
+    heard = torch.stack([torch.arange(15)] * 15 + [torch.arange(1, 16)])
+    before = kin.introduced(view, prints, heard)
+    prints.mean[15] += normal(1, torch.arange(256)).float()
+    after = kin.introduced(view, prints, heard)
+    assert torch.equal(before["weights"][:15], after["weights"][:15])
+    assert not torch.equal(before["weights"][15], after["weights"][15])
+
+
+def test_the_answer_alone(tmp_path: object) -> None:
+    found = homophily.kin(DIGITS)
+    assert found.families == [list(range(20)), list(range(20, 40))]
+    answer = found.summary()
+    assert (answer["rank"], answer["precision"], answer["recall"], answer["left_out"]) == (1, 1.0, 1.0, [])
+    assert answer["singular_values"][0] > answer["edge"] > answer["singular_values"][1]
+    assert answer["bytes_per_peer"] == 39 * (2 * 256 * 30 + 16)
+
+
+def test_own_data_is_asked_the_same_way() -> None:
+    """Should these hospitals train together?"""
+    chance = np.random.default_rng(0)
+    data = []
+    for clinic in range(24):
+        x = chance.normal(size=(50, 4))
+        disease = x[:, 0] > 0 if clinic < 12 else x[:, 1] > 0.5  # a sign means different things in different places
+        data.append(homophily.PeerData(x=x, y=disease.astype(int)))
+    found = homophily.kin({"model": {"name": "linear"}}, data=data)
+    assert found.families == [list(range(12)), list(range(12, 24))]
+    assert found.summary()["precision"] is None

@@ -1,0 +1,134 @@
+"""Fingerprints: per-sample gradients at the common model, sketched, the same alone and among all."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from homophily import fingerprint
+from homophily.data.types import Split
+from homophily.fingerprint import SAMPLES, Sketch, fingerprints
+from homophily.introductions import BUCKETS, Fingerprints, checked
+from homophily.losses import cross_entropy, mse
+from tests.training.nets import Everything, shares
+
+
+class Branching(nn.Module):
+    """Looks at its values, which torch.vmap cannot."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x) if float(x.sum()) < 1e9 else self.layer(-x)
+
+
+def prints(net: nn.Module, split: Split, loss: object = cross_entropy, seed: int = 3) -> Fingerprints:
+    ids = torch.arange(len(split.start))
+    return fingerprints(net, loss, split, ids, seed, lambda t: t)  # type: ignore[arg-type]
+
+
+def by_hand(net: nn.Module, x: Tensor, y: Tensor, seed: int = 3) -> Tensor:
+    """Sketches [n, 256] of a plain loop's gradients."""
+    parameters = {name: p for name, p in net.named_parameters() if p.requires_grad}
+    sketch = Sketch({name: p.shape for name, p in parameters.items()}, seed, torch.device("cpu"))
+    rows = []
+    for i in range(len(x)):
+        loss = F.cross_entropy(net.eval()(x[i : i + 1]), y[i : i + 1])
+        grads = torch.autograd.grad(loss, list(parameters.values()))
+        rows.append(sketch.of({name: g[None] for name, g in zip(parameters, grads, strict=True)})[0])
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize(("net", "inputs"), [(nn.Linear(6, 10), (6,)), (Everything(), (1, 8, 8)), (Branching(), (6,))])
+def test_mean_and_factor_are_those_of_the_sketched_gradients(net: nn.Module, inputs: tuple[int, ...]) -> None:
+    split = shares([7, 12], inputs).train
+    found = prints(net, split)
+    for peer in range(2):
+        sketches = by_hand(net, *split.peer(peer)).double()
+        assert torch.allclose(
+            found.mean[peer].double(), sketches.mean(0), atol=2e-3 * float(sketches.mean(0).abs().max())
+        )
+        centred = sketches - sketches.mean(0)
+        r = found.factor[peer].double()
+        scale = float((centred.T @ centred).abs().max())
+        assert torch.allclose(r.T @ r, centred.T @ centred, atol=5e-3 * scale)
+    assert found.count.tolist() == [7, 12]
+    assert found.factor.shape == (2, 11, BUCKETS)
+
+
+def test_a_fingerprint_is_the_same_alone_and_among_all_and_in_small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    split = shares([7, 12, 5], (6,)).train
+    net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 10))
+    together = prints(net, split)
+    one = Split(split.x, split.y, split.start[1:2], split.count[1:2])
+    alone = fingerprints(net, cross_entropy, one, torch.tensor([1]), 3, lambda t: t)
+    assert torch.equal(alone.mean[0], together.mean[1])
+    assert torch.equal(alone.factor[0], together.factor[1, : len(alone.factor[0])])
+    monkeypatch.setattr(fingerprint, "_BYTES", 1)
+    assert torch.allclose(prints(net, split).mean, together.mean, atol=1e-3)
+
+
+def test_the_order_of_samples_does_not_matter() -> None:
+    split = shares([9], (6,)).train
+    net = nn.Linear(6, 10)
+    order = torch.randperm(9, generator=torch.Generator().manual_seed(0))
+    shuffled = Split(split.x[order], split.y[order], split.start, split.count)
+    first, again = prints(net, split), prints(net, shuffled)
+    assert torch.allclose(first.mean, again.mean, atol=1e-3)
+    covariances = [p.factor[0].T @ p.factor[0] for p in (first, again)]
+    assert torch.allclose(*covariances, atol=5e-3 * float(covariances[0].abs().max()))
+
+
+def test_regression_and_frozen_parameters() -> None:
+    split = shares([6], (3,), outputs=2, regression=True).train
+    net = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    net[0].requires_grad_(False)
+    found = prints(net, split, mse)
+    sketch = Sketch({"1.weight": net[1].weight.shape, "1.bias": net[1].bias.shape}, 3, torch.device("cpu"))
+    loss = mse(net(split.x), split.y).mean()
+    grads = torch.autograd.grad(loss, [net[1].weight, net[1].bias])
+    expected = sketch.of({"1.weight": grads[0][None], "1.bias": grads[1][None]})[0]
+    assert torch.allclose(found.mean[0], expected, atol=2e-3 * float(expected.abs().max()))
+
+
+def test_at_most_500_samples_count_and_the_draw_is_keyed() -> None:
+    split = shares([SAMPLES + 200], (2,), outputs=3).train
+    net = nn.Linear(2, 3)
+    found = [prints(net, split, seed=s) for s in (1, 1)]
+    assert found[0].count.tolist() == [SAMPLES]
+    assert torch.equal(found[0].mean, found[1].mean)
+    assert found[0].factor.shape == (1, BUCKETS, BUCKETS)
+
+
+def test_what_cannot_be_used_is_left_out_and_counted() -> None:
+    mean, factor = torch.randn(5, BUCKETS), torch.randn(5, 3, BUCKETS)
+    mean[1, 7], factor[2, 0, 0] = torch.nan, torch.inf
+    found = checked(mean, factor, torch.tensor([4, 4, 4, 1, 4]))
+    assert found.count.tolist() == [4, 0, 0, 0, 4]
+    assert bool(found.mean.isfinite().all())
+    assert found.bytes.tolist() == [2 * 256 * 4 + 16, 0, 0, 0, 2 * 256 * 4 + 16]
+
+
+def test_small_gradients_keep_their_digits_on_the_wire() -> None:
+    values = torch.randn(50, dtype=torch.float64)
+    for scale in (1e-30, 1e-9, 1.0, 1e9):
+        rounded = fingerprint._rounded(values * scale).double() / scale
+        assert float(((rounded - values).abs() / values.abs().max()).max()) < 1e-3
+
+
+def test_memory_is_bounded_by_chunks_of_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wide model is differentiated a few samples at a time."""
+    most = []
+    sketch = Sketch.of
+
+    def watched(self: Sketch, gradients: dict[str, Tensor]) -> Tensor:
+        most.append(sum(g.numel() * g.element_size() for g in gradients.values()))
+        return sketch(self, gradients)
+
+    monkeypatch.setattr(Sketch, "of", watched)
+    monkeypatch.setattr(fingerprint, "_BYTES", 4 << 20)
+    prints(nn.Linear(5000, 10), shares([40], (5000,)).train)
+    assert max(most) <= 4 << 20
+    assert len(most) > 5

@@ -1,0 +1,208 @@
+"""Who is alike, from fingerprints: whitening, the noise edge, families and mixtures, and everything degenerate."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from homophily import kinship as kin
+from homophily.introductions import BUCKETS, Fingerprints, checked
+from homophily.kinship import Kinship, kinship
+
+
+def gaussian(centres: Tensor, counts: list[int], seed: int, spread: Tensor | None = None) -> Fingerprints:
+    """Peers whose samples are normal around their centres [N, 256], with deviations ``spread`` [256]."""
+    chance = torch.Generator().manual_seed(seed)
+    scale = torch.linspace(0.5, 2.0, BUCKETS) if spread is None else spread
+    means, factors = [], []
+    most = max(min(n - 1, BUCKETS) for n in counts)
+    for centre, n in zip(centres, counts, strict=True):
+        x = centre + scale * torch.randn(n, BUCKETS, generator=chance, dtype=torch.float64)
+        means.append(x.mean(0))
+        r = torch.linalg.qr(x - x.mean(0), mode="r").R[: min(n - 1, BUCKETS)]
+        factors.append(torch.nn.functional.pad(r, (0, 0, 0, most - len(r))))
+    return checked(torch.stack(means).float(), torch.stack(factors).float(), torch.tensor(counts))
+
+
+def clusters(sizes: list[int], samples: int | list[int], gap: float, seed: int) -> tuple[Fingerprints, Tensor]:
+    chance = torch.Generator().manual_seed(100 + seed)
+    label = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+    centres = gap * torch.randn(len(sizes), BUCKETS, generator=chance, dtype=torch.float64)
+    counts = [samples] * len(label) if isinstance(samples, int) else samples
+    return gaussian(centres[label], counts, seed), label
+
+
+def found(prints: Fingerprints, seed: int = 0) -> Kinship:
+    return kinship(prints, torch.arange(len(prints.count)), seed)
+
+
+def test_sketches_fold_to_a_power_of_two_of_at_most_an_eighth_of_the_samples() -> None:
+    assert kin.dimension(torch.full((60,), 20.0)) == 128  # 1,200 / 8 = 150
+    assert kin.dimension(torch.full((100,), 200.0)) == 256
+    assert kin.dimension(torch.full((10,), 20.0)) == 32
+    assert kin.dimension(torch.tensor([60.0, 38.0])) == 32  # 98 - 2 = 96
+    assert kin.dimension(torch.tensor([60.0, 37.0])) is None
+    assert torch.equal(kin.folded(torch.arange(256.0), 128), torch.arange(128.0) * 2 + 128)
+
+
+def test_the_inverse_root_whitens_but_for_its_ridge() -> None:
+    covariance = torch.diag(torch.tensor([4.0, 1.0]).double())
+    root = kin.inverse_root(covariance)
+    ridge = 0.02 * 5.0 / 2
+    assert torch.allclose(root, torch.diag(torch.tensor([4 + ridge, 1 + ridge]).double().rsqrt()))
+
+
+def test_the_pooled_covariance_and_mean_by_hand() -> None:
+    """Two peers, one direction: samples 1, 3 and 4, 4, 10 in bucket 0."""
+    factor = torch.zeros(2, 2, BUCKETS)
+    factor[0, 0, 0], factor[1, 0, 0] = math.sqrt(2.0), math.sqrt(24.0)  # sums of squares 2 and 24
+    mean = torch.zeros(2, BUCKETS)
+    mean[:, 0] = torch.tensor([2.0, 6.0])
+    covariance, centre = kin.pooled(checked(mean, factor, torch.tensor([2, 3])), BUCKETS)
+    assert float(covariance[0, 0]) == pytest.approx(26 / 3)
+    assert float(centre[0]) == pytest.approx((1 + 3 + 4 + 4 + 10) / 5)
+
+
+def test_noise_left_in_a_chosen_direction_is_inflated() -> None:
+    """t solves s^2 = (t + N - 1)(t + delta) / t; a strong signal is hardly inflated, one at the edge the most."""
+    peers, delta = 51, 100.0
+    t = torch.tensor([1e6, 500.0], dtype=torch.float64)
+    squared = (t + peers - 1) * (t + delta) / t
+    certain = 1e12  # degrees of freedom: as if the covariance were known
+    assert torch.allclose(kin.inflated_noise(squared, peers, delta, certain), (1 + delta / t).square())
+    edge = (math.sqrt(peers - 1) + math.sqrt(delta)) ** 2
+    at_edge = kin.inflated_noise(torch.tensor([edge, edge - 50.0]).double(), peers, delta, certain)
+    assert torch.allclose(at_edge, torch.full((2,), (1 + delta / math.sqrt((peers - 1) * delta)) ** 2).double())
+
+
+def test_an_estimated_covariance_inflates_the_noise_in_the_signals_direction() -> None:
+    """Simulated: whiten with a Wishart of 300 degrees in 64 dimensions, look along the whitened signal."""
+    d, freedom = 64, 300
+    chance = torch.Generator().manual_seed(0)
+    ratios = []
+    for _ in range(200):
+        x = torch.randn(freedom, d, generator=chance, dtype=torch.float64)
+        inverse = torch.linalg.inv(x.T @ x / freedom)
+        signal = inverse[:, 0]
+        ratios.append(float(signal @ signal / inverse[0, 0]))
+    far = kin.inflated_noise(torch.tensor([1e12]).double(), 50, float(d), freedom)
+    assert float(far) == pytest.approx(sum(ratios) / len(ratios), rel=0.03)
+
+
+def test_the_chi_square_point() -> None:
+    # 99.9 % points from tables
+    for freedom, point in ((10, 29.588), (30, 59.703), (100, 149.449), (1000, 1143.917)):
+        assert kin.chi_square_999(freedom) == pytest.approx(point, rel=0.01)
+
+
+def test_the_nearest_point_of_the_simplex() -> None:
+    rows = torch.tensor([[0.2, 0.3, 0.5], [2.0, 0.0, 0.0], [0.5, 0.5, 0.5], [-1.0, -1.0, 3.0]]).double()
+    near = kin.on_simplex(rows)
+    assert torch.allclose(near, torch.tensor([[0.2, 0.3, 0.5], [1, 0, 0], [1 / 3, 1 / 3, 1 / 3], [0, 0, 1]]).double())
+
+
+def test_mixtures_by_hand() -> None:
+    """Two peers in one direction at z and -z: by symmetry p_1 = (1 - q, q), and the risk in q is a parabola."""
+    z = torch.tensor([[0.3], [-0.3]]).double()
+    count, everyone = torch.tensor([20.0, 20.0]).double(), torch.ones(2, dtype=torch.bool)
+    p = kin.mixtures(z, z, count, everyone, torch.arange(2), d=32)
+    variance, own = 31 / 20, 1 / 20
+    # (1 - 2q)^2 z^2 + v((1 - q)^2 + q^2) - 2((1 - q)(z^2 - own) - q z^2), least where its slope is 0
+    q = (2 * 0.09 + variance - 0.09 * 2 + own) / (4 * 0.09 + 2 * variance)
+    assert torch.allclose(p, torch.tensor([[1 - q, q], [q, 1 - q]]).double(), atol=1e-6)
+
+
+@pytest.mark.parametrize("counts", [[20] * 40, [10, 20, 30, 40] * 10, [30] * 12])
+def test_one_distribution_is_found_to_be_one(counts: list[int]) -> None:
+    """Pure Gaussian gradients, no signal: the edge is meant to be passed in 1 of 100, so hardly ever in 40."""
+    nothing = torch.zeros(len(counts), BUCKETS, dtype=torch.float64)
+    ranks = [found(gaussian(nothing, counts, seed), seed).rank for seed in range(40)]
+    assert sum(rank > 0 for rank in ranks) <= 3
+
+
+@pytest.mark.parametrize(("sizes", "samples"), [([10, 10, 10], 30), ([20, 10, 5, 5], 30), ([15, 15], [20, 40] * 15)])
+def test_families_are_certain_where_the_gap_is_wide(sizes: list[int], samples: int | list[int]) -> None:
+    for seed in range(4):
+        prints, label = clusters(sizes, samples, gap=0.5, seed=seed)
+        answer = found(prints, seed)
+        assert answer.rank == len(sizes) - 1
+        assert answer.family is not None
+        assert torch.equal(answer.family, label)
+        weights = answer.weights(torch.arange(len(label)), torch.arange(len(label)).expand(len(label), -1))
+        assert torch.equal(weights, (label[:, None] == label).double())
+
+
+def test_a_continuum_is_no_family_and_neighbours_on_it_count_most() -> None:
+    line = torch.linspace(-1, 1, 40, dtype=torch.float64)
+    direction = torch.randn(BUCKETS, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    answer = found(gaussian(line[:, None] * direction, [40] * 40, 1))
+    assert answer.rank == 1
+    assert answer.family is None
+    assert answer.mixture is not None
+    assert torch.allclose(answer.mixture.sum(1), torch.ones(40).double(), atol=1e-4)
+    first = answer.mixture[2]
+    assert float(first[:10].sum()) > 0.9
+
+
+def test_the_order_of_peers_changes_nothing() -> None:
+    prints, _ = clusters([8, 8, 8], 30, gap=0.5, seed=1)
+    order = torch.randperm(24, generator=torch.Generator().manual_seed(0))
+    plain, shuffled = found(prints), kinship(prints.of(order), order, 0)
+    assert torch.allclose(plain.squared, shuffled.squared)
+    assert plain.family is not None
+    assert shuffled.family is not None
+    assert torch.equal(
+        (plain.family[:, None] == plain.family)[order][:, order], shuffled.family[:, None] == shuffled.family
+    )
+
+
+def test_peers_without_a_usable_fingerprint_are_nobodys_kin() -> None:
+    prints, _ = clusters([8, 8], 30, gap=0.5, seed=1)
+    prints.count[3] = 0
+    answer = found(prints)
+    assert answer.family is not None
+    assert answer.family.tolist() == [0, 0, 0, -1, 0, 0, 0, 0] + [1] * 8
+    weights = answer.weights(torch.tensor([3, 4]), torch.arange(16).expand(2, -1))
+    assert weights[0].tolist() == [0.0] * 16
+    assert weights[1, 3] == 0.0
+
+
+def test_in_a_large_book_a_sample_decides_and_the_others_go_to_the_nearest_centre(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    prints, label = clusters([30, 30, 30], 30, gap=0.5, seed=2)
+    monkeypatch.setattr(kin, "SAMPLE", 40)
+    answer = found(prints)
+    assert answer.family is not None
+    assert torch.equal(answer.family, label)
+
+
+@pytest.mark.parametrize("peers", [1, 2, 3])
+def test_few_peers(peers: int) -> None:
+    same = found(gaussian(torch.zeros(peers, BUCKETS).double(), [60] * peers, 1))
+    assert same.rank == 0
+    assert same.family is not None
+    assert same.family.tolist() == [0] * peers
+    if peers > 1:
+        apart = found(gaussian(5.0 * torch.eye(peers, BUCKETS).double() * 40, [60] * peers, 1))
+        assert apart.family is not None
+        assert apart.family.tolist() == list(range(peers))  # each a family of one
+
+
+def test_too_few_samples_tell_nothing() -> None:
+    answer = found(gaussian(torch.zeros(4, BUCKETS).double(), [5] * 4, 1))
+    assert not answer.told
+    assert answer.rank == 0
+    assert answer.family is not None
+    assert answer.family.tolist() == [0, 0, 0, 0]
+
+
+def test_identical_samples_and_constant_directions_do_no_harm() -> None:
+    spread = torch.linspace(0.5, 2.0, BUCKETS)
+    spread[:200] = 0.0  # directions in which nothing ever varies
+    answer = found(gaussian(torch.zeros(12, BUCKETS).double(), [30] * 12, 1, spread))
+    assert answer.rank == 0
+    still = found(gaussian(torch.zeros(12, BUCKETS).double(), [30] * 12, 1, torch.zeros(BUCKETS)))
+    assert still.rank == 0
+    assert math.isfinite(still.edge) or still.edge == math.inf

@@ -111,16 +111,15 @@ def _gradients(
 
 
 def _summed_up(sketches: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean [256] and factor [min(n - 1, 256), 256] of sketches [n, 256], rounded to what travels.
+    """Mean [256] and triangular factor [min(n, 256), 256] of sketches [n, 256], rounded to what travels.
 
-    The factor is singular values times right vectors of the centred sketches: no more telling than their covariance,
-    and of full height, which a triangular one is not where buckets are empty.
+    The factor is no more telling than the covariance. It has n rows and not n - 1, though it has no higher rank: where
+    buckets are empty, none of its rows need be 0.
     """
     mean = sketches.double().mean(0)
     if len(sketches) < 2 or not bool(sketches.isfinite().all()):
         return mean.float(), sketches.new_zeros(0, BUCKETS)
-    found = torch.linalg.svd(sketches.double() - mean, full_matrices=False)
-    factor = (found.S[:, None] * found.Vh)[: min(len(sketches) - 1, BUCKETS)]
+    factor = torch.linalg.qr(sketches.double() - mean, mode="r").R
     return _rounded(mean), _rounded(factor)
 
 

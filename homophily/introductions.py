@@ -15,7 +15,7 @@ class Fingerprints:
     """Of N peers, rounded to what travels. A peer whose fingerprint cannot be used has count 0."""
 
     mean: Tensor  # [N, 256] float32: mean of the sketched gradients
-    factor: Tensor  # [N, F, 256] float32: R with R'R = (count - 1) times their covariance; padded with rows of 0
+    factor: Tensor  # [N, F, 256] float32: triangular R with R'R = (count - 1) times their covariance; padded with 0
     count: Tensor  # [N] int64: samples behind it
     bytes: Tensor  # [N] int64: what it takes to send it
 
@@ -27,8 +27,11 @@ class Fingerprints:
 def checked(mean: Tensor, factor: Tensor, count: Tensor) -> Fingerprints:
     """Fingerprints as received: those that are not finite or have fewer than two samples are left out (count 0)."""
     usable = (count >= 2) & mean.isfinite().all(1) & factor.isfinite().flatten(1).all(1)
-    rows = (count - 1).clamp(0, BUCKETS)
-    size = 2 * BUCKETS * (1 + rows) + 16  # float16 numbers; the count and two scales
+    rows = count.clamp(0, BUCKETS)
+    numbers = (
+        BUCKETS * (1 + rows) - rows * (rows - 1) // 2
+    )  # the mean, and the factor without the zeros below its diagonal
+    size = 2 * numbers + 16  # as float16; the count and two scales
     return Fingerprints(
         torch.where(usable[:, None], mean, 0.0),
         torch.where(usable[:, None, None], factor, 0.0),

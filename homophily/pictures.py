@@ -27,7 +27,7 @@ def _pyplot() -> Any:
 def acquaintance(found: Acquaintance, path: Path) -> None:
     """Peers in the first two signal directions, by family (colour) and true cluster (mark), beside the spectrum."""
     plt = _pyplot()
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 4), layout="constrained")
     place = found.kinship.place.cpu().numpy()
     family = found.kinship.family
     labels = [0] * len(place) if family is None else family.tolist()
@@ -39,7 +39,7 @@ def acquaintance(found: Acquaintance, path: Path) -> None:
         look = {"c": [colours[i] for i in rows], "marker": _MARKS[cluster % len(_MARKS)], "s": 36, "alpha": 0.85}
         left.scatter(place[rows, 0], place[rows, 1], **look, linewidths=0, label=label)
     if len(set(clusters)) > 1:
-        left.legend(title="truth", frameon=False, fontsize=8)
+        left.legend(title="true cluster", frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     count = "a continuum" if family is None else f"{len(found.families or [])} families"
     left.set(title=f"{len(place)} peers, {count}", xlabel="first direction", ylabel="second direction")
     values = found.kinship.squared.clamp(min=0).sqrt().tolist()[:20]
@@ -51,6 +51,7 @@ def acquaintance(found: Acquaintance, path: Path) -> None:
         at = (len(values) + 0.4, edge)
         right.annotate("noise edge", at, color=_COLOURS[1], ha="right", va="bottom", fontsize=8)
     right.set(title=f"{found.kinship.rank} directions above the noise", xlabel="direction", ylabel="singular value")
+    right.xaxis.get_major_locator().set_params(integer=True)
     for axis in (left, right):
         axis.spines[["top", "right"]].set_visible(False)
     with writing(path):

@@ -72,7 +72,7 @@ class RunFolder:
                 "numpy": np.__version__,
                 "python": platform.python_version(),
             },
-            "machine": _machine(device),
+            "machine": machine(device),
             "device": str(device),
             "resolved": asdict(resolved),
             "inputs": list(task.data.inputs),
@@ -259,7 +259,8 @@ def _without_none(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _machine(device: torch.device) -> str:
+def machine(device: torch.device) -> str:
+    """What a device is, in words."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{platform.machine()}, {os.cpu_count()} cores"

@@ -22,6 +22,8 @@ DIGITS: dict[str, Any] = {
     "method": {"name": "kin"},
 }
 
+FINGERPRINT = 2 * (256 + sum(256 - row for row in range(30))) + 16  # bytes: the mean and a triangle of 30 rows
+
 
 def test_kin_meets_its_family_only() -> None:
     prints, label = clusters([8, 4], 30, gap=0.5, seed=1)
@@ -51,7 +53,7 @@ def test_kin_equals_the_truth_on_digits_and_pays_for_its_fingerprints() -> None:
     assert found["same_cluster_merges"] == found["neighbour_precision"] == found["neighbour_recall"] == 1.0
     assert found["models_sent_per_peer"] == 6 * 4
     oracle = homophily.run({**DIGITS, "method": {"name": "oracle"}}).summary
-    fingerprints = 39 * (2 * 256 * 30 + 16)  # mean and 29 rows, from everyone once
+    fingerprints = 39 * FINGERPRINT  # from everyone once
     assert found["bytes_sent_per_peer"] - oracle["bytes_sent_per_peer"] == fingerprints
 
 
@@ -82,7 +84,7 @@ def test_fingerprints_are_made_anew_when_asked() -> None:
             homophily.run({**DIGITS, "method": {"name": "kin", "renew": renew}}).summary["bytes_sent_per_peer"]
         )
 
-    once = 39 * (2 * 256 * 30 + 16)
+    once = 39 * FINGERPRINT
     assert size(2) - size(0) == 2 * once  # before rounds 3 and 5 too
 
 
@@ -109,7 +111,7 @@ def test_the_answer_alone(tmp_path: object) -> None:
     answer = found.summary()
     assert (answer["rank"], answer["precision"], answer["recall"], answer["left_out"]) == (1, 1.0, 1.0, [])
     assert answer["singular_values"][0] > answer["edge"] > answer["singular_values"][1]
-    assert answer["bytes_per_peer"] == 39 * (2 * 256 * 30 + 16)
+    assert answer["bytes_per_peer"] == 39 * FINGERPRINT
 
 
 def test_own_data_is_asked_the_same_way() -> None:

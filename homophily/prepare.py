@@ -89,7 +89,7 @@ def prepare(
     graph, topology_keys = _graph(config, shares.peers)
     if isinstance(method, ServerMethod):
         rows = network.server_rows(config, layout, method.count, device)
-        exchange = ServerExchange(method, task, engine, rows, resolved.measure_pairs)
+        exchange = ServerExchange(method, task, engine, rows, resolved.measure_pairs, _ignored_by_a_server(config))
     else:
         exchange = _peer_exchange(config, method, task, engine, start, graph, resolved.measure_pairs)
     problem = Problem(
@@ -113,6 +113,17 @@ def _character(module: nn.Module, loss: Loss, shares: Shares) -> Character:
     some = shares.train.x[: 2 * shares.peers], shares.train.y[: 2 * shares.peers]
     x, y = (t.to(dtype) if t.is_floating_point() else t for t in some)
     return probe(module, loss, x, y)
+
+
+def _ignored_by_a_server(config: Config) -> list[str]:
+    """A note on settings that mean nothing where a server averages."""
+    asked = {
+        "topology": config.topology.name != "full",
+        "book": config.book != "all",
+        "merge": config.merge != "uniform",
+    }
+    ignored = [key for key, said in asked.items() if said]
+    return [f"{config.method.name} has a server, so {', '.join(ignored)} has no effect"] if ignored else []
 
 
 def _check_sizes(config: Config, shares: Shares) -> None:

@@ -26,6 +26,7 @@ class ServerExchange:
     engine: Engine
     models: Tensor  # [c, D]
     chunk: int  # client and model pairs evaluated at a time
+    notes: list[str]  # what a user should know
 
     def __post_init__(self) -> None:
         peers, device = self.task.data.peers, self.models.device
@@ -98,7 +99,7 @@ class ServerExchange:
     def summary(self, rounds: int) -> dict[str, Any]:
         nominal = rounds * self.wanted / len(self.choice) * (len(self.models) + 1)
         nothing = {"neighbour_precision": None, "neighbour_recall": None, "same_cluster_merges": None}
-        return {**nothing, **self.traffic.summary(rounds), "nominal_models_per_peer": nominal, "notes": []}
+        return {**nothing, **self.traffic.summary(rounds), "nominal_models_per_peer": nominal, "notes": self.notes}
 
     def final(self) -> dict[str, Tensor]:
         """Clients merge nobody; the model each one has chosen."""

@@ -146,8 +146,9 @@ def acquaintance(found: Acquaintance, picture: Path | None) -> None:
         say(f"singular values {shown}, ...; noise reaches {answer['edge']:.1f}: {answer['rank']} above it")
     for number, members in enumerate(families or []):
         say(f"  family {number}: {len(members)} peers: {_ranges(members)}")
-    if answer["precision"] is not None:
-        say(f"against the truth: precision {answer['precision']:.3f}, recall {answer['recall']:.3f}")
+    if answer["precision"] is not None or answer["recall"] is not None:
+        shares = [_number(answer[key], 3) for key in ("precision", "recall")]
+        say(f"against the truth: precision {shares[0]}, recall {shares[1]}")
     if answer["left_out"]:
         say(f"without a usable fingerprint, left out: {_ranges(answer['left_out'])}")
     say(f"{answer['bytes_per_peer'] / 1e6:.2f} MB sent per peer, {answer['seconds']:.2f} s")
@@ -168,7 +169,7 @@ def _ranges(peers: list[int]) -> str:
 
 def chances(cni: list[float], pens: float) -> None:
     """P^t(k) by round."""
-    table = Table(title="all k neighbours are of the own cluster", title_justify="left", box=SIMPLE_HEAD)
+    table = Table(title="chance of k true neighbours", title_justify="left", box=SIMPLE_HEAD)
     for name in ("round", "CNI (PANM)", "PENS"):
         table.add_column(name, justify="right")
     for round, chance in enumerate(cni, start=1):

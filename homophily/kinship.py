@@ -16,6 +16,7 @@ from homophily.randomness import Purpose, bits, generator
 
 RIDGE = 0.02  # of the mean variance
 DRAWS, DEVIATIONS = 50, 2.54  # the noise edge: mean + 2.54 deviations of so many simulated tops, 1 %
+CLEARLY = 4.5  # deviations at which a direction is clearly no noise: between the two it may be
 TRIES = 20  # starts of k-means
 CLOUDS, MARGIN = 15, 0.4  # families must beat uniform clouds by so much in log residual
 _NORMAL_999 = 3.0902323061678132  # 99.9 % point of the normal distribution
@@ -68,19 +69,19 @@ def _settled(
     """Families [N], or mixtures [N, N], of all from what the sample shows."""
     if space.rank == 0:
         return torch.where(usable, 0, -1), None
-    z = place[:, : space.rank]
     freedom = float(count[sample].sum()) - len(sample)
     noise = inflated_noise(space.squared[: space.rank], len(sample), space.delta, freedom)
-    found = families(z[sample], count[sample], noise, seed)
-    if found is None:
-        mixture = torch.zeros(len(place), len(place), dtype=torch.float64, device=place.device)
-        mixture[usable.nonzero(), sample] = mixtures(z[usable], z[sample], count, usable, sample, space.d)
-        return None, mixture
-    _, centres = found
-    nearest = torch.cdist(z[usable], centres).argmin(1)
-    family = torch.full((len(place),), -1, dtype=torch.int64, device=place.device)
-    family[usable] = _by_first_member(nearest)
-    return family, None
+    for rank in range(max(space.clear, 1), space.rank + 1):  # directions that may be noise only where they are needed
+        z = place[:, :rank]
+        found = families(z[sample], count[sample], noise[:rank], seed)
+        if found is not None:
+            family = torch.full((len(place),), -1, dtype=torch.int64, device=place.device)
+            family[usable] = _by_first_member(torch.cdist(z[usable], found[1]).argmin(1))
+            return family, None
+    z = place[:, : space.rank]
+    mixture = torch.zeros(len(place), len(place), dtype=torch.float64, device=place.device)
+    mixture[usable.nonzero(), sample] = mixtures(z[usable], z[sample], count, usable, sample, space.d)
+    return None, mixture
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,7 @@ class Space:
 
     d: int
     rank: int
+    clear: int  # of these, directions that are clearly no noise
     edge: float
     squared: Tensor
     delta: float  # noise in all directions
@@ -103,17 +105,18 @@ class Space:
         if d is None or len(count) < 2:
             nothing = torch.zeros(0, dtype=torch.float64, device=count.device)
             basis = torch.zeros(_LEAST, 2, dtype=torch.float64, device=count.device)
-            return cls(_LEAST, 0, math.inf, nothing, 0.0, basis, basis[:, 0], told=False)
+            return cls(_LEAST, 0, 0, math.inf, nothing, 0.0, basis, basis[:, 0], told=False)
         covariance, centre = pooled(prints, d)
         a = inverse_root(covariance)
         x = count.sqrt()[:, None] * (folded(prints.mean.double(), d) - centre) @ a
         _, values, directions = torch.linalg.svd(x, full_matrices=False)
-        edge = noise_edge(covariance, count, seed)
-        rank = int((values.square() > edge).sum())
+        top, deviation = simulated_top(covariance, count, seed)
+        edge = top + DEVIATIONS * deviation
+        rank, clear = (int((values.square() > top + d * deviation).sum()) for d in (DEVIATIONS, CLEARLY))
         basis = a @ directions[: max(rank, 2)].T
         basis = torch.nn.functional.pad(basis, (0, max(rank, 2) - basis.shape[1]))
         delta = float((a @ covariance @ a).trace())
-        return cls(d, rank, edge, values.square(), delta, basis, centre, told=True)
+        return cls(d, rank, clear, edge, values.square(), delta, basis, centre, told=True)
 
     def place(self, prints: Fingerprints) -> Tensor:
         """[N, max(rank, 2)]: whitened means in the signal directions, y_i / sqrt(n_i)."""
@@ -153,8 +156,8 @@ def inverse_root(covariance: Tensor) -> Tensor:
     return (vectors * scale[..., None, :]) @ vectors.mT
 
 
-def noise_edge(covariance: Tensor, count: Tensor, seed: int) -> float:
-    """The largest squared singular value that whitened noise shows, but for 1 %: simulated, as C is estimated too."""
+def simulated_top(covariance: Tensor, count: Tensor, seed: int) -> tuple[float, float]:
+    """Mean and deviation of the largest squared singular value of whitened noise: simulated, as C is estimated too."""
     peers, d = len(count), len(covariance)
     freedom = float(count.sum()) - peers
     chance = generator(seed, Purpose.KIN, 0)
@@ -167,7 +170,7 @@ def noise_edge(covariance: Tensor, count: Tensor, seed: int) -> float:
         estimate = _wishart(root, freedom, chance)
         tops.append(torch.linalg.matrix_norm(rows @ inverse_root(estimate), 2).square())
     top = torch.stack(tops)
-    return float(top.mean() + DEVIATIONS * top.std())
+    return float(top.mean()), float(top.std())
 
 
 def _root(covariance: Tensor) -> Tensor:
@@ -207,8 +210,8 @@ def inflated_noise(squared: Tensor, peers: int, delta: float, freedom: float) ->
 def families(z: Tensor, count: Tensor, noise: Tensor, seed: int) -> tuple[Tensor, Tensor] | None:
     """Clusters of the peers' places z [N, r]: labels [N] and centres [c, r]; None: no clusters but a continuum.
 
-    c clusters span at most c - 1 dimensions: r + 1 are tried, then r + 2 (some lie on lines). The first number whose
-    residual is no more than noise is taken, if that many uniform clouds of the same extent fit clearly worse.
+    c clusters span at most c - 1 dimensions: r + 1 are tried, then r + 2 (some may lie on lines). The first number
+    whose residual is no more than noise is taken, if as many centres fit uniform clouds of that extent clearly worse.
     """
     peers, rank = z.shape
     for clusters in (rank + 1, rank + 2):

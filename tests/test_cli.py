@@ -16,7 +16,6 @@ from safetensors.torch import load_file
 from torch import nn
 
 import homophily
-from homophily import cli
 from homophily.config import load
 from homophily.methods import methods
 from homophily.prepare import Given, prepare
@@ -30,24 +29,6 @@ PROMISED = (
     "same_cluster_merges", "models_sent_per_peer", "bytes_sent_per_peer", "peak_models_per_peer_round", "rounds",
     "seconds", "run",
 )  # fmt: skip
-
-
-@pytest.fixture
-def command(here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
-    """The command line in an empty folder, in this process."""
-
-    def call(*words: str) -> Printed:
-        monkeypatch.setattr(sys, "argv", ["homophily", *words])
-        monkeypatch.setattr(sys, "path", list(sys.path))
-        code: Any = 0
-        try:
-            cli.main()
-        except SystemExit as end:
-            code = end.code or 0
-        out, err = capfd.readouterr()
-        return code, out, err
-
-    return call
 
 
 def last_object(printed: Printed) -> dict[str, Any]:

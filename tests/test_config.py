@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -12,31 +11,12 @@ import pytest
 import torch
 
 import homophily
-from homophily import cli
 from homophily.config import load, make, nested
 from homophily.prepare import Given, prepare
 from homophily.runs import RunFolder
 
 Told = tuple[int, str, str]  # exit code, stdout, stderr
 Command = Callable[..., Told]
-
-
-@pytest.fixture
-def command(here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
-    """The command line in an empty folder, in this process."""
-
-    def call(*words: str) -> Told:
-        monkeypatch.setattr(sys, "argv", ["homophily", *words])
-        monkeypatch.setattr(sys, "path", list(sys.path))
-        code: Any = 0
-        try:
-            cli.main()
-        except SystemExit as end:
-            code = end.code or 0
-        out, err = capfd.readouterr()
-        return code, out, err
-
-    return call
 
 
 def assert_one_sentence(told: Told, *parts: str) -> None:

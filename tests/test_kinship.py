@@ -206,3 +206,19 @@ def test_identical_samples_and_constant_directions_do_no_harm() -> None:
     still = found(gaussian(torch.zeros(12, BUCKETS).double(), [30] * 12, 1, torch.zeros(BUCKETS)))
     assert still.rank == 0
     assert math.isfinite(still.edge) or still.edge == math.inf
+
+
+def test_a_direction_that_noise_may_show_makes_no_family_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two clusters in a federation whose second direction is only just above the edge."""
+    prints, label = clusters([20, 20], 30, gap=0.5, seed=3)
+    second = float(found(prints).squared[1])
+    monkeypatch.setattr(
+        kin, "simulated_top", lambda *_: (second - 28.0, 10.0)
+    )  # the edge is 2.6 below it, clear 17 above
+    answer = found(prints)
+    assert answer.rank == 2
+    assert answer.family is not None
+    assert torch.equal(answer.family, label)
+    monkeypatch.setattr(kin, "CLEARLY", kin.DEVIATIONS)  # taken for clear, it would cut a family in two
+    cut = found(prints).family
+    assert cut is None or not torch.equal(cut, label)

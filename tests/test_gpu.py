@@ -51,7 +51,7 @@ def test_both_engines_agree_with_the_reference_on_the_cpu(name: str) -> None:
         assert all(torch.equal(tables[n].cpu(), kept[n]) for n in kept)
 
 
-@pytest.mark.parametrize("method", ["random", "panm", "pens", "dac", "dpg", "ifca", "fedavg", "oracle"])
+@pytest.mark.parametrize("method", ["random", "panm", "pens", "dac", "dpg", "kin", "ifca", "fedavg", "oracle"])
 def test_whole_runs_agree(method: str) -> None:
     config: dict[str, Any] = {"rounds": 12, "peers": 16, "method": {"name": method}, "training": {"lr": 0.02}}
     here, there = (homophily.run(config, device=device) for device in ("cpu", "cuda"))

@@ -19,6 +19,8 @@ from homophily.kinship import Kinship, kinship
 from homophily.losses import Loss
 from homophily.prepare import Given, prepare, task_fingerprints
 from homophily.resources import threads
+from homophily.scoring import precision_and_recall
+from homophily.topology import view_of_all
 
 
 @dataclass(frozen=True)
@@ -47,13 +49,11 @@ class Acquaintance:
     def precision_and_recall(self) -> tuple[float | None, float | None]:
         """Means over peers of the same-cluster share of one's family, and of the family's share of one's cluster."""
         family = self.kinship.family
-        if self.cluster is None or family is None:
+        if family is None:
             return None, None
-        others = ~torch.eye(len(family), dtype=torch.bool, device=family.device)
-        same = (self.cluster[:, None] == self.cluster) & others
-        kin = (family[:, None] == family) & (family >= 0)[:, None] & others
-        both = (same & kin).sum(1).double()
-        return _mean_share(both, kin.sum(1)), _mean_share(both, same.sum(1))
+        view = view_of_all(len(family), 0, None, 1, None, self.cluster, family.device)
+        kin = (family[:, None] == family) & (family >= 0)[:, None] & view.known
+        return precision_and_recall(view, kin, torch.zeros_like(family, dtype=torch.bool))
 
     def summary(self) -> dict[str, Any]:
         """What ``homophily kin --json`` prints."""
@@ -91,8 +91,3 @@ def kin(
     took = time.perf_counter() - began
     shares = problem.task.data
     return Acquaintance(found, prints, shares.cluster, shares.cluster_names, took)
-
-
-def _mean_share(part: Tensor, whole: Tensor) -> float | None:
-    some = whole > 0
-    return float((part[some] / whole[some]).mean()) if bool(some.any()) else None

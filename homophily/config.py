@@ -158,8 +158,6 @@ def make(values: Mapping[str, Any]) -> Config:
         if section.name == GIVEN:
             continue
         _check_keys(table, f"{registry.kind} {section.name!r}", registry.get(section.name), section)
-    if config.training.patience and config.data.validation == 0:
-        raise UserError("training.patience needs validation samples: set data.validation to at least 1")
     return config
 
 

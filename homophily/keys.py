@@ -47,6 +47,12 @@ def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]
         return inspect.signature(function).parameters
 
 
+def taken(function: Callable[..., Any], told: Mapping[str, Any]) -> dict[str, Any]:
+    """Of what the program can tell a function, what it has parameters for."""
+    names = inspect.signature(function).parameters
+    return {name: value for name, value in told.items() if name in names}
+
+
 def checked(
     table: str, owner: str, function: Callable[..., Any], keys: Mapping[str, Any], reserved: Collection[str] = ()
 ) -> dict[str, Any]:

@@ -73,10 +73,10 @@ def _settled(
     noise = inflated_noise(space.squared[: space.rank], len(sample), space.delta, freedom)
     for rank in range(max(space.clear, 1), space.rank + 1):  # directions that may be noise only where they are needed
         z = place[:, :rank]
-        found = families(z[sample], count[sample], noise[:rank], seed)
-        if found is not None:
+        centres = families(z[sample], count[sample], noise[:rank], seed)
+        if centres is not None:
             family = torch.full((len(place),), -1, dtype=torch.int64, device=place.device)
-            family[usable] = _by_first_member(torch.cdist(z[usable], found[1]).argmin(1))
+            family[usable] = _by_first_member(torch.cdist(z[usable], centres).argmin(1))
             return family, None
     z = place[:, : space.rank]
     mixture = torch.zeros(len(place), len(place), dtype=torch.float64, device=place.device)
@@ -112,7 +112,8 @@ class Space:
         _, values, directions = torch.linalg.svd(x, full_matrices=False)
         top, deviation = simulated_top(covariance, count, seed)
         edge = top + DEVIATIONS * deviation
-        rank, clear = (int((values.square() > top + d * deviation).sum()) for d in (DEVIATIONS, CLEARLY))
+        rank = int((values.square() > edge).sum())
+        clear = int((values.square() > top + CLEARLY * deviation).sum())
         basis = a @ directions[: max(rank, 2)].T
         basis = torch.nn.functional.pad(basis, (0, max(rank, 2) - basis.shape[1]))
         delta = float((a @ covariance @ a).trace())
@@ -207,8 +208,8 @@ def inflated_noise(squared: Tensor, peers: int, delta: float, freedom: float) ->
     return estimated * (1 + delta / t).square()
 
 
-def families(z: Tensor, count: Tensor, noise: Tensor, seed: int) -> tuple[Tensor, Tensor] | None:
-    """Clusters of the peers' places z [N, r]: labels [N] and centres [c, r]; None: no clusters but a continuum.
+def families(z: Tensor, count: Tensor, noise: Tensor, seed: int) -> Tensor | None:
+    """Centres [c, r] of the clusters in the peers' places z [N, r]; None: no clusters but a continuum.
 
     c clusters span at most c - 1 dimensions: r + 1 are tried, then r + 2 (some may lie on lines). The first number
     whose residual is no more than noise is taken, if as many centres fit uniform clouds of that extent clearly worse.
@@ -216,13 +217,13 @@ def families(z: Tensor, count: Tensor, noise: Tensor, seed: int) -> tuple[Tensor
     peers, rank = z.shape
     for clusters in (rank + 1, rank + 2):
         if clusters >= peers:
-            return torch.arange(peers, device=z.device), z  # everyone differs from everyone
-        label, centres, residual = k_means(z, count, clusters, seed)
+            return z  # everyone differs from everyone
+        centres, residual = k_means(z, count, clusters, seed)
         freedom = (peers - clusters) * rank
         if residual / ((peers - clusters) * float(noise.sum())) <= chi_square_999(freedom) / freedom:
-            clouds = [k_means(_cloud(z, count, noise, seed, i), count, clusters, seed)[2] for i in range(CLOUDS)]
+            clouds = [k_means(_cloud(z, count, noise, seed, i), count, clusters, seed)[1] for i in range(CLOUDS)]
             gain = sum(map(math.log, clouds)) / CLOUDS - math.log(max(residual, torch.finfo(torch.float64).tiny))
-            return (label, centres) if gain >= MARGIN else None
+            return centres if gain >= MARGIN else None
     return None
 
 
@@ -242,8 +243,8 @@ def _cloud(z: Tensor, count: Tensor, noise: Tensor, seed: int, number: int) -> T
     return (place + blur / count.cpu().sqrt()[:, None]).to(z.device)
 
 
-def k_means(z: Tensor, count: Tensor, clusters: int, seed: int) -> tuple[Tensor, Tensor, float]:
-    """Labels [N], centres [c, r] and weighted residual of k-means with weights n_i; the best of 20 keyed starts."""
+def k_means(z: Tensor, count: Tensor, clusters: int, seed: int) -> tuple[Tensor, float]:
+    """Centres [c, r] and weighted residual of k-means with weights n_i; the best of 20 keyed starts."""
     centres = _starts(z, count, clusters, seed)  # [T, c, r]
     everyone = z.expand(len(centres), -1, -1)
     for _ in range(_SWEEPS):
@@ -254,10 +255,9 @@ def k_means(z: Tensor, count: Tensor, clusters: int, seed: int) -> tuple[Tensor,
         if torch.equal(moved, centres):
             break
         centres = moved
-    distance = torch.cdist(everyone, centres).square()
-    residual = (count * distance.amin(2)).sum(1)
+    residual = (count * torch.cdist(everyone, centres).square().amin(2)).sum(1)
     best = int(residual.argmin())
-    return distance[best].argmin(1), centres[best], float(residual[best])
+    return centres[best], float(residual[best])
 
 
 def _starts(z: Tensor, count: Tensor, clusters: int, seed: int) -> Tensor:

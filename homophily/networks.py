@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 from homophily.config import PASSED, Config
 from homophily.errors import UserError
 from homophily.federation import Federation
-from homophily.keys import checked
+from homophily.keys import checked, taken
 from homophily.layout import Layout
 from homophily.models import models
 from homophily.randomness import Purpose, word
@@ -32,8 +31,7 @@ class Network:
                 raise UserError("model.name: this run's model was given in Python; hand it over again as model=...")
             self._make = models.get(self.name)
             self.keys = checked("model", f"model {self.name!r}", self._make, config.model.keys, PASSED["model"])
-            told, names = {"inputs": inputs, "outputs": outputs}, inspect.signature(self._make).parameters
-            self._passed = {name: value for name, value in told.items() if name in names}
+            self._passed = taken(self._make, {"inputs": inputs, "outputs": outputs})
 
     def common(self, seed: int) -> nn.Module:
         """The one everybody may start from: with the given weights, or those that the seed draws."""

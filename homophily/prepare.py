@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
@@ -20,7 +19,7 @@ from homophily.federation import Federation
 from homophily.fingerprint import fingerprints
 from homophily.introductions import Fingerprints
 from homophily.keyed_dropout import with_keyed_dropout
-from homophily.keys import accepted, checked
+from homophily.keys import accepted, checked, taken
 from homophily.layout import Layout
 from homophily.losses import Loss, losses
 from homophily.measuring import Measurer
@@ -188,8 +187,7 @@ def _graph(config: Config, peers: int) -> tuple[Any, dict[str, Any]]:
     name = config.topology.name
     make = topologies.get(name)
     keys = checked("topology", f"topology {name!r}", make, config.topology.keys, PASSED["topology"])
-    told, names = {"peers": peers, "seed": config.seed}, inspect.signature(make).parameters
-    return make(**{key: value for key, value in told.items() if key in names}, **keys), keys
+    return make(**taken(make, {"peers": peers, "seed": config.seed}), **keys), keys
 
 
 def _peer_exchange(

@@ -97,7 +97,7 @@ class ServerExchange:
         }
 
     def summary(self, rounds: int) -> dict[str, Any]:
-        nominal = rounds * self.wanted / len(self.choice) * (len(self.models) + 1)
+        nominal = self.method.nominal(rounds, self.wanted / len(self.choice))
         nothing = {"neighbour_precision": None, "neighbour_recall": None, "same_cluster_merges": None}
         return {**nothing, **self.traffic.summary(rounds), "nominal_models_per_peer": nominal, "notes": self.notes}
 

@@ -13,7 +13,7 @@ from homophily.data.shifts import shifts
 from homophily.data.sources import sources
 from homophily.data.types import Plan, Shares, Source
 from homophily.errors import UserError
-from homophily.keys import accepted, checked, refuse_unknown
+from homophily.keys import accepted, checked, refuse_unknown, taken
 from homophily.registry import GIVEN, import_object
 
 _SHARING = ("shift", "sizes", "normalise", "train", "validation", "test", "balanced")
@@ -67,7 +67,7 @@ def _made(
     names = accepted(function, ["seed"])
     mine = {key: value for key, value in keys.items() if names is None or key in names}
     asked = checked("data", f"data set {name!r}", function, mine, ["seed"])
-    made = function(**asked, seed=seed) if "seed" in (accepted(function) or []) else function(**asked)
+    made = function(**asked, **taken(function, {"seed": seed}))
     rest = {key: value for key, value in keys.items() if key not in mine}
     if isinstance(made, Source):
         return _shifted(made, {**asked}, rest, given, peers, seed)

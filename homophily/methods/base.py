@@ -85,7 +85,7 @@ class Now:
 
 _BOUNDS = {
     "k": (1, math.inf), "l": (1, math.inf), "hops": (1, math.inf), "t1": (1, math.inf), "alpha": (0, 1),
-    "renew": (0, math.inf),
+    "renew": (0, math.inf), "tau": (0, math.inf), "tau_max": (0, math.inf), "rho": (0, math.inf),
 }  # fmt: skip
 
 
@@ -103,8 +103,9 @@ class Method:
         """Settings that have the same meaning in every method are within their bounds."""
         for key, (least, most) in _BOUNDS.items():
             value = getattr(self, key, None)
-            if isinstance(value, int | float) and not least <= value <= most:
-                allowed = f"at least {least}" if most == math.inf else f"from {least} to {most}"
+            if isinstance(value, int | float) and not (least <= value <= most and math.isfinite(value)):
+                finite = " and finite" if isinstance(value, float) else ""
+                allowed = f"at least {least}{finite}" if most == math.inf else f"from {least} to {most}"
                 raise UserError(f"method.{key} = {value}: must be {allowed}")
 
     def check(self, view: View) -> None:

@@ -9,7 +9,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from homophily.errors import UserError
 from homophily.methods.base import Method, Now, methods
 from homophily.randomness import Purpose
 from homophily.similarity import models_for_each
@@ -77,11 +76,6 @@ class Dac(_Dac):
 
     tau: float = 30.0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.tau < math.inf:
-            raise UserError(f"method.tau = {self.tau}: must be at least 0 and finite")
-
     def _temperature(self, round: int) -> float:
         return self.tau
 
@@ -92,11 +86,6 @@ class DacVar(_Dac):
     """DAC with a temperature that rises from 1 towards tau_max + 1 over the rounds."""
 
     tau_max: float = 30.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.tau_max < math.inf:
-            raise UserError(f"method.tau_max = {self.tau_max}: must be at least 0 and finite")
 
     def _temperature(self, round: int) -> float:
         return 1.0 + self.tau_max * (2.0 / (1.0 + math.exp(-0.2 * (round - 1))) - 1.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -10,7 +9,6 @@ import torch
 from torch import Tensor
 
 from homophily import sets
-from homophily.errors import UserError
 from homophily.methods.base import Method, Now, methods
 from homophily.randomness import Purpose
 
@@ -54,11 +52,6 @@ class Dpg(_Dpg):
     """DPG: draws k peers within a few hops by probabilities of similarity share minus rho times distance."""
 
     rho: float = 0.01  # type: ignore[misc]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.rho < math.inf:
-            raise UserError(f"method.rho = {self.rho}: must be at least 0 and finite")
 
 
 @methods("dpg-s")

@@ -55,4 +55,4 @@ def _memory(found: Kinship, view: View, rows: Tensor, columns: Tensor) -> Memory
     """What a peer remembers: how much everyone in its book counts, and its family (-1: none, or a continuum)."""
     weights = torch.where(view.known, found.weights(rows, columns.clamp(min=0)), 0.0)
     family = torch.full_like(rows, -1) if found.family is None else found.family[rows]
-    return {"weights": weights, "family": family, "rank": torch.full_like(rows, found.rank)}
+    return {"weights": weights, "family": family}

@@ -30,9 +30,9 @@ class ServerMethod:
         """Which model each client takes, from each model's loss on its training data [N, models]: [N] int64."""
         return torch.where(losses.isfinite(), losses, torch.inf).argmin(1)
 
-    def nominal(self, rounds: int) -> float:
-        """Models a client receives and sends over a run: every server model, and its own."""
-        return rounds * self.fraction * (self.count + 1)
+    def nominal(self, rounds: int, share: float = 1.0) -> float:
+        """Models a client receives and sends over a run: every server model, and its own. share: who takes part."""
+        return rounds * share * (self.count + 1)
 
 
 @methods("fedavg")

@@ -101,7 +101,7 @@ class Config(Table):
     score: Literal["after-merge", "after-training"] = "after-merge"
     merge: str = "uniform"
     topology: Topology = Topology()
-    engine: Literal["auto", "vectorised", "one-by-one"] = "auto"
+    engine: Literal["auto", "stacked", "vectorised", "one-by-one"] = "auto"
     precision: Literal["full", "fast"] = "full"
     init: Literal["common", "independent"] = "common"
     book: _amount(1, "all") = "all"  # type: ignore[valid-type]

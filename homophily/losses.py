@@ -33,6 +33,19 @@ def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs.reshape(targets.shape) - targets).square()
 
 
+def _cross_entropy_gradient(outputs: Tensor, targets: Tensor) -> Tensor:
+    chosen = F.one_hot(targets, outputs.shape[-1]).to(outputs.dtype)
+    return outputs.softmax(-1) - chosen
+
+
+def _mse_gradient(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs - targets.reshape(outputs.shape)) * (2.0 / outputs.shape[-1])
+
+
+output_gradients = {cross_entropy: _cross_entropy_gradient, mse: _mse_gradient}
+"""Of one loss per sample by the outputs [..., classes or numbers], for networks whose backward pass is written out."""
+
+
 def masked_mean(values: Tensor, there: Tensor) -> Tensor:
     """Mean over each row's own entries: [P, n] -> [P] float64."""
     return torch.where(there > 0, values.to(torch.float64), 0.0).sum(1) / there.sum(1)

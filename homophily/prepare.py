@@ -34,10 +34,9 @@ from homophily.server import ServerExchange
 from homophily.similarity import metrics, models_for_each, size_of_each
 from homophily.simulate import Exchange, Problem
 from homophily.topology import all_distances, topologies, view_of_all
-from homophily.training.one_by_one import OneByOne
+from homophily.training.engines import engine_of, read_chain
 from homophily.training.probe import Character, probe
 from homophily.training.task import Engine, Settings, Task
-from homophily.training.vectorised import Vectorised
 
 _SCORES = (
     "accuracy", "accuracy_over_clusters", "accuracy_by_cluster", "mse", "mse_over_clusters", "mse_by_cluster", "loss",
@@ -73,7 +72,8 @@ def prepare(
     module = with_keyed_dropout(network.common(config.seed)).eval()
     character = _character(module, loss, data.shares)
     layout = Layout.of(module, config.model.personal, character.unused)
-    resolved = resolved or resolve(config.engine, config.training.batch, data.shares, layout, character, device)
+    chain = read_chain(module, layout, loss, data.shares)
+    resolved = resolved or resolve(config.engine, config.training.batch, data.shares, layout, character, chain, device)
     method, method_keys = _method(config, given, data.shares.peers)
     shares = data.shares.to(device)
     ids = torch.arange(shares.peers, device=device)
@@ -82,7 +82,8 @@ def prepare(
         Settings(**config.training.model_dump(exclude={"loss", "patience"})), character.coupled, character.draws,
     )  # fmt: skip
     _check_batches(task)
-    engine: Engine = Vectorised(task, resolved.chunk) if resolved.engine == "vectorised" else OneByOne(task)
+    fast = config.precision == "fast"
+    engine = engine_of(task, resolved.engine, chain, resolved.chunk, resolved.workers, fast)
     start = network.start(config, layout, shares.peers, device)
     exchange: Exchange
     graph, topology_keys = _graph(config, shares.peers)

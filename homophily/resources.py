@@ -12,9 +12,12 @@ import torch
 from homophily.data import Shares
 from homophily.errors import UserError
 from homophily.layout import Layout
+from homophily.training.chain import Chain
 from homophily.training.probe import Character
 
 _WORTH_THREADS = 32 << 20  # bytes that a training step of all peers touches
+_CACHE = 16 << 20  # bytes that one thread works on at a time
+_COPIES = 3  # of all models: the start, the current ones, and those before training or before a merge
 _SOME_MEMORY = 4 << 30  # where the system does not say how much is free
 
 
@@ -25,41 +28,89 @@ class Resolved:
     engine: str
     why: str  # the engine's reason, in words
     chunk: int  # peers trained at a time
+    workers: int  # threads that train chunks side by side
     score_peers: int  # peers and samples evaluated at a time
     score_samples: int
     measure_pairs: int  # pairs of models compared at a time
-    threads: int
+    threads: int  # of one computation
 
 
 def resolve(
-    engine: str, batch: int, shares: Shares, layout: Layout, character: Character, device: torch.device
+    engine: str,
+    batch: int,
+    shares: Shares,
+    layout: Layout,
+    character: Character,
+    chain: Chain | str,
+    device: torch.device,
 ) -> Resolved:
-    """The engine ("auto": by what the network is like), and chunk sizes from the memory that is free."""
-    if engine == "vectorised" and character.obstacle:
-        raise UserError(f"engine = 'vectorised': this network cannot be vectorised: {character.obstacle}")
-    why = "asked for" if engine != "auto" else character.obstacle or "the network vectorises"
-    plain = engine == "one-by-one" or character.obstacle is not None
-    budget = _free_memory(device) // 4
+    """The engine ("auto": by what the network is like), and chunk sizes from the memory that is free.
+
+    chain: what the network is as a chain of layers, or why it is none.
+    """
+    name, why = _engine(engine, character, chain)
+    free = _free_memory(device)
     row = layout.width * layout.dtype.itemsize
+    _check_memory(shares.peers, layout, _COPIES * row, free, device)
+    budget = free // 4
+    sample = character.saved_bytes
+    if name == "stacked" and isinstance(chain, Chain):
+        sample = (chain.values if device.type == "cuda" else chain.numbers) * layout.dtype.itemsize
     # Twice what autograd saves (gradients of the same size), and rows, gradients and optimiser state.
-    training = 2 * character.saved_bytes * batch + 8 * row
+    training = 2 * sample * batch + 8 * row
     most = int(shares.test.count.max())
     samples = max(1, min(most, 512))
-    scoring = samples * character.saved_bytes + row + most * shares.outputs * 16
-    measuring = int(shares.train.count.max()) * character.saved_bytes + 4 * row
+    scoring = samples * sample + row + most * shares.outputs * 16
+    measuring = int(shares.train.count.max()) * sample + 4 * row
     chunk = max(1, min(shares.peers, budget // max(1, training)))
     # One thread where each peer is work of its own, as on a real peer, and where a step is too small to share:
     # threads that wait for one another cost more than they bring, a hundredfold on a busy machine.
-    alone = plain or chunk * training < _WORTH_THREADS
+    alone = name != "vectorised" or chunk * training < _WORTH_THREADS
+    workers = 1
+    if name == "stacked" and device.type == "cpu":
+        chunk, workers = _shared_out(shares.peers, min(chunk, _CACHE // max(1, training // 2)))
     return Resolved(
-        engine="one-by-one" if plain else "vectorised",
+        engine=name,
         why=why,
         chunk=chunk,
+        workers=workers,
         score_peers=max(1, min(shares.peers, budget // max(1, scoring))),
         score_samples=samples,
         measure_pairs=max(1, budget // max(1, measuring)),
         threads=1 if alone else torch.get_num_threads(),
     )
+
+
+def _engine(asked: str, character: Character, chain: Chain | str) -> tuple[str, str]:
+    """Layer by layer where the network is a chain of layers, else by torch.vmap, else one peer after the other."""
+    if asked in ("stacked", "vectorised") and character.obstacle:
+        raise UserError(f"engine = {asked!r}: this network cannot be vectorised: {character.obstacle}")
+    if asked == "stacked" and isinstance(chain, str):
+        raise UserError(f"engine = 'stacked': this network is no chain of layers that are written out: {chain}")
+    if asked != "auto":
+        return asked, "asked for"
+    if character.obstacle:
+        return "one-by-one", character.obstacle
+    if isinstance(chain, str):
+        return "vectorised", f"the network vectorises, but is no chain of layers that are written out: {chain}"
+    return "stacked", "the network is a chain of layers that are written out"
+
+
+def _shared_out(peers: int, most: int) -> tuple[int, int]:
+    """Peers trained at a time, at most ``most``, and threads, so that all threads have the same to do."""
+    chunks = -(-peers // max(1, most))
+    workers = min(torch.get_num_threads(), chunks)
+    chunks = -(-chunks // workers) * workers
+    return -(-peers // chunks), workers
+
+
+def _check_memory(peers: int, layout: Layout, each: int, free: int, device: torch.device) -> None:
+    if peers * each > free:
+        raise UserError(
+            f"peers = {peers}: their models alone take {peers:,} x {layout.width:,} numbers x "
+            f"{layout.dtype.itemsize} bytes x {_COPIES} copies = {peers * each / 2**30:,.1f} GiB, "
+            f"and {device.type} has {free / 2**30:,.1f} GiB free"
+        )
 
 
 @contextmanager

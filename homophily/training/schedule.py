@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from homophily.randomness import Purpose, bits
+from homophily.training.task import Task
 
 _LAST = torch.iinfo(torch.int64).max
 
@@ -59,3 +61,42 @@ def steps(counts: list[int], batch: int, coupled: bool) -> list[list[Group]]:
             ]
         )
     return out
+
+
+def chunks(task: Task, peers: Tensor, size: int) -> tuple[Tensor, ...]:
+    """Peers [P] in descending order of their sample counts, so many at a time."""
+    order = task.counts[peers.cpu()].argsort(descending=True, stable=True).to(peers.device)
+    return peers[order].split(size) if len(peers) else ()
+
+
+@dataclass(frozen=True)
+class Step:
+    """One training step of some consecutive peers."""
+
+    which: slice  # of the peers
+    samples: Tensor  # [P, b] int64: by index; padding repeats a sample of one's own
+    share: Tensor  # [P, b]: how much each sample counts, padding nothing
+    before: Tensor  # [P] int64: steps these peers took before it in this round
+
+
+def batches(task: Task, peers: Tensor, round: int) -> Iterator[Step]:
+    """The steps of a round for ``peers`` [P], in descending order of sample counts."""
+    data, settings = task.data.train, task.settings
+    start, count, counts = data.start[peers], data.count[peers], task.counts[peers.cpu()].tolist()
+    per_epoch = torch.tensor([len(batch_sizes(n, settings.batch, task.coupled)) for n in counts], device=peers.device)
+    schedule = steps(counts, settings.batch, task.coupled)
+    for epoch in range(settings.epochs):
+        order = shuffled(task.seed[peers], task.ids[peers], count, counts[0], round, epoch)
+        samples = start[:, None] + order.minimum(count[:, None] - 1)
+        for number, groups in enumerate(schedule):
+            for group in groups:
+                which, window = slice(group.first, group.last), slice(group.at, group.at + group.size)
+                share = _share(group, count[which], task.layout.dtype)
+                yield Step(which, samples[which, window], share, epoch * per_epoch[which] + number)
+
+
+def _share(group: Group, count: Tensor, dtype: torch.dtype) -> Tensor:
+    """[P, b]: every sample of a batch counts the same."""
+    position = torch.arange(group.at, group.at + group.size, device=count.device)
+    there = (position < count[:, None]).to(dtype)
+    return there / there.sum(1, keepdim=True)

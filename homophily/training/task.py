@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, Protocol
 
 from torch import Tensor, nn
@@ -42,6 +43,11 @@ class Task:
     settings: Settings
     coupled: bool  # samples of a batch influence one another (BatchNorm)
     draws: bool = False  # the module draws random numbers by itself
+
+    @cached_property
+    def counts(self) -> Tensor:
+        """[N]: training samples of each, where Python can read them without waiting for a GPU."""
+        return self.data.train.count.cpu()
 
     def batch(self, samples: Tensor) -> tuple[Tensor, Tensor]:
         """Training samples by index [...] in the network's precision: x [..., *inputs], y [...]."""

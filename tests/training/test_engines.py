@@ -1,4 +1,6 @@
-"""The vectorised engine equals the plain loop: same draws, close weights, for every model and optimiser."""
+"""The faster engines equal the plain loop: same draws, close weights, for every model and optimiser."""
+
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -6,7 +8,10 @@ from torch import nn
 
 from homophily.losses import mse
 from homophily.models import models
+from homophily.training.chain import chain_of
 from homophily.training.one_by_one import OneByOne
+from homophily.training.stacked import Stacked
+from homophily.training.task import Engine, Task
 from homophily.training.vectorised import Vectorised
 from tests.training.nets import Drawing, Everything, shares, task, trained
 
@@ -18,6 +23,51 @@ def nets() -> dict[str, tuple[nn.Module, tuple[int, ...]]]:
     shapes = {"cnn": (1, 14, 14), "dac-cnn": (3, 32, 32), "cifar-cnn": (3, 8, 8), "mlp": (1, 8, 8), "linear": (6,)}
     made = {name: (models.get(name)(inputs=shape, outputs=10), shape) for name, shape in shapes.items()}
     return made | {"everything": (Everything(), (1, 8, 8))}
+
+
+def stacked(problem: Task, chunk: int, workers: int = 1) -> Stacked:
+    chain = chain_of(problem.module, problem.layout, tuple(problem.data.train.x.shape[1:]))
+    return Stacked(problem, chain, chunk, workers)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("name", list(models))
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 1e-4)])
+def test_layers_written_out_agree(
+    name: str, optimizer: str, momentum: float, dtype: torch.dtype, tolerance: float
+) -> None:
+    net, inputs = nets()[name]
+    lr = 0.05 if optimizer == "sgd" else 3e-4
+    keys = {"optimizer": optimizer, "lr": lr, "momentum": momentum, "weight_decay": 1e-3}
+    problem = task(net, shares(UNEQUAL, inputs), dtype, **keys)
+    plain, _ = trained(OneByOne(problem), problem)
+    fast, _ = trained(stacked(problem, 2, workers=2), problem)
+    assert float((plain - fast).abs().max()) < tolerance
+    x = problem.data.test.x[:3].expand(len(UNEQUAL), 3, *inputs)
+    outputs = OneByOne(problem).predict(plain, {}, x), stacked(problem, 4).predict(fast, {}, x)
+    assert float((outputs[0] - outputs[1]).abs().max()) < 100 * tolerance
+
+
+@pytest.mark.parametrize(("chunk", "workers"), [(1, 1), (2, 3), (5, 2), (100, 1)])
+def test_chunks_and_threads_of_written_out_layers_do_not_matter(chunk: int, workers: int) -> None:
+    net, inputs = nets()["cnn"]
+    problem = task(net, shares(UNEQUAL, inputs))
+    whole, _ = trained(stacked(problem, 6), problem)
+    parts, _ = trained(stacked(problem, chunk, workers), problem)
+    assert torch.allclose(whole, parts, atol=1e-12)
+    alone, _ = trained(stacked(problem, chunk, workers), problem, peers=torch.tensor([2]))
+    assert torch.allclose(alone[2], whole[2], atol=1e-12)
+    assert torch.equal(alone[3], problem.layout.read(problem.module)[0])  # not asked for: not moved
+
+
+def test_many_samples_are_evaluated_in_pieces() -> None:
+    net, inputs = nets()["mlp"]
+    problem = task(net, shares([50, 70], inputs))
+    rows, _ = trained(stacked(problem, 2), problem)
+    x = problem.data.test.x[:70].expand(2, 70, *inputs)
+    expected = OneByOne(problem).predict(rows, {}, x)
+    assert torch.allclose(stacked(problem, 1).predict(rows, {}, x), expected, atol=1e-12)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
@@ -39,10 +89,10 @@ def test_both_engines_agree(name: str, optimizer: str, dtype: torch.dtype, toler
 
 
 def test_regression_agrees() -> None:
-    problem = task(nn.Linear(3, 2), shares([5, 7], [3], outputs=2, regression=True), loss=mse)
-    assert torch.allclose(
-        trained(OneByOne(problem), problem)[0], trained(Vectorised(problem, 2), problem)[0], atol=1e-9
-    )
+    problem = task(nn.Sequential(nn.Linear(3, 2)), shares([5, 7], [3], outputs=2, regression=True), loss=mse)
+    plain, _ = trained(OneByOne(problem), problem)
+    assert torch.allclose(plain, trained(Vectorised(problem, 2), problem)[0], atol=1e-9)
+    assert torch.allclose(plain, trained(stacked(problem, 2), problem)[0], atol=1e-9)
 
 
 def test_tokens_agree() -> None:
@@ -109,12 +159,14 @@ def test_a_module_that_draws_is_seeded_by_peer_round_and_step() -> None:
     assert torch.equal(first, again)
 
 
-def test_sick_rows_do_not_touch_their_neighbours() -> None:
-    problem = task(nets()["mlp"][0], shares([6, 6, 6], [1, 8, 8]))
-    healthy, _ = trained(Vectorised(problem, 3), problem, rounds=1)
+@pytest.mark.parametrize("make", [Vectorised, stacked])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_sick_rows_do_not_touch_their_neighbours(make: Callable[[Task, int], Engine], optimizer: str) -> None:
+    problem = task(nets()["mlp"][0], shares([6, 6, 6], [1, 8, 8]), optimizer=optimizer)
+    healthy, _ = trained(make(problem, 3), problem, rounds=1)
     rows = problem.layout.read(problem.module)[0].expand(3, -1).clone()
     rows[1] = torch.nan
-    Vectorised(problem, 3).train(rows, {}, torch.arange(3), 1)
+    make(problem, 3).train(rows, {}, torch.arange(3), 1)
     assert torch.allclose(rows[[0, 2]], healthy[[0, 2]], atol=1e-12)
     assert bool(rows[1].isnan().all())
 
@@ -130,6 +182,7 @@ def test_outputs_of_one_number_may_leave_out_their_axis() -> None:
 
 
 def test_nobody_to_train_is_no_work() -> None:
-    problem = task(nn.Linear(2, 3), shares([4], [2], outputs=3))
-    rows, _ = trained(Vectorised(problem, 1), problem, peers=torch.zeros(0, dtype=torch.int64))
-    assert torch.equal(rows[0], problem.layout.read(problem.module)[0])
+    problem = task(nn.Sequential(nn.Linear(2, 3)), shares([4], [2], outputs=3))
+    for engine in (Vectorised(problem, 1), stacked(problem, 1)):
+        rows, _ = trained(engine, problem, peers=torch.zeros(0, dtype=torch.int64))
+        assert torch.equal(rows[0], problem.layout.read(problem.module)[0])

@@ -1,0 +1,48 @@
+"""The engine that a name stands for, and what a network is as a chain of layers."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import torch
+from torch import nn
+
+from homophily.data.types import Shares
+from homophily.layout import Layout
+from homophily.losses import Loss, cross_entropy, output_gradients
+from homophily.training.chain import Chain, Unlike, chain_of
+from homophily.training.one_by_one import OneByOne
+from homophily.training.stacked import Stacked
+from homophily.training.task import Engine, Task
+from homophily.training.vectorised import Vectorised
+
+
+def read_chain(module: nn.Module, layout: Layout, loss: Loss, shares: Shares) -> Chain | str:
+    """The network as a chain of layers that are written out, or why it cannot be trained as one."""
+    if loss not in output_gradients:
+        return "its loss is not cross-entropy or mse"
+    if not shares.train.x.is_floating_point():
+        return "its inputs are whole numbers"
+    try:
+        return chain_of(module, layout, tuple(shares.train.x.shape[1:]))
+    except Unlike as error:
+        return str(error)
+
+
+def engine_of(task: Task, name: str, chain: Chain | str, chunk: int, workers: int, fast: bool) -> Engine:
+    """The engine called ``name``. fast: products on a GPU may be rounded more."""
+    if name == "one-by-one":
+        return OneByOne(task)
+    if name == "vectorised" or isinstance(chain, str):
+        return Vectorised(task, chunk)
+    if _has_kernels(task):
+        from homophily.training.stacked_kernels import StackedKernels  # needs Triton, which only comes with a GPU
+
+        return StackedKernels(task, chain, chunk, fast)
+    return Stacked(task, chain, chunk, workers)
+
+
+def _has_kernels(task: Task) -> bool:
+    """Whether the kernels can run it: a GPU with Triton, float32, cross-entropy with a class for each sample."""
+    known = task.layout.dtype == torch.float32 and task.loss is cross_entropy and task.data.train.y.dim() == 1
+    return known and task.ids.is_cuda and importlib.util.find_spec("triton") is not None

@@ -1,0 +1,165 @@
+"""The stacked engine on a GPU: a step is a handful of kernels, replayed as one CUDA graph."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from homophily.layout import Kept
+from homophily.training import kernels
+from homophily.training.chain import Chain
+from homophily.training.schedule import chunks, shuffled
+from homophily.training.stage_kernels import Learning, StageKernels, optimiser_of, power
+from homophily.training.task import Settings, Task
+from homophily.training.written_out import arranged
+
+_FULL, _FAST = "tf32x3", "tf32"  # three products on tensor cores for one in float32, or just one
+
+
+class StackedKernels:
+    """Trains ``chunk`` peers at a time. fast: products are made in TF32."""
+
+    name = "stacked"
+
+    def __init__(self, task: Task, chain: Chain, chunk: int, fast: bool) -> None:
+        self.task, self.chunk = task, chunk
+        self.stages = StageKernels(chain, _FAST if fast else _FULL)
+        self.columns = chain.columns.to(task.ids.device)
+        self.slots = self.stages.slots.to(task.ids.device)
+        self.back = self.slots[self.columns.argsort()]
+        self.trainers: dict[int, Trainer] = {}
+
+    def train(self, rows: Tensor, kept: Kept, peers: Tensor, round: int) -> None:
+        for chunk in chunks(self.task, peers, self.chunk):
+            trainer = self._trainer(len(chunk))
+            trainer.rows[: len(chunk)].index_copy_(1, self.slots, rows[chunk][:, self.columns])
+            trainer.train(chunk, round)
+            rows[chunk] = trainer.rows[: len(chunk)][:, self.back]
+
+    def _trainer(self, peers: int) -> Trainer:
+        """With room for that many peers: few sizes serve all, so that few graphs are made."""
+        room = self.chunk if 2 * peers > self.chunk else power(peers, 1, self.chunk)
+        if room not in self.trainers:
+            self.trainers[room] = Trainer(self.task, self.stages, room)
+        return self.trainers[room]
+
+    def predict(self, rows: Tensor, kept: Kept, x: Tensor) -> Tensor:
+        work = rows.new_empty(len(rows), self.stages.width)
+        work.index_copy_(1, self.slots, rows[:, self.columns])
+        value = self.stages.padded(arranged(self.stages.chain, self.task.cast(x)))
+        for i in range(len(self.stages.places)):
+            out = rows.new_zeros(*x.shape[:2], *self.stages.shape(i + 1))
+            self.stages.forwards(i, work, value, out, None)
+            value = out
+        return value
+
+
+class Trainer:
+    """The memory of training so many peers, which stays where it is, and the graph of one step on it."""
+
+    def __init__(self, task: Task, stages: StageKernels, peers: int) -> None:
+        self.task, self.stages = task, stages
+        data, settings, device = task.data.train, task.settings, task.ids.device
+        batch, chain = settings.batch, stages.chain.stages
+        steps = -(-int(task.counts.max()) // batch)
+
+        def memory(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+            return torch.zeros(*shape, dtype=dtype, device=device)
+
+        optimiser = optimiser_of(settings)
+        self.rows = memory(peers, stages.width)
+        self.state = [torch.zeros_like(self.rows) for _ in range(_STATES[optimiser])]
+        first, second = [*self.state, self.rows, self.rows][:2]  # what an optimiser has not is never looked at
+        self.samples, self.shares = memory(steps, peers, batch, dtype=torch.int64), memory(steps, peers, batch)
+        self.learning = Learning(
+            self.rows,
+            first,
+            second,
+            parts=memory(stages.parts(peers, batch)),
+            step=memory(1, dtype=torch.int64),
+            live=memory(steps, peers, dtype=torch.int8),
+            before=memory(steps, peers, dtype=torch.int64),
+            rates=memory(steps * settings.epochs, 3),
+            settings=settings,
+        )
+        self.values = [memory(peers, batch, *stages.shape(i)) for i in range(len(chain) + 1)]
+        self.slopes = [memory(peers, batch, *stage.shape) for stage in chain]
+        self.largest = [memory(peers, batch, *stage.shape, dtype=torch.int8) if stage.pool else None for stage in chain]
+        self.y, self.share = memory(peers, batch, dtype=data.y.dtype), memory(peers, batch)
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def train(self, peers: Tensor, round: int) -> None:
+        """One round of ``peers`` [n], in descending order of sample counts, whose rows are in place."""
+        at = self.learning
+        for table in (*self.state, at.live):
+            table.zero_()
+        at.rates.copy_(_rates(at.settings, round, len(at.rates)))
+        for epoch in range(at.settings.epochs):
+            for _ in range(self._plan(peers, round, epoch)):
+                self._next()
+
+    def _plan(self, peers: Tensor, round: int, epoch: int) -> int:
+        """Writes down who learns from which samples in which step of an epoch; returns how many steps there are."""
+        task, data, batch, at = self.task, self.task.data.train, self.task.settings.batch, self.learning
+        count, most = data.count[peers], int(task.counts[peers.cpu()].max())
+        steps, those = -(-most // batch), slice(0, len(peers))
+        order = shuffled(task.seed[peers], task.ids[peers], count, most, round, epoch)
+        order = torch.nn.functional.pad(order, (0, steps * batch - most))
+        sample = data.start[peers, None] + order.minimum(count[:, None] - 1)
+        there = torch.arange(steps * batch, device=peers.device) < count[:, None]
+        sample, there = (table.view(len(peers), steps, batch).transpose(0, 1) for table in (sample, there))
+        in_batch = there.sum(2)
+        number = torch.arange(steps, device=peers.device)[:, None]
+        self.samples[:steps, those] = sample
+        self.shares[:steps, those] = there / in_batch.clamp(min=1)[..., None]
+        at.live[:steps, those] = in_batch > 0
+        at.before[:steps, those] = (epoch * -(-count // batch) + number).clamp(max=len(at.rates) - 1)
+        at.step.zero_()
+        return steps
+
+    def _next(self) -> None:
+        if not self.rows.is_cuda:  # Triton's interpreter
+            self.take_step()
+            return
+        if self.graph is None:
+            self.graph = self._captured()
+        self.graph.replay()
+
+    def _captured(self) -> torch.cuda.CUDAGraph:
+        """The graph of a step. A first step that nobody takes compiles the kernels and moves nothing."""
+        live = self.learning.live.clone()
+        self.learning.live.zero_()
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            self.take_step()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self.take_step()
+        self.learning.live.copy_(live)
+        self.learning.step.zero_()
+        return graph
+
+    def take_step(self) -> None:
+        """One training step of everyone who takes part in it."""
+        stages, data, at = self.stages, self.task.data.train, self.learning
+        stages.take(data.x, data.y, self.samples, self.shares, at.step, (self.values[0], self.y, self.share))
+        for i in range(len(self.slopes)):
+            stages.forwards(i, self.rows, self.values[i], self.values[i + 1], self.largest[i])
+        stages.slope_of_loss(self.values[-1], self.y, self.share, self.slopes[-1])
+        for i in reversed(range(len(self.slopes))):
+            if i:  # before the weights move
+                stages.back(i, self.rows, self.values[i], self.slopes[i], self.largest[i], self.slopes[i - 1])
+            stages.learn(i, self.values[i], self.slopes[i], self.largest[i], at)
+        at.step.add_(1)
+
+
+_STATES = {kernels.SGD: 0, kernels.MOMENTUM: 1, kernels.ADAM: 2}
+
+
+def _rates(settings: Settings, round: int, steps: int) -> Tensor:
+    """[steps, 3]: for each step the learning rate, and Adam's step size and root as its means grow old."""
+    step = torch.arange(1, steps + 1, dtype=torch.float64)
+    lr = torch.full_like(step, settings.lr_in(round))
+    return torch.stack([lr, lr / (1 - 0.9**step), (1 - 0.999**step).sqrt()], dim=1).float()

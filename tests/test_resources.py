@@ -1,0 +1,79 @@
+"""The rule by which an engine is picked, and what is worked on at a time."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import homophily
+from homophily.errors import UserError
+from homophily.resources import Resolved, resolve
+from homophily.training.engines import read_chain
+from homophily.training.probe import probe
+from tests.training.nets import Drawing, Everything, shares, task
+
+CHAIN = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+
+
+def resolved(net: nn.Module, engine: str = "auto", peers: int = 3) -> Resolved:
+    problem = task(net, shares([6] * peers, [1, 8, 8]), torch.float32)
+    found = probe(problem.module, problem.loss, problem.data.train.x, problem.data.train.y)
+    chain = read_chain(problem.module, problem.layout, problem.loss, problem.data)
+    return resolve(engine, 4, problem.data, problem.layout, found, chain, torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("net", "engine", "why"),
+    [
+        (CHAIN, "stacked", "chain of layers"),
+        (nn.Sequential(CHAIN, nn.Tanh()), "vectorised", "Tanh"),
+        (Everything(), "vectorised", "buffers"),
+        (Drawing(), "one-by-one", "draws random numbers"),
+    ],
+)
+def test_auto_takes_the_fastest_engine_that_can_train_the_network(net: nn.Module, engine: str, why: str) -> None:
+    found = resolved(net)
+    assert found.engine == engine
+    assert why in found.why
+
+
+@pytest.mark.parametrize("engine", ["stacked", "vectorised", "one-by-one"])
+def test_what_is_asked_for_is_used(engine: str) -> None:
+    assert (resolved(CHAIN, engine).engine, resolved(CHAIN, engine).why) == (engine, "asked for")
+
+
+@pytest.mark.parametrize(
+    ("net", "engine"), [(Drawing(), "stacked"), (Drawing(), "vectorised"), (Everything(), "stacked")]
+)
+def test_an_engine_that_cannot_train_the_network_is_refused(net: nn.Module, engine: str) -> None:
+    with pytest.raises(UserError, match=f"engine = '{engine}': this network"):
+        resolved(net, engine)
+
+
+def test_threads_have_the_same_to_do() -> None:
+    """Enough work for several chunks: as many chunks for every thread, and none larger than it must be."""
+    wide = nn.Sequential(nn.Flatten(), nn.Linear(64, 4000), nn.ReLU(), nn.Linear(4000, 10))
+    found = resolved(wide, peers=31)
+    chunks = -(-31 // found.chunk)
+    assert found.chunk < 31
+    assert found.workers == min(torch.get_num_threads(), chunks)
+    assert chunks % found.workers == 0
+    assert resolved(CHAIN, peers=31).workers == 1  # too little work to share
+
+
+def test_more_models_than_fit_are_refused_with_the_arithmetic() -> None:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    problem = task(net, shares([2], [1, 8, 8]), torch.float32)
+    found = probe(problem.module, problem.loss, problem.data.train.x, problem.data.train.y)
+    many = shares([1], [1, 8, 8])
+    one = torch.ones(1, dtype=torch.int64).expand(10**9)
+    many = replace(many, train=replace(many.train, start=one, count=one))
+    with pytest.raises(UserError, match=r"peers = 1000000000: .* 1,000,000,000 x 650 numbers x 4 bytes x 3 copies = "):
+        resolve("auto", 4, many, problem.layout, found, "no chain", torch.device("cpu"))
+
+
+def test_a_run_says_which_engine_it_took(tmp_path: Path) -> None:
+    run = homophily.run({"rounds": 1, "peers": 4, "method": {"name": "local"}}, out=tmp_path / "run")
+    assert run.about["resolved"]["engine"] == "stacked"

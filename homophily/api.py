@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,7 @@ from homophily.runs import Run, RunFolder
 from homophily.scoring import ExtraMetric
 from homophily.simulate import Simulation
 
+_NOTICEABLE, _REST = 0.1, 10  # a checkpoint that takes so many seconds is followed by ten times as many without one
 Progress = Callable[[dict[str, Any]], None]  # called with each round's line of metrics
 
 
@@ -103,12 +105,16 @@ def _start(config: Config, given: Given, out: Path | None, device: str, progress
 
 
 def _play(simulation: Simulation, folder: RunFolder, config: Config, given: Given, progress: Progress | None) -> Run:
+    rested = 0.0
     try:
         while not simulation.finished:
             line = simulation.step()
             folder.append(line)
-            if simulation.round % config.checkpoint == 0:
+            if simulation.round % config.checkpoint == 0 and time.monotonic() >= rested:
+                began = time.monotonic()
                 folder.save(simulation)
+                took = time.monotonic() - began
+                rested = began + took + (_REST * took if took > _NOTICEABLE else 0.0)
             if progress is not None:
                 progress({**line, "rounds": config.rounds})
     except KeyboardInterrupt:

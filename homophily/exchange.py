@@ -25,7 +25,7 @@ _WATCHED = 4  # peers whose similarities are written down
 
 @dataclass
 class PeerExchange:
-    """Peers among themselves, by a method's two decisions."""
+    """Peers among themselves, by a method's two decisions. Decisions are made where the view is, maybe not on a GPU."""
 
     method: Method
     view: View
@@ -54,7 +54,8 @@ class PeerExchange:
         return active
 
     def _introduce(self) -> None:
-        prints, view = self.introduce(), self.view
+        view = self.view
+        prints = self.introduce().to(view.me.device)
         heard = None
         if self.bounded:
             heard = torch.cat([torch.where(view.known, view.book, -1), view.me[:, None]], dim=1).sort(1).values
@@ -75,6 +76,7 @@ class PeerExchange:
         self, federation: Federation, before: Tensor | None, round: int, stopped: Tensor, sick: Tensor
     ) -> dict[str, Any]:
         """Meet, measure, choose and merge; the round's line of metrics."""
+        stopped, sick = stopped.to(self.view.me.device), sick.to(self.view.me.device)
         met = deciding.meet(self.method, self.view, round, self.memory) & self.view.known & ~stopped[:, None]
         similarity = None
         if before is not None and self.measurer is not None:
@@ -173,6 +175,7 @@ class PeerExchange:
     def restore(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
         peers = len(self.view.me)
         self.merges = MergeCounts(peers, tensors["merge_pairs"].cpu(), tensors["merge_counts"].cpu())
+        tensors = {name: tensor.to(self.view.me.device) for name, tensor in tensors.items()}
         self.traffic.restore(tensors["received"], numbers["traffic"])
         self.alike = {name: tensors[name] for name in self.alike}
         self.found = (numbers["found"][0], numbers["found"][1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass
 
 import torch
@@ -33,6 +34,7 @@ class Federation:
 
     def put(self, which: Tensor, other: Federation) -> None:
         """Take over the rows ``which`` [N] bool of another federation."""
+        which = which.to(self.rows.device)
         self.rows[which] = other.rows[which]
         for name, table in self.kept.items():
             table[which] = other.kept[name][which]
@@ -48,40 +50,53 @@ class Federation:
         some = partners.any(1).nonzero()[:, 0]
         shared = self.layout.mask(shared=True).to(self.rows.device)
         width = self.layout.width * self.rows.element_size() * (1 if share is not None else 3 * gathering.ids.shape[1])
-        chunks = some.split(max(1, _MERGE_BYTES // max(1, width)))
-        merged = [
-            self._sum(gathering, share, peers) if share is not None else self._rowwise(gathering, how, peers)
-            for peers in chunks
-        ]
-        for peers, rows in zip(chunks, merged, strict=True):
-            self.rows[peers] = rows if bool(shared.all()) else torch.where(shared, rows, self.rows[peers])
+        everything = not any(column.personal for column in self.layout.columns)
+        merged = []
+        for peers in some.split(max(1, _MERGE_BYTES // max(1, width))):
+            those, here = gathering.of(peers, self.rows.device), peers.to(self.rows.device)
+            if share is None:
+                merged.append((here, self._rowwise(those, how, here)))
+            else:
+                merged.append((here, self._sum(those, share[peers].to(self.rows.device))))
+        for peers, rows in merged:
+            self.rows[peers] = rows if everything else torch.where(shared, rows, self.rows[peers])
         return partners
 
     def heal(self, start: Federation) -> None:
         """Personal numbers that are not finite begin again: merging cannot reach them."""
-        personal = self.layout.mask(shared=False).to(self.rows.device)
-        if bool(personal.any()):
+        if any(column.personal for column in self.layout.columns):
+            personal = self.layout.mask(shared=False).to(self.rows.device)
             shared_well = torch.where(personal, 0.0, self.rows).isfinite().all(1, keepdim=True)
             self.rows = torch.where(personal & shared_well & ~self.rows.isfinite(), start.rows, self.rows)
 
-    def _sum(self, gathering: Gathering, share: Tensor, peers: Tensor) -> Tensor:
+    def _sum(self, gathering: Gathering, share: Tensor) -> Tensor:
         """Weight times row, one partner after the other, multiply and add apart: the same bits alone or among all."""
-        total = torch.zeros(len(peers), self.layout.width, dtype=self.rows.dtype, device=self.rows.device)
+        share = torch.where(gathering.there, share, 0.0).to(self.rows.dtype)
+        if self.rows.is_cuda and has_triton():
+            from homophily.merge_kernel import weighted_rows  # needs Triton, which only comes with a GPU
+
+            return weighted_rows(self.rows, gathering.ids.clamp(min=0), share)
+        total = torch.zeros(len(share), self.layout.width, dtype=self.rows.dtype, device=self.rows.device)
         for slot in range(gathering.ids.shape[1]):
-            there = gathering.there[peers, slot]
-            term = self.rows[gathering.ids[peers, slot].clamp(min=0)]
-            term = term * share[peers, slot, None].to(self.rows.dtype)
+            there = gathering.there[:, slot]
+            term = self.rows[gathering.ids[:, slot].clamp(min=0)]
+            term = term * share[:, slot, None]
             # Where nobody is there the row is left out, not multiplied by zero: it may be sick.
             total = total + torch.where(there[:, None], term, 0.0)
         return total
 
     def _rowwise(self, gathering: Gathering, how: Merge, peers: Tensor) -> Tensor:
         """Personal numbers are hidden from the merge: they do not travel."""
-        there, shared = gathering.there[peers], self.layout.mask(shared=True).to(self.rows.device)
-        rows = self.rows[gathering.ids[peers].clamp(min=0)]
+        there, shared = gathering.there, self.layout.mask(shared=True).to(self.rows.device)
+        rows = self.rows[gathering.ids.clamp(min=0)]
         out = self.rows[peers].clone()
-        out[:, shared] = how(torch.where(there[..., None], rows, 0.0)[..., shared], there, gathering.own[peers])
+        out[:, shared] = how(torch.where(there[..., None], rows, 0.0)[..., shared], there, gathering.own)
         return out
+
+
+def has_triton() -> bool:
+    """Whether kernels can be compiled for a GPU."""
+    return importlib.util.find_spec("triton") is not None
 
 
 def gather(

@@ -19,6 +19,9 @@ class Fingerprints:
     count: Tensor  # [N] int64: samples behind it
     bytes: Tensor  # [N] int64: what it takes to send it
 
+    def to(self, device: torch.device) -> Fingerprints:
+        return Fingerprints(self.mean.to(device), self.factor.to(device), self.count.to(device), self.bytes.to(device))
+
     def of(self, peers: Tensor) -> Fingerprints:
         """Those of some peers [M]."""
         return Fingerprints(self.mean[peers], self.factor[peers], self.count[peers], self.bytes[peers])

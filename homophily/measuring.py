@@ -71,18 +71,12 @@ class _Pairs:
 
 def guest_loss(task: Task, engine: Engine, federation: Federation, guest: Tensor, host: Tensor) -> Tensor:
     """[M] float64: mean loss of each guest's model on its host's training data; personal columns are the host's."""
-    rows = federation.rows[guest]
-    shared = task.layout.mask(shared=True).to(rows.device)
-    if not bool(shared.all()):
-        rows = torch.where(shared, rows, federation.rows[host])
-    kept = {name: table[host] for name, table in federation.kept.items()}
+    outputs = engine.visit(federation.rows, federation.kept, guest, host)
     data = task.data.train
-    start, count = data.start[host, None], data.count[host, None]
-    position = torch.arange(int(count.max()), device=rows.device)
-    x, y = task.batch(start + position.minimum(count - 1))
-    losses = task.loss(engine.predict(rows, kept, x).flatten(0, 1), y.flatten(0, 1)).view(len(guest), -1)
-    there = (position < count).to(torch.float64)
-    return masked_mean(losses, there)
+    position = torch.arange(outputs.shape[1], device=host.device)
+    y = task.cast(data.y[data.samples(host, outputs.shape[1])])
+    losses = task.loss(outputs.flatten(0, 1), y.flatten(0, 1)).view(len(guest), -1)
+    return masked_mean(losses, (position < data.count[host, None]).to(torch.float64))
 
 
 class Measurer:
@@ -102,12 +96,12 @@ class Measurer:
         if not len(row):
             return table
         me, you = view.me[row], view.book[row, column]
-        found = torch.cat(
-            [
-                self.metric(_Pairs(self.task, self.engine, models, me[pairs], you[pairs], self.compared))
-                for pairs in self._chunks(row)
-            ]
-        ).to(torch.float64)
+        there = models.now.rows.device
+        parts = []
+        for pairs in self._chunks(row):
+            mine, yours = me[pairs].to(there), you[pairs].to(there)
+            parts.append(self.metric(_Pairs(self.task, self.engine, models, mine, yours, self.compared)))
+        found = torch.cat(parts).to(met.device, torch.float64)
         # Where my own model is sick nothing can be told of the others: all the same, so that it may heal by merging.
         found = torch.where(sick[you], -torch.inf, found.nan_to_num(nan=0.0))
         table[row, column] = found

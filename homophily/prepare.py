@@ -28,7 +28,7 @@ from homophily.methods import Method, methods
 from homophily.methods.server import ServerMethod
 from homophily.networks import Network
 from homophily.registry import GIVEN, import_object
-from homophily.resources import Resolved, resolve, threads
+from homophily.resources import Resolved, deciding_device, resolve, threads
 from homophily.scoring import ExtraMetric, Scorer
 from homophily.server import ServerExchange
 from homophily.similarity import metrics, models_for_each, size_of_each
@@ -196,7 +196,9 @@ def _peer_exchange(
 ) -> PeerExchange:
     data = task.data
     book = None if config.book == "all" else int(config.book)
-    view = view_of_all(data.peers, config.seed, graph, method.hops, book, data.cluster, task.ids.device)
+    where = deciding_device(data.peers, book, task.ids.device)
+    cluster = None if data.cluster is None else data.cluster.to(where)
+    view = view_of_all(data.peers, config.seed, graph, method.hops, book, cluster, where)
     method.check(view)
     merge, measurer = merges.get(config.merge), _measurer(method, task, engine, chunk)
     if needs_similarity(merge) and measurer is None:
@@ -209,10 +211,10 @@ def _peer_exchange(
         merge,
         measurer,
         start.rows,
-        data.train.count,
-        data.cluster,
+        data.train.count.to(where),
+        cluster,
         introduce=lambda: task_fingerprints(task, config.seed),
-        distances=all_distances(graph).to(task.ids.device) if method.introduces and graph is not None else None,
+        distances=all_distances(graph).to(where) if method.introduces and graph is not None else None,
         bounded=book is not None and book < data.peers - 1,
     )
 

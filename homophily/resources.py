@@ -18,6 +18,7 @@ from homophily.training.probe import Character
 _WORTH_THREADS = 32 << 20  # bytes that a training step of all peers touches
 _CACHE = 16 << 20  # bytes that one thread works on at a time
 _COPIES = 3  # of all models: the start, the current ones, and those before training or before a merge
+_FEW_DECISIONS = 1 << 16  # entries of all books
 _SOME_MEMORY = 4 << 30  # where the system does not say how much is free
 
 
@@ -111,6 +112,12 @@ def _check_memory(peers: int, layout: Layout, each: int, free: int, device: torc
             f"{layout.dtype.itemsize} bytes x {_COPIES} copies = {peers * each / 2**30:,.1f} GiB, "
             f"and {device.type} has {free / 2**30:,.1f} GiB free"
         )
+
+
+def deciding_device(peers: int, book: int | None, device: torch.device) -> torch.device:
+    """Where decisions are made: on the CPU where they are too few to be worth a GPU's launches."""
+    few = peers * (peers if book is None else min(book, peers)) <= _FEW_DECISIONS
+    return torch.device("cpu") if few else device
 
 
 @contextmanager

@@ -62,9 +62,9 @@ class Scorer:
     ) -> dict[str, Tensor]:
         rows = federation.rows[peers]
         kept = {name: table[peers] for name, table in federation.kept.items()}
-        start, count = split.start[peers, None], split.count[peers, None]
+        count = split.count[peers, None]
         position = torch.arange(int(count.max()), device=peers.device)
-        sample = start + position.minimum(count - 1)  # padding repeats the last sample and weighs nothing
+        sample = split.samples(peers, len(position))  # what is repeated weighs nothing
         outputs = torch.cat(
             [self.engine.predict(rows, kept, split.x[part]) for part in sample.split(self.samples, dim=1)], dim=1
         )

@@ -37,12 +37,13 @@ class ServerExchange:
 
     def before_training(self, federation: Federation, round: int, active: Tensor) -> Tensor:
         """Who takes part picks the server model that fits it best and trains it: [N] bool. At first all pick one."""
+        active = active.to(self.choice.device)
         self.taking_part = self._asked(active, round)
         if len(self.models) > 1:
             picks = self.taking_part if round > 1 else active
             self.choice = torch.where(picks, self.method.assign(self._losses(federation)), self.choice)
         self._hand_out(federation, active)
-        return self.taking_part
+        return self.taking_part.cpu()
 
     @property
     def wanted(self) -> int:
@@ -77,6 +78,7 @@ class ServerExchange:
         self, federation: Federation, before: Tensor | None, round: int, stopped: Tensor, sick: Tensor
     ) -> dict[str, Any]:
         """Each server model becomes the average of those who trained it; kept where nobody did."""
+        stopped, sick = stopped.to(self.choice.device), sick.to(self.choice.device)
         counts = self.task.data.train.count.to(torch.float64)
         for model in range(len(self.models)):
             mine = self.taking_part & (self.choice == model) & ~sick

@@ -22,7 +22,7 @@ class Exchange(Protocol):
     traffic: Traffic
 
     def before_training(self, federation: Federation, round: int, active: Tensor) -> Tensor:
-        """Who trains in this round: [N] bool."""
+        """Who trains in this round: [N] bool, like ``active`` on the CPU."""
 
     def wants_rows_before(self, round: int) -> bool:
         """Whether ``after_training`` needs the models before training."""
@@ -30,7 +30,7 @@ class Exchange(Protocol):
     def after_training(
         self, federation: Federation, before: Tensor | None, round: int, stopped: Tensor, sick: Tensor
     ) -> dict[str, Any]:
-        """Exchange and merge; the round's line of metrics."""
+        """Exchange and merge; the round's line of metrics. stopped, sick: [N] bool, on the CPU."""
 
     def summary(self, rounds: int) -> dict[str, Any]:
         """Over the whole run."""
@@ -66,13 +66,13 @@ class Simulation:
     def __init__(self, problem: Problem) -> None:
         self.problem, self.exchange = problem, problem.exchange
         peers = len(problem.start.rows)
-        device = problem.start.rows.device
         self.federation = problem.start.copy()
         self.best = problem.start.copy() if problem.patience else None
-        self.best_loss = torch.full((peers,), torch.inf, dtype=torch.float64, device=device)
-        self.waited = torch.zeros(peers, dtype=torch.int64, device=device)
-        self.stopped = torch.zeros(peers, dtype=torch.bool, device=device)
-        self.sick_rounds = torch.zeros(peers, dtype=torch.int64, device=device)
+        # A number a peer, kept where Python can read it without waiting for a GPU.
+        self.best_loss = torch.full((peers,), torch.inf, dtype=torch.float64)
+        self.waited = torch.zeros(peers, dtype=torch.int64)
+        self.stopped = torch.zeros(peers, dtype=torch.bool)
+        self.sick_rounds = torch.zeros(peers, dtype=torch.int64)
         self.round, self.seconds = 0, 0.0
         self.scored: Federation | None = None  # the models behind the final scores, where they are not the current ones
 
@@ -95,7 +95,7 @@ class Simulation:
         if problem.after_training and due:
             scores = problem.scorer.test(self.federation)
             self.scored = self.federation.copy() if final else None
-        sick = self.federation.sick
+        sick = self.federation.sick.cpu()
         self.sick_rounds += sick
         line = self.exchange.after_training(self.federation, before, self.round, self.stopped, sick)
         self.federation.heal(problem.start)
@@ -114,7 +114,7 @@ class Simulation:
     def _stop_early(self) -> None:
         """Keep each peer's best model so far; those that waited too long stop."""
         assert self.best is not None
-        loss = self.problem.scorer.validation_loss(self.federation)
+        loss = self.problem.scorer.validation_loss(self.federation).cpu()
         better = ~self.stopped & (loss < self.best_loss)
         self.best.put(better, self.federation)
         self.best_loss = torch.where(better, loss, self.best_loss)
@@ -125,15 +125,16 @@ class Simulation:
         """Means over peers and clusters of one evaluation; a loss that is not finite is left out of its mean."""
         name = "mse" if scores.regression else "accuracy"
         data = self.problem.task.data
-        cluster = data.cluster if data.cluster is not None else torch.zeros_like(self.stopped, dtype=torch.int64)
+        cluster = data.cluster.cpu() if data.cluster is not None else torch.zeros_like(self.stopped, dtype=torch.int64)
         names = data.cluster_names if data.cluster is not None else ("all",)
-        by_cluster = {names[c]: _mean(scores.value[cluster == c]) for c in range(len(names))}
+        value = scores.value.cpu()
+        by_cluster = {names[c]: _mean(value[cluster == c]) for c in range(len(names))}
         found = [value for value in by_cluster.values() if value is not None]
         return {
-            name: _mean(scores.value),
+            name: _mean(value),
             f"{name}_over_clusters": sum(found) / len(found) if found else None,
             f"{name}_by_cluster": by_cluster,
-            "loss": _mean(scores.loss),
+            "loss": _mean(scores.loss.cpu()),
             **{extra: _mean(values) for extra, values in scores.extra.items()},
         }
 
@@ -176,7 +177,7 @@ class Simulation:
         self.federation = _unflat("current", layout, tensors)
         self.best = _unflat("best", layout, tensors) if self.best else None
         for name in _TABLES:
-            setattr(self, name, tensors[name])
+            setattr(self, name, tensors[name].cpu())
         self.exchange.restore(tensors, numbers)
         self.round, self.seconds = numbers["round"], numbers["seconds"]
         if self.finished and "scored/rows" in tensors:

@@ -1,5 +1,7 @@
 """The same numbers on a CUDA device: skipped, and said so, where there is none."""
 
+import copy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,10 @@ import torch
 import homophily
 from homophily.models import models
 from homophily.randomness import Purpose, bits, normal, uniform
+from homophily.training.engines import read_chain
 from homophily.training.one_by_one import OneByOne
+from homophily.training.stacked import Stacked
+from homophily.training.task import Engine, Task
 from homophily.training.vectorised import Vectorised
 from tests.training.nets import Everything, shares, task, trained
 
@@ -19,6 +24,17 @@ pytestmark = [
     pytest.mark.usefixtures("here"),
 ]
 UNEQUAL = [9, 5, 12, 4, 8, 2]
+
+
+def on_the_gpu(problem: Task) -> Task:
+    there = torch.device("cuda")
+    return replace(
+        problem,
+        module=copy.deepcopy(problem.module).to(there),
+        data=problem.data.to(there),
+        seed=problem.seed.to(there),
+        ids=problem.ids.to(there),
+    )
 
 
 def test_draws_are_the_same_bits_on_both() -> None:
@@ -36,12 +52,11 @@ def test_both_engines_agree_with_the_reference_on_the_cpu(name: str) -> None:
     net = Everything() if name == "everything" else models.get(name)(inputs=shape, outputs=10)
     problem = task(net, shares(UNEQUAL, shape), torch.float64)
     expected, kept = trained(OneByOne(problem), problem)
-    device = torch.device("cuda")
-    there = type(problem)(
-        problem.module.to(device), problem.layout, problem.loss, problem.data.to(device), problem.seed.to(device),
-        problem.ids.to(device), problem.settings, problem.coupled, problem.draws,
-    )  # fmt: skip
-    for engine in (OneByOne(there), Vectorised(there, 4)):
+    there = on_the_gpu(problem)
+    device = there.ids.device
+    chain = read_chain(there.module, there.layout, there.loss, there.data)
+    engines: list[Engine] = [OneByOne(there), Vectorised(there, 4)]
+    for engine in engines if isinstance(chain, str) else [*engines, Stacked(there, chain, 4, 1)]:
         row, start = problem.layout.read(there.module)
         rows = row.expand(len(UNEQUAL), -1).clone()
         tables = {n: b.expand(len(UNEQUAL), *b.shape).clone() for n, b in start.items()}
@@ -49,6 +64,60 @@ def test_both_engines_agree_with_the_reference_on_the_cpu(name: str) -> None:
             engine.train(rows, tables, torch.arange(len(UNEQUAL), device=device), round)
         assert float((rows.cpu() - expected).abs().max()) < 1e-9
         assert all(torch.equal(tables[n].cpu(), kept[n]) for n in kept)
+
+
+@pytest.mark.parametrize("chunk", [2, 6])
+@pytest.mark.parametrize(("optimizer", "momentum"), [("sgd", 0.0), ("sgd", 0.9), ("adam", 0.0)])
+@pytest.mark.parametrize("name", list(models))
+def test_kernels_agree_with_the_reference(name: str, optimizer: str, momentum: float, chunk: int) -> None:
+    """Unequal peers, a last smaller batch, some peers left out, and guests on others' data."""
+    from homophily.training.stacked_kernels import StackedKernels
+
+    torch.manual_seed(3)
+    shape = {"cnn": (1, 14, 14), "dac-cnn": (3, 32, 32), "cifar-cnn": (3, 8, 8)}.get(name, (1, 8, 8))
+    net = models.get(name)(inputs=shape, outputs=10)
+    lr = 0.05 if optimizer == "sgd" else 3e-4
+    keys = {"optimizer": optimizer, "momentum": momentum, "lr": lr, "weight_decay": 1e-3}
+    problem = task(net, shares(UNEQUAL, shape), torch.float32, **keys)
+    there, some = on_the_gpu(problem), torch.tensor([0, 2, 3, 5])
+    chain = read_chain(there.module, there.layout, there.loss, there.data)
+    assert not isinstance(chain, str)
+    engine = StackedKernels(there, chain, chunk, fast=False)
+    expected, _ = trained(OneByOne(problem), problem, peers=some)
+    found, _ = trained(engine, there, peers=some)
+    assert float((found.cpu() - expected).abs().max()) < 1e-4
+    guest, host = torch.tensor([0, 5, 2, 2]), torch.tensor([1, 1, 3, 2])
+    outputs = OneByOne(problem).visit(expected, {}, guest, host)
+    assert float((engine.visit(found, {}, guest.cuda(), host.cuda()).cpu() - outputs).abs().max()) < 1e-3
+
+
+def test_a_sick_model_leaves_the_others_alone_in_kernels() -> None:
+    from homophily.training.stacked_kernels import StackedKernels
+
+    problem = on_the_gpu(
+        task(models.get("mlp")(inputs=(1, 8, 8), outputs=10), shares([6] * 3, (1, 8, 8)), torch.float32)
+    )
+    chain = read_chain(problem.module, problem.layout, problem.loss, problem.data)
+    assert not isinstance(chain, str)
+    engine = StackedKernels(problem, chain, 3, fast=False)
+    healthy, _ = trained(engine, problem, rounds=1)
+    rows = problem.layout.read(problem.module)[0].expand(3, -1).clone()
+    rows[1] = torch.nan
+    engine.train(rows, {}, torch.arange(3), 1)
+    assert torch.equal(rows[[0, 2]], healthy[[0, 2]])
+    assert bool(rows[1].isnan().any())
+
+
+def test_rows_merge_as_on_the_cpu_and_the_sick_are_not_read() -> None:
+    from homophily.merge_kernel import weighted_rows
+
+    rows, ids = torch.randn(7, 3000), torch.randint(7, (5, 3))
+    share = torch.rand(5, 3)
+    rows[6] = torch.nan
+    share[ids == 6] = 0.0
+    there = (share > 0)[..., None]
+    expected = torch.where(there, rows[ids] * share[..., None], 0.0).sum(1)
+    assert torch.allclose(weighted_rows(rows.cuda(), ids.cuda(), share.cuda()).cpu(), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("method", ["random", "panm", "pens", "dac", "dpg", "kin", "ifca", "fedavg", "oracle"])

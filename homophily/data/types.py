@@ -78,6 +78,11 @@ class Split:
         rows = slice(int(self.start[i]), int(self.start[i] + self.count[i]))
         return self.x[rows], self.y[rows]
 
+    def samples(self, peers: Tensor, most: int) -> Tensor:
+        """Indices [M, most] of the samples of some peers [M]; who has fewer has its last one repeated."""
+        position = torch.arange(most, device=peers.device)
+        return self.start[peers, None] + position.minimum(self.count[peers, None] - 1)
+
     def to(self, device: torch.device) -> Split:
         return Split(*(t.to(device) for t in (self.x, self.y, self.start, self.count)))
 

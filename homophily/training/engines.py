@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import torch
 from torch import nn
 
 from homophily.data.types import Shares
+from homophily.federation import has_triton
 from homophily.layout import Layout
 from homophily.losses import Loss, cross_entropy, output_gradients
 from homophily.training.chain import Chain, Unlike, chain_of
@@ -45,4 +44,4 @@ def engine_of(task: Task, name: str, chain: Chain | str, chunk: int, workers: in
 def _has_kernels(task: Task) -> bool:
     """Whether the kernels can run it: a GPU with Triton, float32, cross-entropy with a class for each sample."""
     known = task.layout.dtype == torch.float32 and task.loss is cross_entropy and task.data.train.y.dim() == 1
-    return known and task.ids.is_cuda and importlib.util.find_spec("triton") is not None
+    return known and task.ids.is_cuda and has_triton()

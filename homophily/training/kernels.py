@@ -93,12 +93,16 @@ def _tap(k, W: tl.constexpr, C: tl.constexpr, KW: tl.constexpr):
 
 @triton.jit
 def forward(
-    x, rows, out, largest, B, width, weight_at, bias_at,
+    x, rows, out, largest, whose, who, B, width, weight_at, bias_at,
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, N: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
     PH: tl.constexpr, PW: tl.constexpr, RELU: tl.constexpr, POOL: tl.constexpr, KEEP: tl.constexpr,
-    PRECISION: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    HOSTS: tl.constexpr, GUESTS: tl.constexpr, PRECISION: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """out = maximum(relu(patches . weights + bias)), written with PH and PW pixels of padding around it."""
+    """out = maximum(relu(patches . weights + bias)), written with PH and PW pixels of padding around it.
+
+    With HOSTS, out[p] is made from x[whose[p]]; with GUESTS, by the model rows[who[p]].
+    """
     OH: tl.constexpr = H - KH + 1
     OW: tl.constexpr = W - KW + 1
     K: tl.constexpr = KH * KW * C
@@ -113,9 +117,11 @@ def forward(
     m = (tile // wide) * BM + tl.arange(0, BM)
     n = (tile % wide) * BN + tl.arange(0, BN)
     there = m < pixels
-    x += p * B * (H * W * C)
+    host = tl.load(whose + p) if HOSTS else p
+    guest = tl.load(who + p) if GUESTS else p
+    x += host * B * (H * W * C)
     corner = _corner(m, H, W, C, OH, OW, POOL)
-    weight = rows + p * width + weight_at
+    weight = rows + guest * width + weight_at
     total = tl.zeros((BM, BN), dtype=tl.float32)
     for first in range(0, K, BK):
         k = first + tl.arange(0, BK)
@@ -124,7 +130,7 @@ def forward(
         )
         part = tl.load(weight + n[None, :] * K + k[:, None], mask=(n < N)[None, :] & (k < K)[:, None], other=0.0)
         total = _add_product(total, seen, part, PRECISION)
-    total += tl.load(rows + p * width + bias_at + n, mask=n < N, other=0.0)[None, :]
+    total += tl.load(rows + guest * width + bias_at + n, mask=n < N, other=0.0)[None, :]
     if RELU:
         total = tl.maximum(total, 0.0, propagate_nan=tl.PropagateNan.ALL)
     q = (tile // wide) * (BM // EACH) + tl.arange(0, BM // EACH)

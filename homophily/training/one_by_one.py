@@ -12,11 +12,12 @@ from homophily.layout import Kept
 from homophily.randomness import Purpose, word
 from homophily.training.schedule import batch_sizes, shuffled
 from homophily.training.task import Settings, Task
+from homophily.training.visiting import Visits
 
 _TO_SIGNED = 1 << 63
 
 
-class OneByOne:
+class OneByOne(Visits):
     """Trains and evaluates each peer with one module and torch's own optimisers."""
 
     name = "one-by-one"

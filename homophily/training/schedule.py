@@ -64,8 +64,9 @@ def steps(counts: list[int], batch: int, coupled: bool) -> list[list[Group]]:
 
 
 def chunks(task: Task, peers: Tensor, size: int) -> tuple[Tensor, ...]:
-    """Peers [P] in descending order of their sample counts, so many at a time."""
-    order = task.counts[peers.cpu()].argsort(descending=True, stable=True).to(peers.device)
+    """Peers [P] in descending order of their sample counts, so many at a time; on the CPU, which plans their steps."""
+    peers = peers.cpu()
+    order = task.counts[peers].argsort(descending=True, stable=True)
     return peers[order].split(size) if len(peers) else ()
 
 
@@ -82,7 +83,8 @@ class Step:
 def batches(task: Task, peers: Tensor, round: int) -> Iterator[Step]:
     """The steps of a round for ``peers`` [P], in descending order of sample counts."""
     data, settings = task.data.train, task.settings
-    start, count, counts = data.start[peers], data.count[peers], task.counts[peers.cpu()].tolist()
+    counts, peers = task.counts[peers.cpu()].tolist(), peers.to(task.ids.device)
+    start, count = data.start[peers], data.count[peers]
     per_epoch = torch.tensor([len(batch_sizes(n, settings.batch, task.coupled)) for n in counts], device=peers.device)
     schedule = steps(counts, settings.batch, task.coupled)
     for epoch in range(settings.epochs):

@@ -14,12 +14,13 @@ from homophily.training.chain import Chain
 from homophily.training.row_updates import RowUpdates
 from homophily.training.schedule import batches, chunks
 from homophily.training.task import Task
+from homophily.training.visiting import Visits
 from homophily.training.written_out import arranged, backwards, forwards, places
 
 _PIECES = 32  # samples a peer evaluates at a time, or a batch if that is more
 
 
-class Stacked:
+class Stacked(Visits):
     """Trains ``chunk`` peers at a time, so that what is worked on stays in cache; chunks are shared among threads.
 
     A thread works on peers of its own from the first step of a round to the last: nobody waits for anybody.
@@ -46,6 +47,7 @@ class Stacked:
 
     @torch.no_grad()
     def _train(self, rows: Tensor, peers: Tensor, round: int) -> None:
+        peers = peers.to(rows.device)
         work = rows[peers][:, self.columns]
         updates = RowUpdates(work, self.task.settings, round)
         for step in batches(self.task, peers, round):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import torch
 from torch import Tensor
 
@@ -11,8 +13,10 @@ from homophily.training.chain import Chain
 from homophily.training.schedule import chunks, shuffled
 from homophily.training.stage_kernels import Learning, StageKernels, optimiser_of, power
 from homophily.training.task import Settings, Task
+from homophily.training.visiting import guests, most_samples
 from homophily.training.written_out import arranged
 
+_KEPT_READY = 4 << 30  # bytes
 _FULL, _FAST = "tf32x3", "tf32"  # three products on tensor cores for one in float32, or just one
 
 
@@ -28,13 +32,14 @@ class StackedKernels:
         self.slots = self.stages.slots.to(task.ids.device)
         self.back = self.slots[self.columns.argsort()]
         self.trainers: dict[int, Trainer] = {}
+        self.samples: Tensor | None = None  # [N, n, ...]: everyone's training samples, for guests
 
     def train(self, rows: Tensor, kept: Kept, peers: Tensor, round: int) -> None:
         for chunk in chunks(self.task, peers, self.chunk):
-            trainer = self._trainer(len(chunk))
-            trainer.rows[: len(chunk)].index_copy_(1, self.slots, rows[chunk][:, self.columns])
-            trainer.train(chunk, round)
-            rows[chunk] = trainer.rows[: len(chunk)][:, self.back]
+            trainer, peers = self._trainer(len(chunk)), chunk.to(rows.device)
+            trainer.rows[: len(chunk)].index_copy_(1, self.slots, rows[peers][:, self.columns])
+            trainer.train(peers, int(self.task.counts[chunk[0]]), round)
+            rows[peers] = trainer.rows[: len(chunk)][:, self.back]
 
     def _trainer(self, peers: int) -> Trainer:
         """With room for that many peers: few sizes serve all, so that few graphs are made."""
@@ -44,12 +49,46 @@ class StackedKernels:
         return self.trainers[room]
 
     def predict(self, rows: Tensor, kept: Kept, x: Tensor) -> Tensor:
+        return self._outputs(self._sorted(rows), self._taken(x), len(rows))
+
+    def visit(self, rows: Tensor, kept: Kept, guest: Tensor, host: Tensor) -> Tensor:
+        """Guests and hosts are looked up by the kernels: neither models nor samples are copied for each pair."""
+        task, most = self.task, most_samples(self.task, host)
+        personal = any(column.personal for column in task.layout.columns)
+        work = self._sorted(guests(task, rows, guest, host) if personal else rows)
+        return self._outputs(work, *self._hosted(host, most), None if personal else guest)
+
+    def _sorted(self, rows: Tensor) -> Tensor:
+        """Rows [P, D] as the kernels read them."""
         work = rows.new_empty(len(rows), self.stages.width)
-        work.index_copy_(1, self.slots, rows[:, self.columns])
-        value = self.stages.padded(arranged(self.stages.chain, self.task.cast(x)))
+        return work.index_copy_(1, self.slots, rows[:, self.columns])
+
+    def _taken(self, x: Tensor) -> Tensor:
+        """Samples [P, n, ...] as the first stage reads them."""
+        return self.stages.padded(arranged(self.stages.chain, self.task.cast(x)))
+
+    def _hosted(self, host: Tensor, most: int) -> tuple[Tensor, int, Tensor | None]:
+        """The hosts' training samples, how many pairs there are, and where among the samples each host's are."""
+        data = self.task.data.train
+        if self.samples is None and self._room_for_all(most):
+            everyone = torch.arange(self.task.data.peers, device=host.device)
+            self.samples = self._taken(data.x[data.samples(everyone, most)])
+        if self.samples is not None and self.samples.shape[1] == most:
+            return self.samples, len(host), host
+        return self._taken(data.x[data.samples(host, most)]), len(host), None
+
+    def _room_for_all(self, most: int) -> bool:
+        """Whether everyone's training samples may be kept ready beside the data: only if they are small."""
+        numbers = self.task.data.peers * most * prod(self.stages.shape(0))
+        return 4 * numbers < _KEPT_READY
+
+    def _outputs(
+        self, rows: Tensor, x: Tensor, pairs: int, whose: Tensor | None = None, who: Tensor | None = None
+    ) -> Tensor:
+        value = x
         for i in range(len(self.stages.places)):
-            out = rows.new_zeros(*x.shape[:2], *self.stages.shape(i + 1))
-            self.stages.forwards(i, work, value, out, None)
+            out = rows.new_zeros(pairs, x.shape[1], *self.stages.shape(i + 1))
+            self.stages.forwards(i, rows, value, out, whose=whose if i == 0 else None, who=who)
             value = out
         return value
 
@@ -88,21 +127,20 @@ class Trainer:
         self.y, self.share = memory(peers, batch, dtype=data.y.dtype), memory(peers, batch)
         self.graph: torch.cuda.CUDAGraph | None = None
 
-    def train(self, peers: Tensor, round: int) -> None:
-        """One round of ``peers`` [n], in descending order of sample counts, whose rows are in place."""
+    def train(self, peers: Tensor, most: int, round: int) -> None:
+        """One round of ``peers`` [n], whose rows are in place; the first of them has the most samples."""
         at = self.learning
         for table in (*self.state, at.live):
             table.zero_()
         at.rates.copy_(_rates(at.settings, round, len(at.rates)))
         for epoch in range(at.settings.epochs):
-            for _ in range(self._plan(peers, round, epoch)):
+            for _ in range(self._plan(peers, most, round, epoch)):
                 self._next()
 
-    def _plan(self, peers: Tensor, round: int, epoch: int) -> int:
+    def _plan(self, peers: Tensor, most: int, round: int, epoch: int) -> int:
         """Writes down who learns from which samples in which step of an epoch; returns how many steps there are."""
         task, data, batch, at = self.task, self.task.data.train, self.task.settings.batch, self.learning
-        count, most = data.count[peers], int(task.counts[peers.cpu()].max())
-        steps, those = -(-most // batch), slice(0, len(peers))
+        count, steps, those = data.count[peers], -(-most // batch), slice(0, len(peers))
         order = shuffled(task.seed[peers], task.ids[peers], count, most, round, epoch)
         order = torch.nn.functional.pad(order, (0, steps * batch - most))
         sample = data.start[peers, None] + order.minimum(count[:, None] - 1)

@@ -97,16 +97,23 @@ class StageKernels:
         block = power(2048 // wide, 1, 32)
         kernels.cross_entropy[(triton.cdiv(rows, block),)](out, y, share, g, rows, N=outputs, WIDE=wide, BLOCK=block)
 
-    def forwards(self, i: int, rows: Tensor, x: Tensor, out: Tensor, largest: Tensor | None) -> None:
-        """Stage i: out, with the padding of the next stage, from x; and where the maxima were."""
+    def forwards(
+        self, i: int, rows: Tensor, x: Tensor, out: Tensor, largest: Tensor | None = None,
+        whose: Tensor | None = None, who: Tensor | None = None,
+    ) -> None:  # fmt: skip
+        """Stage i: out, with the padding of the next stage, from x; and where the maxima were.
+
+        out[p] is made from x[whose[p]] by the model rows[who[p]]; None: from x[p], by rows[p].
+        """
         stage, place = self.chain.stages[i], self.places[i]
-        peers, batch = x.shape[:2]
+        peers, batch = out.shape[:2]
         pixels = batch * stage.pixels
         b = forward_blocks(pixels, stage.outputs, stage.inputs)
         tiles = triton.cdiv(pixels, b.m) * triton.cdiv(stage.outputs, b.n)
         kernels.forward[(peers * tiles,)](
-            x, rows, out, largest, batch, self.width, place.start, place.bias, *self._geometry(i), *self.padding(i + 1),
-            RELU=stage.relu, POOL=stage.pool, KEEP=largest is not None, PRECISION=self.precision, **b.keys(),
+            x, rows, out, largest, whose, who, batch, self.width, place.start, place.bias,
+            *self._geometry(i), *self.padding(i + 1), RELU=stage.relu, POOL=stage.pool, KEEP=largest is not None,
+            HOSTS=whose is not None, GUESTS=who is not None, PRECISION=self.precision, **b.keys(),
         )  # fmt: skip
 
     def back(self, i: int, rows: Tensor, x: Tensor, g: Tensor, largest: Tensor | None, gx: Tensor) -> None:

@@ -68,3 +68,9 @@ class Engine(Protocol):
 
     def predict(self, rows: Tensor, kept: Kept, x: Tensor) -> Tensor:
         """Outputs [P, n, ...] of P models (rows [P, D]) on each one's own inputs x [P, n, ...], in evaluation mode."""
+
+    def visit(self, rows: Tensor, kept: Kept, guest: Tensor, host: Tensor) -> Tensor:
+        """Outputs [M, n, ...] of models ``guest`` [M], of rows [N, D], on the training data of peers ``host`` [M].
+
+        A host with fewer than n samples has its last one repeated. Kept tables and personal numbers are the host's.
+        """

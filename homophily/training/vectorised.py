@@ -16,6 +16,7 @@ from homophily.training.batching import over_peers
 from homophily.training.optimisers import RowOptimiser, row_optimiser
 from homophily.training.schedule import Step, batches, chunks
 from homophily.training.task import Task
+from homophily.training.visiting import Visits
 
 
 @dataclass
@@ -28,7 +29,7 @@ class _Chunk:
     optimiser: RowOptimiser
 
 
-class Vectorised:
+class Vectorised(Visits):
     """Trains ``chunk`` peers at a time."""
 
     name = "vectorised"
@@ -42,7 +43,7 @@ class Vectorised:
 
     def train(self, rows: Tensor, kept: Kept, peers: Tensor, round: int) -> None:
         for chunk in chunks(self.task, peers, self.chunk):
-            self._train(rows, kept, chunk, round)
+            self._train(rows, kept, chunk.to(rows.device), round)
 
     def _train(self, rows: Tensor, kept: Kept, peers: Tensor, round: int) -> None:
         work = rows[peers]

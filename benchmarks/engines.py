@@ -1,6 +1,6 @@
 """How fast the package's engines train, against a tuned plain loop: ms for one training step of all peers.
 
-    python benchmarks/engines.py [--device cuda] [--repeats 5] [--rows cnn mlp] [--out results/engines.md]
+    python benchmarks/engines.py [--device cuda] [--repeats 5] [--rows cnn mlp] [--threads 2] [--out results/engines.md]
 
 Engines are made by the package, as for a run, and train whole rounds of local steps on random inputs. The loop trains
 one peer after the other on the same batches, made beforehand and on the same device, with a fused optimiser, each
@@ -193,8 +193,10 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--rows", nargs="+", choices=[s.key for s in SETUPS], default=[s.key for s in SETUPS])
     parser.add_argument("--engines", nargs="+", help="left out: all the package has")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of a CPU, at most")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    torch.set_num_threads(options.threads)
     device = chosen_device(options.device)
     known = [name for name in get_args(Config.model_fields["engine"].annotation) if name != "auto"]
     lines = [

@@ -28,10 +28,10 @@ def measure(python: Path, script: str, job: Job, torchrun: bool, limit: float) -
         environment = {**os.environ, **QUIET, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
         environment |= {"OMP_NUM_THREADS": str(job.threads)}
         command = [str(python), *launcher, "-m", f"side_by_side.{script}", str(told)]
-        pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
         with subprocess.Popen(
-            command, env=environment, cwd=folder, text=True, start_new_session=True, **pipes
-        ) as child:
+            command, env=environment, cwd=folder, text=True, start_new_session=True,
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        ) as child:  # fmt: skip
             try:
                 _, errors = child.communicate(timeout=limit)
             except subprocess.TimeoutExpired:

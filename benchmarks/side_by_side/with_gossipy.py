@@ -35,7 +35,7 @@ class Net(TorchModel):  # type: ignore[misc]
         """They have the weights they shall start from."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.layers(x)
+        return self.layers(x)  # type: ignore[no-any-return]
 
 
 class Handler(TorchModelHandler):  # type: ignore[misc]

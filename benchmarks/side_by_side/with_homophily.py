@@ -17,12 +17,13 @@ NEVER = 1_000_000
 
 def method(job: Job, rounds: int) -> dict[str, Any]:
     """The method of the task. PENS stays in its first stage, in which models are compared."""
-    return {
+    methods: dict[str, dict[str, Any]] = {
         "gossip": {"name": "random", "k": job.merged},
         "pens": {"name": "pens", "l": job.tried, "k": job.kept, "t1": rounds},
         "fedavg": {"name": "fedavg"},
         "training": {"name": "local"},
-    }[job.task]
+    }
+    return methods[job.task]
 
 
 def main() -> None:

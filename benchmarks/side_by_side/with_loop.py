@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from multiprocessing import get_context
 from multiprocessing.synchronize import Barrier
 
 import torch
-import torch.multiprocessing as mp
 from torch import Tensor
+from torch.multiprocessing.spawn import spawn
 from torch.nn import functional as F
 
 from side_by_side.job import Job, Repeat
@@ -65,11 +66,11 @@ def main() -> None:
     job = Job.asked()
     start = torch.cat([p.detach().flatten() for p in network(job.network).parameters()])
     rows = start.repeat(len(job.data()[0]), 1).share_memory_()
-    barrier = mp.get_context("spawn").Barrier(job.processes)
+    barrier = get_context("spawn").Barrier(job.processes)
     if job.processes == 1:
         work(0, job, rows, barrier)
     else:
-        mp.spawn(work, (job, rows, barrier), nprocs=job.processes)
+        spawn(work, (job, rows, barrier), nprocs=job.processes)
 
 
 if __name__ == "__main__":

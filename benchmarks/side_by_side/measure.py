@@ -44,7 +44,7 @@ def measure(python: Path, script: str, job: Job, torchrun: bool, limit: float) -
 
 def _reason(text: str) -> str:
     """The exception a traceback ends with; launchers print a summary of their own after it."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line.strip() for line in text.splitlines() if line.strip() and "ChildFailedError" not in line]
     errors = [line for line in lines if re.match(r"(\[rank\d+\]: )?[\w.]*(Error|Exception|Exit)\b", line)]
     reason = (errors or lines or ["no reason given"])[-1]
     return reason.replace(str(BENCHMARKS.parent), ".").replace(sys.prefix, "").replace("|", "/")

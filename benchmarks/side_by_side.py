@@ -145,9 +145,9 @@ def heading(options: argparse.Namespace, rows: Sequence[Row], load: float) -> li
         f"homophily {homophily.__version__}, {told}: `{command}`",
         "",
         f"{options.peers} peers with {options.samples} images of {options.data} each, batch 8, one local epoch a round",
-        f"({-(-options.samples // 8)} steps), SGD with momentum; {options.passes * options.repeats} repeats. Each has the",
-        "fastest of its settings: 1 thread, one a core, or processes where it can use them. *Ours* is homophily with the",
-        "engine it chooses. Gossip merges one model a round; PENS is in its first stage, in which models are",
+        f"({-(-options.samples // 8)} steps), SGD with momentum; {options.passes * options.repeats} repeats. Each has",
+        "the fastest of its settings: 1 thread, one a core, or processes where it can use them. *Ours* is homophily",
+        "with the engine it chooses. Gossip merges one model a round; PENS is in its first stage, in which models are",
         "tried; *training only* is, for homophily, a run of its method `local`.",
         "",
     ]

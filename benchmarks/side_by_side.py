@@ -42,6 +42,7 @@ ROOT = Path(__file__).resolve().parents[1]
 HOPELESS = 2.0  # a setting so many times slower than the best one is given up
 STARTING = 20.0  # seconds that are no sign of being slow
 NOT_COMPARABLE = {
+    "homophily": "threads as for all: the faster; left alone it takes one a core where a step is large",
     "loop": "only trains and averages: no costs counted, no checks of models, draws not reproducible",
     "gossipy": "asynchronous ticks: a model is merged, then trained, as it arrives; optimiser state is kept and copied",
     "gossipy pens": "ranked by accuracy, ours by loss; trains once {tried} others' models have come, ours each round",
@@ -71,7 +72,8 @@ def entries(network: str, engines: Sequence[str], cores: int, frameworks: Sequen
             default = engine == engines[0]
             name = f"homophily, {engine}" + (", its choice" if default else "")
             settings = threads if engine != "one-by-one" else [(1, 1)]  # it takes one thread by itself
-            out.append(Entry(Row(network, task, name, "-", default), "with_homophily", settings, engine=engine))
+            note = NOT_COMPARABLE["homophily"] if len(settings) > 1 else "-"
+            out.append(Entry(Row(network, task, name, note, default), "with_homophily", settings, engine=engine))
 
     def other(task: str, name: str, settings: list[tuple[int, int]], key: str, note: str = "") -> None:
         if key in frameworks:
@@ -203,11 +205,11 @@ def main() -> None:
             for entry in plan:
                 job = Job(**{**vars(jobs[entry.row.network]), "task": entry.row.task})
                 fill(entry, job, options, options.setup and turn == 0)
-    rows = [entry.row for entry in plan]
-    text = "\n".join([*heading(options, rows, load), *lines(rows)])
+            rows = [entry.row for entry in plan]
+            text = "\n".join([*heading(options, rows, load), *lines(rows)])
+            if options.out:  # after each pass: a long run that is stopped leaves a table
+                options.out.write_text(text + "\n", encoding="utf-8")
     print(text)
-    if options.out:
-        options.out.write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

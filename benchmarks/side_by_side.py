@@ -84,7 +84,7 @@ def entries(network: str, engines: Sequence[str], cores: int, frameworks: Sequen
     other("gossip", "PyTorch loop, processes", [(1, cores)], "loop")
     other("gossip", "gossipy", threads, "gossipy")
     other("pens", "gossipy", threads, "gossipy", "gossipy pens")
-    other("fedavg", "pfl", [*threads, (1, cores)], "pfl")
+    other("fedavg", "pfl", sorted({*threads, (1, cores)}), "pfl")
     other("fedavg", "Flower", [(1, cores)], "flower")
     order = ("gossip", "pens", "fedavg", "training")
     return sorted(out, key=lambda entry: order.index(entry.row.task))

@@ -1,0 +1,226 @@
+"""How fast the package's engines train, against a tuned plain loop: ms for one training step of all peers.
+
+    python benchmarks/engines.py [--device cuda] [--repeats 5] [--rows cnn mlp] [--threads 2] [--out results/engines.md]
+
+Engines are made by the package, as for a run, and train whole rounds of local steps on random inputs. The loop trains
+one peer after the other on the same batches, made beforehand and on the same device, with a fused optimiser, each
+parameter a view of the peer's row, and nothing waits for the device before the end. Loops over peers (this one and
+the engine one-by-one) train a few peers, and their time is multiplied up to all. On a CPU the loop has the faster of
+one thread and all. Repeats are interleaved: every engine once, the loop once, and again; the first time is not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import shlex
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+
+import homophily
+from homophily.api import _settings, chosen_device
+from homophily.config import Config, make
+from homophily.errors import UserError
+from homophily.prepare import Given, prepare
+from homophily.resources import threads
+from homophily.runs import machine
+from homophily.simulate import Problem
+from homophily.training.schedule import shuffled
+
+FEW = 4  # peers that a loop over peers trains
+PLAIN = "one-by-one"
+HEAD = (
+    "| what | engine | ms a step of all peers: median (range) | faster than the loop | samples/s | peak memory, GiB |"
+)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """One row's federation. config: keys over the defaults."""
+
+    key: str
+    name: str
+    inputs: tuple[int, ...]
+    batch: int
+    steps: int  # of a timed round
+    config: dict[str, Any] = field(default_factory=dict)
+    peers: int = 100
+    engines: tuple[str, ...] | None = None  # None: all there are
+    gpu: bool = False  # only there
+    cpu_peers: int = 100  # fewer where a CPU would take minutes
+
+    def on(self, device: torch.device) -> int:
+        return self.peers if device.type == "cuda" else self.cpu_peers
+
+
+MLP: dict[str, Any] = {"model": {"name": "mlp", "hidden": [200, 200]}}
+CNN: dict[str, Any] = {"model": {"name": "cnn"}, "training": {"optimizer": "adam", "lr": 0.001}}
+SETUPS = (
+    Setup("cnn", "28x28 CNN, batch 8, Adam", (1, 28, 28), 8, 10, CNN),
+    Setup("cnn-fast", 'the same, precision "fast"', (1, 28, 28), 8, 10, {**CNN, "precision": "fast"}, gpu=True),
+    Setup("cifar", "32x32 CNN, batch 128, SGD", (3, 32, 32), 128, 2, {"model": {"name": "cifar-cnn"}}, cpu_peers=4),
+    Setup(
+        "mlp", "MLP 784-200-200-10, batch 128, SGD", (784,), 128, 4, {"model": {"name": "mlp", "hidden": [200, 200]}}
+    ),
+    Setup("many", "28x28 CNN, batch 8, Adam", (1, 28, 28), 8, 4, CNN, 10_000, ("auto",), gpu=True),
+)
+
+
+def problem_of(setup: Setup, engine: str, peers: int, device: torch.device) -> tuple[Problem, Config, Any]:
+    """The package's own preparation of a run with this engine."""
+    chance = torch.Generator().manual_seed(0)
+    samples = setup.batch * setup.steps
+    x = torch.randn(samples, *setup.inputs, generator=chance)
+    y = torch.randint(10, (samples,), generator=chance)
+    y[0] = 9  # ten classes, whatever was drawn
+    data = [homophily.PeerData(x, y, test_x=x[:1], test_y=y[:1])] * peers
+    training = {"batch": setup.batch, "epochs": 1, **setup.config.get("training", {})}
+    config = make({**setup.config, "engine": engine, "training": training, "method": "fedavg"})
+    return prepare(config, Given(data=data), device)
+
+
+def of_engine(setup: Setup, engine: str, device: torch.device) -> tuple[str, Callable[[], float]]:
+    """The engine's name, and what trains a round and tells its seconds a step of all peers."""
+    peers = setup.on(device)
+    problem, config, resolved = problem_of(setup, engine, peers, device)
+    some = torch.arange(FEW if resolved.engine == PLAIN else peers, device=device)
+    models = problem.start.copy()
+
+    def once() -> float:
+        with _settings(config, resolved, device):
+            seconds = _timed(lambda: problem.engine.train(models.rows, models.kept, some, 1), device)
+        return seconds / setup.steps * peers / len(some)
+
+    return f"{resolved.engine}, {resolved.threads} thread(s)" if device.type == "cpu" else resolved.engine, once
+
+
+def of_loop(setup: Setup, count: int, device: torch.device) -> Callable[[], float]:
+    """The same of the plain loop, with ``count`` CPU threads."""
+    problem, config, resolved = problem_of(setup, PLAIN, FEW, device)
+    task, rows = problem.task, problem.start.rows.clone()
+    module = copy.deepcopy(task.module).train()
+    parameters = list(module.parameters())
+    make_optimiser = torch.optim.Adam if task.settings.optimizer == "adam" else torch.optim.SGD
+    keys: dict[str, Any] = {} if task.settings.optimizer == "adam" else {"momentum": task.settings.momentum}
+    optimiser = make_optimiser(parameters, task.settings.lr, fused=True, **keys)
+    order = shuffled(task.seed, task.ids, task.data.train.count, setup.batch * setup.steps, 1, 0)
+    batches = [[task.batch(task.data.train.start[i] + b) for b in order[i].split(setup.batch)] for i in range(FEW)]
+
+    def train() -> None:
+        for row, mine in zip(rows, batches, strict=True):
+            for parameter, column in zip(parameters, task.layout.columns, strict=True):
+                parameter.data = row[column.start : column.stop].view(column.shape)
+            optimiser.state.clear()  # a new optimiser every round, without making one
+            for x, y in mine:
+                optimiser.zero_grad(set_to_none=True)
+                task.loss(module(x), y).mean().backward()
+                optimiser.step()
+
+    def once() -> float:
+        with _settings(config, resolved, device), threads(count):
+            return _timed(train, device) / setup.steps * setup.on(device) / FEW
+
+    return once
+
+
+def _timed(work: Callable[[], None], device: torch.device) -> float:
+    def wait() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+
+    wait()
+    began = time.perf_counter()
+    work()
+    wait()
+    return time.perf_counter() - began
+
+
+def table(setup: Setup, engines: Sequence[str], repeats: int, device: torch.device) -> Iterator[str]:
+    """A row for the loop and for each engine; an engine that cannot do it is a row with the reason."""
+    peers, cuda = setup.on(device), device.type == "cuda"
+    what = f"{setup.name}, {peers:,} peers"
+    timers, failed = {}, {}
+    for engine in engines:
+        try:
+            name, once = of_engine(setup, engine, device)
+        except UserError as error:
+            failed[engine] = str(error)
+        else:
+            timers[name] = once
+    for count in (1,) if cuda else sorted({1, torch.get_num_threads()}):
+        timers["plain loop" if cuda else f"plain loop, {count} thread(s)"] = of_loop(setup, count, device)
+    found: dict[str, list[float]] = {name: [] for name in timers}
+    peak: dict[str, float] = {}
+    for turn in range(repeats + 1):
+        for name, once in timers.items():
+            if cuda:
+                torch.cuda.reset_peak_memory_stats()
+            seconds = once()
+            if turn:
+                found[name].append(1000 * seconds)
+            if cuda:
+                peak[name] = torch.cuda.max_memory_allocated() / 2**30
+    loops = {name: statistics.median(times) for name, times in found.items() if name.startswith("plain loop")}
+    best = min(loops, key=loops.__getitem__)
+    for name, times in found.items():
+        if name in loops and name != best:
+            continue
+        ms = statistics.median(times)
+        cells = [
+            what,
+            name,
+            f"{ms:.2f} ({min(times):.2f} to {max(times):.2f})",
+            f"{loops[best] / ms:.1f}×",
+            f"{1000 * peers * setup.batch / ms:,.0f}",
+            f"{peak[name]:.1f}" if cuda else "-",
+        ]
+        yield f"| {' | '.join(cells)} |"
+    for engine, reason in failed.items():
+        yield f"| {what} | {engine} | {reason} | - | - | - |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--rows", nargs="+", choices=[s.key for s in SETUPS], default=[s.key for s in SETUPS])
+    parser.add_argument("--engines", nargs="+", help="left out: all the package has")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of a CPU, at most")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    device = chosen_device(options.device)
+    known = [name for name in get_args(Config.model_fields["engine"].annotation) if name != "auto"]
+    lines = [
+        "# Engines",
+        "",
+        f"{date.today()}, {machine(device)}, torch {torch.__version__}, homophily {homophily.__version__}: "
+        f"`{shlex.join(['python', 'benchmarks/engines.py', *sys.argv[1:]])}`",
+        "",
+        f"Median of {options.repeats}. The loop and the engine one-by-one trained {FEW} peers; their time is",
+        "multiplied up to all. Peak memory includes what is held ready for the other engines.",
+        "",
+        HEAD,
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    print("\n".join(lines), flush=True)
+    for setup in SETUPS:
+        there = device.type == "cuda" or not setup.gpu
+        if setup.key in options.rows and there and set(setup.config) <= set(Config.model_fields):
+            for line in table(setup, setup.engines or options.engines or known, options.repeats, device):
+                lines.append(line)
+                print(line, flush=True)
+    if options.out:
+        options.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

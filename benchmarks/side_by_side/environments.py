@@ -1,0 +1,35 @@
+"""A virtual environment for each framework, as they cannot share one; what goes into it stands in versions.toml."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+VERSIONS: dict[str, list[str]] = tomllib.loads(Path(__file__).with_name("versions.toml").read_text(encoding="utf-8"))
+
+
+class Missing(Exception):
+    """There is no such environment, and why."""
+
+
+def python_of(name: str, folder: Path, make: bool) -> Path:
+    """The interpreter of a framework's environment under ``folder``; where it is not there, it is made if asked to."""
+    home, wanted = folder / name, "\n".join(VERSIONS[name])
+    marker, python = home / "installed", home / "bin" / "python"
+    if marker.exists() and marker.read_text(encoding="utf-8") == wanted:
+        return python
+    if not make:
+        raise Missing("not installed: run with --setup")
+    print(f"installing {', '.join(VERSIONS[name])}", file=sys.stderr, flush=True)
+    for command in (
+        [sys.executable, "-m", "venv", "--clear", str(home)],
+        [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *VERSIONS[name]],
+    ):
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
+            raise Missing(f"cannot be installed: {(errors or done.stderr.splitlines() or ['no reason given'])[-1]}")
+    marker.write_text(wanted, encoding="utf-8")
+    return python

@@ -44,7 +44,7 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--shift", nargs="+", choices=list(SHIFTS), help="left out: all")
     parser.add_argument("--peers", type=int, default=100)
     parser.add_argument("--first", type=int, help="the first seed")
-    parser.add_argument("--count", type=int, help="how many seeds")
+    parser.add_argument("--seeds", type=int, dest="count", help="how many; left out: the study's own")
     parser.add_argument("--set", choices=list(kin_accuracy.SETS), default="twelve", help="accuracy: which rows")
     parser.add_argument("--rounds", type=int, help="accuracy: left out: the row's own")
     parser.add_argument("--store", type=Path, default=Path("results/kin"), help="accuracy: where runs are added up")

@@ -77,8 +77,9 @@ def study(options: Any) -> Study:
     for setting in SETS[options.set]:
         if options.data and setting.data not in options.data:
             continue
+        rounds = options.rounds or setting.rounds
         jobs = [
-            partial(_done, options.store, setting, options.rounds or setting.rounds, seed, method, options.device)
+            partial(_done, options.store, setting, rounds, options.peers, seed, method, options.device)
             for seed in options.seeds
             for method in setting.methods
         ]
@@ -86,30 +87,28 @@ def study(options: Any) -> Study:
     return Study(HEAD, rows, _cells)
 
 
-def _done(store: Path, setting: Setting, rounds: int, seed: int, method: str, device: str) -> dict[str, Any]:
+def _done(
+    store: Path, setting: Setting, rounds: int, peers: int, seed: int, method: str, device: str
+) -> dict[str, Any]:
     """A run's line: the stored one, or that of a run made now."""
-    words = f"{setting} {rounds} rounds".replace(",", "").replace("/", "-")
+    words = f"{setting} {peers} peers {rounds} rounds".replace(",", "").replace("/", "-")
     path = store / f"{words.replace(' ', '-')}.jsonl"
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     for line in map(json.loads, lines):
         if (line["seed"], line["method"]) == (seed, method):
             return dict(line)
-    line = {
-        "seed": seed,
-        "method": method,
-        "version": homophily.__version__,
-        **_run(setting, rounds, seed, method, device),
-    }
+    line = {"seed": seed, "method": method, **_run(setting, rounds, peers, seed, method, device)}
     store.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:  # one short write, so that processes do not mix their lines
         file.write(json.dumps(line) + "\n")
     return line
 
 
-def _run(setting: Setting, rounds: int, seed: int, method: str, device: str) -> dict[str, Any]:
+def _run(setting: Setting, rounds: int, peers: int, seed: int, method: str, device: str) -> dict[str, Any]:
     shift = {**ALL_SHIFTS[setting.shift], "test": 100}
-    asked = config(setting.data, setting.network, setting.samples, shift, seed, 100, training=TRAINING, rounds=rounds)
-    asked |= {"method": {"name": method, "k": 5, **KEYS.get(method, {})}, "evaluate": rounds, "checkpoint": rounds}
+    asked = config(setting.data, setting.network, setting.samples, shift, seed, peers, training=TRAINING)
+    asked |= {"method": {"name": method, "k": 5, **KEYS.get(method, {})}}
+    asked |= {"rounds": rounds, "evaluate": rounds, "checkpoint": rounds}
     with tempfile.TemporaryDirectory() as folder:
         summary = homophily.run(asked, out=Path(folder) / "run", device=device).summary
     return {key: summary[key] for key in KEPT}

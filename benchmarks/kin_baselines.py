@@ -69,7 +69,7 @@ def _pacfl(data: Split, truth: np.ndarray[Any, Any]) -> float:
     best = 0.0
     for distance in _proximities(data.to(torch.device("cpu")), len(truth)):
         for linkage in ("average", "complete"):
-            for clusters in range(1, CUTS + 1):
+            for clusters in range(1, min(CUTS, len(truth)) + 1):
                 best = max(best, _index(distance, clusters, linkage, truth))
     return best
 

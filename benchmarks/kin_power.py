@@ -13,8 +13,10 @@ from typing import Any
 import torch
 from kin_settings import NETWORK_OF, chosen, config, source
 from kin_work import Row, Study
+from torch import Tensor
 
 import homophily
+from homophily.introductions import BUCKETS, Fingerprints
 from homophily.kinship import dimension, folded, inverse_root, pooled
 from homophily.power import edge, expected, samples_needed
 
@@ -36,35 +38,40 @@ def study(options: Any) -> Study:
                 asked = [config(data, network, samples, shift, seed, options.peers) for seed in options.seeds]
                 many = min(REFERENCE, 3 * len(source(data).train) // (4 * options.peers))
                 far = config(data, network, many, shift, 10_000, options.peers)
-                jobs = [partial(_strength, far, samples, options.device)]
+                jobs = [partial(_told, far, samples, options.device)]
                 rows.append(Row((data, name, samples), [*jobs, *(partial(_seen, a, options.device) for a in asked)]))
     return Study(HEAD, rows, _cells)
 
 
-def _strength(asked: dict[str, Any], samples: int, device: str) -> dict[str, Any]:
-    """Of the weakest direction, for one sample a peer, in the numbers that so few samples are folded to."""
+def _told(asked: dict[str, Any], samples: int, device: str) -> dict[str, Any]:
+    """What the formula says of the weakest direction."""
     answer = homophily.kin(asked, device=device)
     assert answer.cluster is not None
-    count = answer.prints.count.double()
-    d = dimension(torch.full_like(count, samples))
-    assert d is not None
-    covariance, centre = pooled(answer.prints, d)
-    whitening = inverse_root(covariance)
-    member = torch.nn.functional.one_hot(answer.cluster).double()  # [N, c]
-    size = member.sum(0)
-    means = member.T @ (folded(answer.prints.mean.double(), d) - centre) @ whitening / size[:, None]
-    found = torch.linalg.svdvals(size.sqrt()[:, None] * means).square()[len(size) - 2]
-    left = float((whitening @ covariance @ whitening).trace())
-    # The means' own noise adds to what is found about what it has in all other directions.
-    strength = max(0.0, float(found) - left / float(count.mean()))
-    peers = len(count)
+    peers = len(answer.cluster)
+    numbers = dimension(torch.full((peers,), float(samples)))
+    assert numbers is not None
+    strength, left = _strength(answer.prints, answer.cluster, numbers)
+    whole, _ = _strength(answer.prints, answer.cluster, BUCKETS)
     return {
-        "directions": len(size) - 1,
-        "strength": strength,
-        "needed": samples_needed(strength, peers),
+        "directions": int(answer.cluster.max()),
+        "strength": whole,
+        "needed": samples_needed(whole, peers),
         "value": expected(strength, peers, samples, left) ** 0.5,
         "edge": edge(peers, samples, left) ** 0.5,
     }
+
+
+def _strength(prints: Fingerprints, cluster: Tensor, numbers: int) -> tuple[float, float]:
+    """Of the weakest direction, for one sample a peer, in so many numbers; and what the ridge leaves of these."""
+    covariance, centre = pooled(prints, numbers)
+    whitening = inverse_root(covariance)
+    member = torch.nn.functional.one_hot(cluster).double()  # [N, c]
+    size = member.sum(0)
+    means = member.T @ (folded(prints.mean.double(), numbers) - centre) @ whitening / size[:, None]
+    found = torch.linalg.svdvals(size.sqrt()[:, None] * means).square()[len(size) - 2]
+    left = float((whitening @ covariance @ whitening).trace())
+    # The noise of the means themselves adds about what it has in all directions together.
+    return max(0.0, float(found) - left / float(prints.count.double().mean())), left
 
 
 def _seen(asked: dict[str, Any], device: str) -> dict[str, Any]:

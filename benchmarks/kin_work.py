@@ -54,7 +54,7 @@ def write(what: str, study: Study, options: Any) -> None:
     say(_line(study.head), _line(["---"] * len(study.head)))
     deadline = time.perf_counter() + options.budget
     results = done([job for row in study.rows for job in row.jobs], options.jobs, deadline)
-    found = []
+    found: list[tuple[Row, list[Any]]] = []
     for row in study.rows:
         mine = list(islice(results, len(row.jobs)))
         if len(mine) < len(row.jobs):

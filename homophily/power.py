@@ -14,6 +14,7 @@ import math
 import torch
 
 from homophily.errors import UserError
+from homophily.introductions import BUCKETS
 from homophily.kinship import dimension
 
 MOST = 10_000  # samples a peer that are tried
@@ -42,7 +43,8 @@ def expected(per_sample: float, peers: int, samples: float, numbers: float) -> f
 def samples_needed(per_sample: float, peers: int, margin: float = 1.1) -> int | None:
     """The fewest samples a peer whose expected squared singular value passes the edge by that factor; None: too many.
 
-    The margin stands for the edge's own deviations: it is passed by pure noise in one federation of 100 only.
+    per_sample: the strength in an unfolded sketch; one folded to half its numbers keeps about half of it. The margin
+    is for chance: kin's own edge is a few percent higher, so that noise rarely passes it, and singular values vary.
     """
     if per_sample < 0 or peers < 3:
         raise UserError(f"strength = {per_sample}, peers = {peers}: must be at least 0 and 3")
@@ -51,7 +53,8 @@ def samples_needed(per_sample: float, peers: int, margin: float = 1.1) -> int | 
         numbers = dimension(torch.full((peers,), samples, dtype=torch.float64))
         if numbers is None:
             return False
-        return expected(per_sample, peers, samples, numbers) >= margin * edge(peers, samples, numbers)
+        value = expected(per_sample * numbers / BUCKETS, peers, samples, numbers)
+        return value >= margin * edge(peers, samples, numbers)
 
     return next((samples for samples in range(2, MOST + 1) if enough(samples)), None)
 

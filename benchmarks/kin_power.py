@@ -1,17 +1,17 @@
 """How many samples a peer kin needs, by the formula of homophily/power.py, and whether the formula is right.
 
 How far the kinds of data are apart is estimated from a federation with 200 samples a peer; the formula then says how
-strong the weakest of the c - 1 directions will be with fewer, and other federations show how strong it is.
+strong the weakest of the c - 1 directions will be with fewer, and a federation that has fewer shows how strong it is.
 """
 
 from __future__ import annotations
 
 import statistics
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
-from kin_settings import NETWORK_OF, chosen, config, source
+from kin_settings import NETWORK_OF, SHIFTS, chosen, config, source
 from kin_work import Row, Study
 from torch import Tensor
 
@@ -32,33 +32,44 @@ def study(options: Any) -> Study:
     """A row for each data set, shift with clusters and number of samples."""
     rows = []
     for data in options.data or DATA:
-        for name, shift in chosen(options.shift).items():
+        network = options.network[0] if options.network else NETWORK_OF[data]
+        for name in chosen(options.shift):
             for samples in (options.samples or (10, 20, 50)) if name != "one distribution" else ():
-                network = options.network[0] if options.network else NETWORK_OF[data]
-                asked = [config(data, network, samples, shift, seed, options.peers) for seed in options.seeds]
-                many = min(REFERENCE, 3 * len(source(data).train) // (4 * options.peers))
-                far = config(data, network, many, shift, 10_000, options.peers)
-                jobs = [partial(_told, far, samples, options.device)]
-                rows.append(Row((data, name, samples), [*jobs, *(partial(_seen, a, options.device) for a in asked)]))
+                about = (data, network, name, options.peers)
+                jobs = [partial(_both, about, samples, seed, options.device) for seed in options.seeds]
+                rows.append(Row((data, name, samples), jobs))
     return Study(HEAD, rows, _cells)
 
 
-def _told(asked: dict[str, Any], samples: int, device: str) -> dict[str, Any]:
-    """What the formula says of the weakest direction."""
-    answer = homophily.kin(asked, device=device)
-    assert answer.cluster is not None
-    peers = len(answer.cluster)
+def _both(about: tuple[str, str, str, int], samples: int, seed: int, device: str) -> dict[str, Any]:
+    """What the formula says of the weakest direction in a federation, and what is found in it."""
+    data, network, name, peers = about
+    many = min(REFERENCE, 3 * len(source(data).train) // (4 * peers))
+    prints, cluster = _reference(about, many, seed, device)
     numbers = dimension(torch.full((peers,), float(samples)))
     assert numbers is not None
-    strength, left = _strength(answer.prints, answer.cluster, numbers)
-    whole, _ = _strength(answer.prints, answer.cluster, BUCKETS)
+    strength, left = _strength(prints, cluster, numbers)
+    whole, _ = _strength(prints, cluster, BUCKETS)
+    answer = homophily.kin(config(data, network, samples, SHIFTS[name], seed, peers), device=device).summary()
+    directions = int(cluster.max())
     return {
-        "directions": int(answer.cluster.max()),
         "strength": whole,
-        "needed": samples_needed(whole, peers),
-        "value": expected(strength, peers, samples, left) ** 0.5,
-        "edge": edge(peers, samples, left) ** 0.5,
+        "needed": samples_needed(whole, peers) or float("inf"),
+        "expected": expected(strength, peers, samples, left) ** 0.5,
+        "measured": answer["singular_values"][directions - 1],
+        "expected edge": edge(peers, samples, left) ** 0.5,
+        "edge": answer["edge"],
+        "seen": answer["rank"] >= directions,
     }
+
+
+@lru_cache(maxsize=8)
+def _reference(about: tuple[str, str, str, int], many: int, seed: int, device: str) -> tuple[Fingerprints, Tensor]:
+    """Fingerprints of many samples, and the true clusters."""
+    data, network, name, peers = about
+    answer = homophily.kin(config(data, network, many, SHIFTS[name], seed, peers), device=device)
+    assert answer.cluster is not None
+    return answer.prints, answer.cluster
 
 
 def _strength(prints: Fingerprints, cluster: Tensor, numbers: int) -> tuple[float, float]:
@@ -74,14 +85,9 @@ def _strength(prints: Fingerprints, cluster: Tensor, numbers: int) -> tuple[floa
     return max(0.0, float(found) - left / float(prints.count.double().mean())), left
 
 
-def _seen(asked: dict[str, Any], device: str) -> dict[str, Any]:
-    return homophily.kin(asked, device=device).summary()
-
-
-def _cells(results: list[dict[str, Any]]) -> list[str]:
-    said, *seen = results
-    weakest = statistics.fmean(answer["singular_values"][said["directions"] - 1] for answer in seen)
-    noise = statistics.fmean(answer["edge"] for answer in seen)
-    full = sum(answer["rank"] >= said["directions"] for answer in seen)
-    values = [f"{value:.1f}" for value in (said["value"], weakest, said["edge"], noise)]
-    return [f"{said['strength']:.1f}", said["needed"] or "too many", *values, f"{full} of {len(seen)}"]
+def _cells(found: list[dict[str, Any]]) -> list[str]:
+    names = ("strength", "needed", "expected", "measured", "expected edge", "edge")
+    means = [statistics.fmean(one[name] for one in found) for name in names]
+    return [f"{mean:.0f}" if name == "needed" else f"{mean:.1f}" for name, mean in zip(names, means, strict=True)] + [
+        f"{sum(one['seen'] for one in found)} of {len(found)}"
+    ]

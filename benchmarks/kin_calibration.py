@@ -30,7 +30,7 @@ HEAD = ("data", "peers", "samples a peer", "federations", "rank above 0")
 
 def study(options: Any) -> Study:
     """A row for each kind of data, number of peers and of samples that there are enough of."""
-    rows = []
+    rows: list[Row] = []
     for data in options.data or DATA:
         there = float("inf") if data == "gaussian" else len(pool(data)[1])
         for peers, (low, high) in product(PEERS, SAMPLES):

@@ -7,7 +7,7 @@ export HOMOPHILY_DATA ?= $(wildcard ../shared/data)
 .PHONY: demo test setup clean
 
 demo: setup
-	$(BIN)/homophily compare methods=local,random,panm,dac,oracle seeds=0,1,2
+	$(BIN)/homophily compare methods=local,random,panm,dac,kin,oracle seeds=0,1,2
 
 test: setup
 	$(BIN)/ruff check .

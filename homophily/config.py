@@ -87,7 +87,7 @@ class Training(Table):
 
 
 class Method(OpenTable):
-    name: str = "random"
+    name: str = "kin"
 
 
 class Topology(OpenTable):

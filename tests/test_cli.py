@@ -78,7 +78,7 @@ def test_a_real_process_ends_a_mistake_with_exit_code_2_and_no_traceback(tmp_pat
 
 
 def test_run_json_has_everything_promised(command: Command) -> None:
-    summary = last_object(command("run", *SMALL, "--json"))
+    summary = last_object(command("run", *SMALL, "method=random", "--json"))
     assert set(PROMISED) <= set(summary)
     assert 0 < summary["accuracy"] <= 100
     assert list(summary["accuracy_by_cluster"]) == ["0°", "90°", "180°", "270°"]
@@ -111,14 +111,14 @@ def test_run_json_of_a_regression_has_mse_in_place_of_accuracy(command: Command)
 def test_run_prints_a_table_for_people(command: Command) -> None:
     code, out, err = command("run", *SMALL)
     assert (code, err) == (0, "")
-    summary = json.loads(Path("runs/random-digits-0/summary.json").read_text())
-    assert out.startswith("random, 2 rounds")
+    summary = json.loads(Path("runs/kin-digits-0/summary.json").read_text())
+    assert out.startswith("kin, 2 rounds")
     for name, value in summary["accuracy_by_cluster"].items():
         assert f"cluster {name} {value:>10.1f}".split() in [line.split() for line in out.splitlines()]
     assert f"mean over peers {summary['accuracy']:.1f}".split() in [line.split() for line in out.splitlines()]
     assert f"merges inside the cluster {100 * summary['same_cluster_merges']:.0f}%" in " ".join(out.split())
     assert "models sent per peer 6" in " ".join(out.split())
-    assert "run folder: runs/random-digits-0" in out
+    assert "run folder: runs/kin-digits-0" in out
 
 
 def test_the_table_of_a_regression_names_the_error(command: Command) -> None:
@@ -137,7 +137,7 @@ def test_the_table_says_so_when_a_model_got_sick(command: Command) -> None:
 
 def test_runs_without_a_folder_of_their_own_get_new_ones(command: Command) -> None:
     first, second = (last_object(command("run", *SMALL, "--json"))["run"] for _ in range(2))
-    assert (first, second) == ("runs/random-digits-0", "runs/random-digits-0-2")
+    assert (first, second) == ("runs/kin-digits-0", "runs/kin-digits-0-2")
     assert last_object(command("run", *SMALL, "--json", "--out", "mine/deep"))["run"] == "mine/deep"
     assert homophily.Run("mine/deep").scores == homophily.Run(first).scores == homophily.Run(second).scores
 
@@ -150,7 +150,7 @@ def test_resume_extends_a_finished_run(command: Command) -> None:
     assert len(homophily.Run("short").metrics()) == 4
     code, out, _ = command("run", "--resume", "short")
     assert code == 0
-    assert out.startswith("random, 4 rounds")
+    assert out.startswith("kin, 4 rounds")
 
 
 # compare

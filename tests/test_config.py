@@ -46,7 +46,7 @@ BAD_RUNS = [
     fails("model.hiden=[3]", says=["unknown key model.hiden", "did you mean hidden?", "'mlp' has name, personal"]),
     fails("model.outputs=3", says=["unknown key model.outputs", "'mlp' has name, personal, hidden"]),
     fails("training.momentun=0", says=["unknown key training.momentun", "did you mean momentum?", "optimizer, loss"]),
-    fails("method.kk=3", says=["unknown key method.kk", "did you mean k?", "method 'random' has name, k"]),
+    fails("method.kk=3", says=["unknown key method.kk", "did you mean k?", "method 'kin' has name, k"]),
     fails("topology.nmae='full'", says=["unknown key topology.nmae", "did you mean name?"]),
     fails("topology.rows=3", says=["unknown key topology.rows", "topology 'full' has name"]),
     fails("method=local", "method.k=3", says=["unknown key method.k", "method 'local' has name"]),
@@ -218,7 +218,7 @@ def test_a_mistake_in_the_file_is_told_even_where_it_is_overridden(
 
 def test_a_mistake_in_the_file_is_told_even_where_another_method_would_drop_it(command: Command) -> None:
     Path("bad.toml").write_text("[method]\nkk = 9\n")
-    assert_one_sentence(command("run", "bad.toml", "method=local"), "unknown key method.kk", "'random' has name, k")
+    assert_one_sentence(command("run", "bad.toml", "method=local"), "unknown key method.kk", "'kin' has name, k")
     assert_one_sentence(command("compare", "bad.toml", "methods=random"), "unknown key method.kk", "did you mean k?")
 
 
@@ -293,7 +293,7 @@ def test_texts_on_the_command_line_need_no_quotes() -> None:
 LAYERED = [
     pytest.param("[method]\nname='random'\nk=7", ["method=local"], "method", {}, id="local has no k"),
     pytest.param("[method]\nname='random'\nk=7", ["method=oracle"], "method", {"k": 7}, id="oracle has k too"),
-    pytest.param("[method]\nk=7", ["method=random"], "method", {"k": 7}, id="the default, named"),
+    pytest.param("[method]\nk=7", ["method=kin"], "method", {"k": 7}, id="the default, named"),
     pytest.param("[method]\nname='local'", ["method=oracle", "method.k=2"], "method", {"k": 2}, id="with its key"),
     pytest.param("[model]\nname='mlp'\nhidden=[9]", ["model=linear"], "model", {}, id="another model"),
     pytest.param("[model]\nhidden=[9]", ["model=mlp"], "model", {"hidden": [9]}, id="the same model"),
@@ -363,7 +363,7 @@ epochs = 3
 patience = 0                 # early stopping; 0: off
 
 [method]
-name = "random"
+name = "kin"
 k = 4
 """
 

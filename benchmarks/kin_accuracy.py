@@ -1,0 +1,136 @@
+"""What kin's models are worth: accuracy and traffic against the other methods, with the PANM paper's training.
+
+Every run is a line of JSON in a folder (--store) as soon as it is done, so that several calls add up: what is there is
+not run again. Means and deviations are over seeds; MB are those sent per peer, kin's fingerprints included.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from kin_settings import SHIFTS, TRAINING, config
+from kin_work import Row, Study
+
+import homophily
+
+METHODS = ("random", "panm", "dac", "kin", "oracle")
+KEYS: dict[str, dict[str, Any]] = {"panm": {"l": 10, "tau": 10}}  # all have k = 5, and the package's other defaults
+HEAD = ("setting", *METHODS, "kin - oracle", "models pulled, kin / panm", "MB sent, kin", "MB sent, panm", "seeds")
+ALL_SHIFTS = SHIFTS | {f"Dirichlet {a}": {"shift": "dirichlet", "alpha": a} for a in (0.1, 0.3, 0.5)}
+KEPT = ("accuracy", "models_sent_per_peer", "bytes_sent_per_peer", "neighbour_precision", "neighbour_recall", "seconds")
+
+
+@dataclass(frozen=True)
+class Setting:
+    data: str
+    network: str
+    samples: int
+    shift: str
+    rounds: int = 150
+
+    def __str__(self) -> str:
+        return f"{self.data}, {self.network}, {self.samples} samples, {self.shift}"
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """Nobody can say who is alike where there are no clusters."""
+        return tuple(m for m in METHODS if m != "oracle" or not self.shift.startswith("Dirichlet"))
+
+
+SETS: dict[str, list[Setting]] = {
+    "twelve": [
+        Setting("fashion-mnist", "mlp", 200, "rotations, 4"),
+        Setting("fashion-mnist", "mlp", 200, "rotations, 70/20/5/5"),
+        Setting("fashion-mnist", "mlp", 200, "label pairs, 5"),
+        Setting("fashion-mnist", "mlp", 200, "label swaps, 2"),
+        Setting("fashion-mnist", "mlp", 50, "label swaps, 4"),
+        Setting("fashion-mnist", "mlp", 50, "rotations, 4"),
+        Setting("mnist", "mlp", 50, "label swaps, 4"),
+        Setting("mnist", "mlp", 50, "rotations, 2"),
+        Setting("mnist", "mlp", 200, "label pairs, 5"),
+        Setting("fashion-mnist", "cnn", 200, "rotations, 4"),
+        Setting("cifar-10", "cifar-cnn", 200, "rotations, 4", 60),
+        Setting("cifar-10", "cifar-cnn", 200, "label swaps, 2", 60),
+    ],
+    "twenty": [
+        Setting(data, "mlp", 20, shift)
+        for data in ("mnist", "fashion-mnist")
+        for shift in SHIFTS
+        if shift != "one distribution"
+    ],
+    "none": [
+        Setting("fashion-mnist", "mlp", 200, shift)
+        for shift in ("one distribution", "Dirichlet 0.1", "Dirichlet 0.3", "Dirichlet 0.5")
+    ],
+}
+
+
+def study(options: Any) -> Study:
+    """A row for each setting of the set."""
+    rows = []
+    for setting in SETS[options.set]:
+        if options.data and setting.data not in options.data:
+            continue
+        rounds = options.rounds or setting.rounds
+        jobs = [
+            partial(_done, options.store, setting, rounds, options.peers, seed, method, options.device)
+            for seed in options.seeds
+            for method in setting.methods
+        ]
+        rows.append(Row((str(setting),), jobs))
+    return Study(HEAD, rows, _cells)
+
+
+def _done(
+    store: Path, setting: Setting, rounds: int, peers: int, seed: int, method: str, device: str
+) -> dict[str, Any]:
+    """A run's line: the stored one, or that of a run made now."""
+    words = f"{setting} {peers} peers {rounds} rounds".replace(",", "").replace("/", "-")
+    path = store / f"{words.replace(' ', '-')}.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    for line in map(json.loads, lines):
+        if (line["seed"], line["method"]) == (seed, method):
+            return dict(line)
+    line = {"seed": seed, "method": method, **_run(setting, rounds, peers, seed, method, device)}
+    store.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:  # one short write, so that processes do not mix their lines
+        file.write(json.dumps(line) + "\n")
+    return line
+
+
+def _run(setting: Setting, rounds: int, peers: int, seed: int, method: str, device: str) -> dict[str, Any]:
+    shift = {**ALL_SHIFTS[setting.shift], "test": 100}
+    asked = config(setting.data, setting.network, setting.samples, shift, seed, peers, training=TRAINING)
+    asked |= {"method": {"name": method, "k": 5, **KEYS.get(method, {})}}
+    asked |= {"rounds": rounds, "evaluate": rounds, "checkpoint": rounds}
+    with tempfile.TemporaryDirectory() as folder:
+        summary = homophily.run(asked, out=Path(folder) / "run", device=device).summary
+    return {key: summary[key] for key in KEPT}
+
+
+def _cells(runs: list[dict[str, Any]]) -> list[Any]:
+    of = {method: [run for run in runs if run["method"] == method] for method in METHODS}
+    accuracies = [_spread([run["accuracy"] for run in of[method]]) for method in METHODS]
+    kin, panm = of["kin"], of["panm"]
+    pairs = zip(kin, of["oracle"], strict=False)  # there may be no oracle
+    gap = _spread([mine["accuracy"] - best["accuracy"] for mine, best in pairs], sign="+")
+    pulled = _mean(kin, "models_sent_per_peer") / _mean(panm, "models_sent_per_peer")
+    sent = [f"{_mean(some, 'bytes_sent_per_peer') / 1e6:.0f}" for some in (kin, panm)]
+    return [*accuracies, gap, f"{pulled:.2f}", *sent, len(kin)]
+
+
+def _mean(runs: list[dict[str, Any]], key: str) -> float:
+    return statistics.fmean(run[key] for run in runs)
+
+
+def _spread(values: list[float], sign: str = "") -> str:
+    if not values:
+        return "-"
+    deviation = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):{sign}.2f}{deviation}"

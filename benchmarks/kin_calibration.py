@@ -1,0 +1,80 @@
+"""One distribution for all: how often kin sees kinds of data where there are none. One federation in 100 is meant.
+
+Images of digits and of Fashion-MNIST dealt out at random, and pure Gaussian gradients. digits has 1,797 images, which
+is too few for 200 peers, for 60 with more than 25 each on average, and for 12 with 200 each. Every row has seeds of its
+own, 1,000 after those of the row before. Bounds: 2 % of all federations, 5 % of those of a row.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import product
+from typing import Any
+
+import torch
+from kin_own import alike, counts, dealt, pool
+from kin_settings import NETWORK_OF, NETWORKS
+from kin_work import Row, Study
+
+import homophily
+from homophily.api import chosen_device
+from homophily.introductions import checked
+from homophily.kinship import kinship
+from homophily.randomness import normal
+
+DATA = ("digits", "fashion-mnist", "gaussian")
+PEERS = (12, 60, 200)
+SAMPLES = ((20, 20), (50, 50), (200, 200), (10, 40), (20, 200))  # from, to
+HEAD = ("data", "peers", "samples a peer", "federations", "rank above 0")
+
+
+def study(options: Any) -> Study:
+    """A row for each kind of data, number of peers and of samples that there are enough of."""
+    rows: list[Row] = []
+    for data in options.data or DATA:
+        there = float("inf") if data == "gaussian" else len(pool(data)[1])
+        for peers, (low, high) in product(PEERS, SAMPLES):
+            if sum(counts(peers, low, high)) <= there:
+                rank = _noise_rank if data == "gaussian" else partial(_rank, data)
+                seeds = (1000 * len(rows) + seed for seed in options.seeds)
+                jobs = [partial(rank, peers, low, high, seed, options.device) for seed in seeds]
+                rows.append(Row((data, peers, f"{low}" if low == high else f"{low} to {high}"), jobs))
+    return Study(HEAD, rows, lambda ranks: [len(ranks), _above(ranks)], _pooled)
+
+
+def _rank(data: str, peers: int, low: int, high: int, seed: int, device: str) -> int:
+    """The rank found in a federation of images dealt out at random."""
+    asked = {"seed": seed, "model": NETWORKS[NETWORK_OF[data]], "data": {"normalise": "standard"}}
+    return homophily.kin(asked, data=dealt(data, counts(peers, low, high), seed, alike), device=device).kinship.rank
+
+
+def _noise_rank(peers: int, low: int, high: int, seed: int, device: str) -> int:
+    """The rank found in a federation of noise whose deviations fall from 2 to 0.1 over the buckets."""
+    on = chosen_device(device)
+    count = torch.tensor(counts(peers, low, high), device=on)
+    peer, sample = torch.arange(peers, device=on)[:, None, None], torch.arange(int(count.max()), device=on)
+    scale = torch.linspace(2, 0.1, 256, device=on)
+    x = normal(seed, 1, peer, sample[:, None], torch.arange(256, device=on)) * scale
+    there = (sample < count[:, None])[..., None]
+    mean = (x * there).sum(1) / count[:, None]
+    factor = torch.linalg.qr(torch.where(there, x - mean[:, None], 0.0), mode="r").R
+    return kinship(checked(mean.float(), factor.float(), count), torch.arange(peers, device=on), seed).rank
+
+
+def _above(ranks: list[int]) -> int:
+    return sum(rank > 0 for rank in ranks)
+
+
+def _pooled(found: list[tuple[Row, list[int]]]) -> list[str]:
+    """Of images and of Gaussian gradients: the share over all federations, and the worst row."""
+    out = []
+    for name, mine in (
+        ("Images", [ranks for row, ranks in found if row.about[0] != "gaussian"]),
+        ("Gaussian gradients", [ranks for row, ranks in found if row.about[0] == "gaussian"]),
+    ):
+        if mine:
+            above, federations = sum(map(_above, mine)), sum(map(len, mine))
+            worst = max(_above(ranks) / len(ranks) for ranks in mine)
+            share = f"{above} of {federations} federations ({above / federations:.1%})"
+            out.append(f"- {name}: {share} with a rank above 0, {worst:.0%} in the worst row.")
+    return out

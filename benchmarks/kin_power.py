@@ -1,0 +1,93 @@
+"""How many samples a peer kin needs, by the formula of homophily/power.py, and whether the formula is right.
+
+How far the kinds of data are apart is estimated from a federation with 200 samples a peer; the formula then says how
+strong the weakest of the c - 1 directions will be with fewer, and a federation that has fewer shows how strong it is.
+"""
+
+from __future__ import annotations
+
+import statistics
+from functools import lru_cache, partial
+from typing import Any
+
+import torch
+from kin_settings import NETWORK_OF, SHIFTS, chosen, config, source
+from kin_work import Row, Study
+from torch import Tensor
+
+import homophily
+from homophily.introductions import BUCKETS, Fingerprints
+from homophily.kinship import dimension, folded, inverse_root, pooled
+from homophily.power import edge, expected, samples_needed
+
+DATA = ("fashion-mnist", "mnist", "cifar-10")
+HEAD = (
+    "data", "shift", "samples", "strength a sample", "samples needed", "expected singular value", "measured",
+    "expected edge", "measured", "all directions seen",
+)  # fmt: skip
+REFERENCE = 200  # samples a peer, where there are so many, of the federation that distances are estimated from
+
+
+def study(options: Any) -> Study:
+    """A row for each data set, shift with clusters and number of samples."""
+    rows = []
+    for data in options.data or DATA:
+        network = options.network[0] if options.network else NETWORK_OF[data]
+        for name in chosen(options.shift):
+            for samples in (options.samples or (10, 20, 50)) if name != "one distribution" else ():
+                about = (data, network, name, options.peers)
+                jobs = [partial(_both, about, samples, seed, options.device) for seed in options.seeds]
+                rows.append(Row((data, name, samples), jobs))
+    return Study(HEAD, rows, _cells)
+
+
+def _both(about: tuple[str, str, str, int], samples: int, seed: int, device: str) -> dict[str, Any]:
+    """What the formula says of the weakest direction in a federation, and what is found in it."""
+    data, network, name, peers = about
+    many = min(REFERENCE, 3 * len(source(data).train) // (4 * peers))
+    prints, cluster = _reference(about, many, seed, device)
+    numbers = dimension(torch.full((peers,), float(samples)))
+    assert numbers is not None
+    strength, left = _strength(prints, cluster, numbers)
+    whole, _ = _strength(prints, cluster, BUCKETS)
+    answer = homophily.kin(config(data, network, samples, SHIFTS[name], seed, peers), device=device).summary()
+    directions = int(cluster.max())
+    return {
+        "strength": whole,
+        "needed": samples_needed(whole, peers) or float("inf"),
+        "expected": expected(strength, peers, samples, left) ** 0.5,
+        "measured": answer["singular_values"][directions - 1],
+        "expected edge": edge(peers, samples, left) ** 0.5,
+        "edge": answer["edge"],
+        "seen": answer["rank"] >= directions,
+    }
+
+
+@lru_cache(maxsize=8)
+def _reference(about: tuple[str, str, str, int], many: int, seed: int, device: str) -> tuple[Fingerprints, Tensor]:
+    """Fingerprints of many samples, and the true clusters."""
+    data, network, name, peers = about
+    answer = homophily.kin(config(data, network, many, SHIFTS[name], seed, peers), device=device)
+    assert answer.cluster is not None
+    return answer.prints, answer.cluster
+
+
+def _strength(prints: Fingerprints, cluster: Tensor, numbers: int) -> tuple[float, float]:
+    """Of the weakest direction, for one sample a peer, in so many numbers; and what the ridge leaves of these."""
+    covariance, centre = pooled(prints, numbers)
+    whitening = inverse_root(covariance)
+    member = torch.nn.functional.one_hot(cluster).double()  # [N, c]
+    size = member.sum(0)
+    means = member.T @ (folded(prints.mean.double(), numbers) - centre) @ whitening / size[:, None]
+    found = torch.linalg.svdvals(size.sqrt()[:, None] * means).square()[len(size) - 2]
+    left = float((whitening @ covariance @ whitening).trace())
+    # The noise of the means themselves adds about what it has in all directions together.
+    return max(0.0, float(found) - left / float(prints.count.double().mean())), left
+
+
+def _cells(found: list[dict[str, Any]]) -> list[str]:
+    names = ("strength", "needed", "expected", "measured", "expected edge", "edge")
+    means = [statistics.fmean(one[name] for one in found) for name in names]
+    return [f"{mean:.0f}" if name == "needed" else f"{mean:.1f}" for name, mean in zip(names, means, strict=True)] + [
+        f"{sum(one['seen'] for one in found)} of {len(found)}"
+    ]

@@ -43,7 +43,8 @@ class PeerExchange:
         peers = len(self.view.me)
         self.merges = MergeCounts(peers)
         self.traffic = Traffic(peers, self.view.me.device)
-        self.alike = self._sparse(torch.zeros_like(self.view.known))  # whom they held to be alike in the last round
+        self.neighbours: Tensor | None = None  # [P, B]: whom they held to be alike in the last round played here
+        self.restored = self._sparse(torch.zeros_like(self.view.known))  # or before a resume
         self.found: tuple[float | None, float | None] = (None, None)  # precision and recall of that
 
     def before_training(self, federation: Federation, round: int, active: Tensor) -> Tensor:
@@ -90,7 +91,7 @@ class PeerExchange:
         self._bill(federation, met, similarity is not None)
         inside = self._inside(self.merges.add(gathering, merged, self.view.me))
         neighbours = deciding.neighbours(self.method, self.view, round, self.memory, partners)
-        self.alike = self._sparse(neighbours)
+        self.neighbours = neighbours
         if self.method.finds:
             found = precision_and_recall(self.view, neighbours, stopped)
             self.found = found if found[1] is not None else self.found
@@ -156,7 +157,10 @@ class PeerExchange:
     def final(self) -> dict[str, Tensor]:
         """How often who merged whom, and whom they held to be alike at the end; sparse, pairs as peer * N + other."""
         pairs, counts = self.merges.sparse()
-        return {"pairs": pairs, "counts": counts, **self.alike}
+        return {"pairs": pairs, "counts": counts, **self._alike()}
+
+    def _alike(self) -> dict[str, Tensor]:
+        return self.restored if self.neighbours is None else self._sparse(self.neighbours)
 
     def _sparse(self, neighbours: Tensor) -> dict[str, Tensor]:
         row, column = (neighbours > 0).nonzero(as_tuple=True)
@@ -167,7 +171,7 @@ class PeerExchange:
         pairs, counts = self.merges.sparse()
         memory = {f"memory/{name}": table for name, table in self.memory.items()}
         counted = {"merge_pairs": pairs, "merge_counts": counts, "received": self.traffic.received}
-        return {**counted, **self.alike, **memory}
+        return {**counted, **self._alike(), **memory}
 
     def numbers(self) -> dict[str, Any]:
         return {"traffic": self.traffic.numbers(), "found": list(self.found)}
@@ -177,6 +181,6 @@ class PeerExchange:
         self.merges = MergeCounts(peers, tensors["merge_pairs"].cpu(), tensors["merge_counts"].cpu())
         tensors = {name: tensor.to(self.view.me.device) for name, tensor in tensors.items()}
         self.traffic.restore(tensors["received"], numbers["traffic"])
-        self.alike = {name: tensors[name] for name in self.alike}
+        self.restored = {name: tensors[name] for name in self.restored}
         self.found = (numbers["found"][0], numbers["found"][1])
         self.memory = {n.removeprefix("memory/"): t for n, t in tensors.items() if n.startswith("memory/")}

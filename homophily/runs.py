@@ -125,7 +125,7 @@ class RunFolder:
         metrics = self.path / "metrics.jsonl"
         if metrics.exists():
             with writing(metrics):
-                os.truncate(metrics, length)
+                os.truncate(metrics, min(length, metrics.stat().st_size))
 
     def finish(self, simulation: Simulation, summary: dict[str, Any], scores: Scores) -> None:
         """Final scores, merge counts and models; the summary comes last and marks the run as finished."""

@@ -15,11 +15,14 @@ from homophily.training.task import Task
 _LAST = torch.iinfo(torch.int64).max
 
 
-def shuffled(seed: Tensor, ids: Tensor, counts: Tensor, most: int, round: int, epoch: int) -> Tensor:
-    """Each peer's samples in the epoch's order: [P, most] positions, of which the first counts[i] are a permutation."""
+def shuffled(seed: Tensor, ids: Tensor, counts: Tensor, most: int, round: int, epoch: int | Tensor) -> Tensor:
+    """Each peer's samples in the epoch's order: [P, most] positions, of which the first counts[i] are a permutation.
+
+    epoch: a number, or several [E, 1, 1] at once: [E, P, most].
+    """
     position = torch.arange(most, device=ids.device)
     keys = bits(seed[:, None], ids[:, None], round, Purpose.SHUFFLE, epoch, position)
-    return torch.where(position < counts[:, None], keys, _LAST).argsort(dim=1, stable=True)
+    return torch.where(position < counts[:, None], keys, _LAST).argsort(dim=-1, stable=True)
 
 
 def batch_sizes(samples: int, batch: int, coupled: bool) -> list[int]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -14,13 +15,15 @@ from homophily.training.chain import Chain
 from homophily.training.row_updates import RowUpdates
 from homophily.training.schedule import batches, chunks
 from homophily.training.task import Task
-from homophily.training.visiting import Visits
-from homophily.training.written_out import arranged, backwards, forwards, places
+from homophily.training.visiting import guests, has_personal, most_samples
+from homophily.training.written_out import StageOrder, arranged, backwards, forwards, places
+
+T = TypeVar("T")
 
 _PIECES = 32  # samples a peer evaluates at a time, or a batch if that is more
 
 
-class Stacked(Visits):
+class Stacked:
     """Trains ``chunk`` peers at a time, so that what is worked on stays in cache; chunks are shared among threads.
 
     A thread works on peers of its own from the first step of a round to the last: nobody waits for anybody.
@@ -31,31 +34,26 @@ class Stacked(Visits):
     def __init__(self, task: Task, chain: Chain, chunk: int, workers: int) -> None:
         self.task, self.chain, self.chunk = task, chain, chunk
         self.places = places(chain)
-        self.columns = chain.columns.to(task.ids.device)
-        self.back = self.columns.argsort()
+        self.order = StageOrder(chain, task.ids.device)
         self.gradient = output_gradients[task.loss]
-        self.workers = (
-            ThreadPoolExecutor(workers, initializer=lambda: torch.set_num_threads(1)) if workers > 1 else None
-        )
+        self.workers = ThreadPoolExecutor(workers, initializer=_one_thread) if workers > 1 else None
 
-    def _all(self, work: Callable[[Tensor], None], parts: Iterable[Tensor]) -> None:
-        list((self.workers.map if self.workers else map)(work, parts))
+    def _all(self, work: Callable[[T], None], parts: Iterable[T]) -> None:
+        list((self.workers.map if self.workers else map)(torch.no_grad()(work), parts))
 
-    @torch.no_grad()
     def train(self, rows: Tensor, kept: Kept, peers: Tensor, round: int) -> None:
         self._all(lambda chunk: self._train(rows, chunk, round), chunks(self.task, peers, self.chunk))
 
-    @torch.no_grad()
     def _train(self, rows: Tensor, peers: Tensor, round: int) -> None:
         peers = peers.to(rows.device)
-        work = rows[peers][:, self.columns]
+        work = self.order.sorted(rows[peers])
         updates = RowUpdates(work, self.task.settings, round)
         for step in batches(self.task, peers, round):
             x, y = self.task.batch(step.samples)
             updates.active = len(x)
             self._step(work[: len(x)], arranged(self.chain, x), y, step.share, updates)
             updates.move((step.before + 1)[:, None].double())
-        rows[peers] = work[:, self.back]
+        rows[peers] = self.order.restored(work)
 
     def _step(self, rows: Tensor, x: Tensor, y: Tensor, share: Tensor, updates: RowUpdates) -> None:
         """Forwards and back: every stage's gradient goes to ``updates``."""
@@ -69,22 +67,42 @@ class Stacked(Visits):
             after_relu = self.chain.stages[i - 1].relu if i else None
             g = backwards(self.chain.stages[i], self.places[i], rows, tapes[i], g, updates, after_relu)
 
-    @torch.no_grad()
     def predict(self, rows: Tensor, kept: Kept, x: Tensor) -> Tensor:
-        out = rows.new_empty(*x.shape[:2], self.chain.stages[-1].outputs)
+        work = self.order.sorted(rows)
+        return self._outputs(x.shape[:2], lambda pairs: work[pairs], lambda pairs, some: x[pairs, some])
+
+    def visit(self, rows: Tensor, kept: Kept, guest: Tensor, host: Tensor) -> Tensor:
+        task, data = self.task, self.task.data.train
+        samples = data.samples(host, most_samples(task, host))
+        if has_personal(task):
+            return self.predict(guests(task, rows, guest, host), kept, data.x[samples])
+        work = self.order.sorted(rows)
+        return self._outputs(
+            samples.shape, lambda pairs: work[guest[pairs]], lambda pairs, some: data.x[samples[pairs, some]]
+        )
+
+    def _outputs(
+        self, shape: Sequence[int], models: Callable[[slice], Tensor], samples: Callable[[slice, slice], Tensor]
+    ) -> Tensor:
+        """[M, n, outputs] of M pairs of a model and n samples, which are looked up a chunk at a time."""
+        (pairs, count), device = shape, self.task.ids.device
+        out = torch.empty(pairs, count, self.chain.stages[-1].outputs, dtype=self.task.layout.dtype, device=device)
         piece = max(self.task.settings.batch, _PIECES)
 
-        @torch.no_grad()
-        def some(peers: Tensor) -> None:
-            work, mine = rows[peers][:, self.columns], slice(int(peers[0]), int(peers[-1]) + 1)
-            for first in range(0, x.shape[1], piece):
-                value = arranged(self.chain, self.task.cast(x[mine, first : first + piece]))
+        def evaluate(those: slice) -> None:
+            rows = models(those)
+            for some in _slices(count, piece):
+                value = arranged(self.chain, self.task.cast(samples(those, some)))
                 for stage, place in zip(self.chain.stages, self.places, strict=True):
-                    value, _ = forwards(stage, place, work, value)
-                out[mine, first : first + piece] = value
+                    value, _ = forwards(stage, place, rows, value)
+                out[those, some] = value
 
-        self._all(some, torch.arange(len(rows), device=rows.device).split(self.chunk))
+        self._all(evaluate, _slices(pairs, self.chunk))
         return out
+
+
+def _slices(count: int, size: int) -> list[slice]:
+    return [slice(first, min(first + size, count)) for first in range(0, count, size)]
 
 
 def _one_thread() -> None:

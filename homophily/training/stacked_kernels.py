@@ -13,7 +13,7 @@ from homophily.training.chain import Chain
 from homophily.training.schedule import chunks, shuffled
 from homophily.training.stage_kernels import Learning, StageKernels, optimiser_of, power
 from homophily.training.task import Settings, Task
-from homophily.training.visiting import guests, most_samples
+from homophily.training.visiting import guests, has_personal, most_samples
 from homophily.training.written_out import arranged
 
 _KEPT_READY = 4 << 30  # bytes
@@ -54,7 +54,7 @@ class StackedKernels:
     def visit(self, rows: Tensor, kept: Kept, guest: Tensor, host: Tensor) -> Tensor:
         """Guests and hosts are looked up by the kernels: neither models nor samples are copied for each pair."""
         task, most = self.task, most_samples(self.task, host)
-        personal = any(column.personal for column in task.layout.columns)
+        personal = has_personal(task)
         work = self._sorted(guests(task, rows, guest, host) if personal else rows)
         return self._outputs(work, *self._hosted(host, most), None if personal else guest)
 
@@ -100,7 +100,7 @@ class Trainer:
         self.task, self.stages = task, stages
         data, settings, device = task.data.train, task.settings, task.ids.device
         batch, chain = settings.batch, stages.chain.stages
-        steps = -(-int(task.counts.max()) // batch)
+        steps = settings.epochs * -(-int(task.counts.max()) // batch)
 
         def memory(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.zeros(*shape, dtype=dtype, device=device)
@@ -118,7 +118,7 @@ class Trainer:
             step=memory(1, dtype=torch.int64),
             live=memory(steps, peers, dtype=torch.int8),
             before=memory(steps, peers, dtype=torch.int64),
-            rates=memory(steps * settings.epochs, 3),
+            rates=memory(steps, 3),
             settings=settings,
         )
         self.values = [memory(peers, batch, *stages.shape(i)) for i in range(len(chain) + 1)]
@@ -133,25 +133,27 @@ class Trainer:
         for table in (*self.state, at.live):
             table.zero_()
         at.rates.copy_(_rates(at.settings, round, len(at.rates)))
-        for epoch in range(at.settings.epochs):
-            for _ in range(self._plan(peers, most, round, epoch)):
-                self._next()
+        for _ in range(self._plan(peers, most, round)):
+            self._next()
 
-    def _plan(self, peers: Tensor, most: int, round: int, epoch: int) -> int:
-        """Writes down who learns from which samples in which step of an epoch; returns how many steps there are."""
-        task, data, batch, at = self.task, self.task.data.train, self.task.settings.batch, self.learning
-        count, steps, those = data.count[peers], -(-most // batch), slice(0, len(peers))
+    def _plan(self, peers: Tensor, most: int, round: int) -> int:
+        """Writes down who learns from which samples in which step of the round; returns how many steps there are."""
+        task, data, settings, at = self.task, self.task.data.train, self.task.settings, self.learning
+        count, batch, those = data.count[peers], settings.batch, slice(0, len(peers))
+        per_epoch = -(-most // batch)
+        epoch = torch.arange(settings.epochs, device=peers.device)[:, None, None]
         order = shuffled(task.seed[peers], task.ids[peers], count, most, round, epoch)
-        order = torch.nn.functional.pad(order, (0, steps * batch - most))
+        order = torch.nn.functional.pad(order, (0, per_epoch * batch - most))
         sample = data.start[peers, None] + order.minimum(count[:, None] - 1)
-        there = torch.arange(steps * batch, device=peers.device) < count[:, None]
-        sample, there = (table.view(len(peers), steps, batch).transpose(0, 1) for table in (sample, there))
-        in_batch = there.sum(2)
-        number = torch.arange(steps, device=peers.device)[:, None]
-        self.samples[:steps, those] = sample
-        self.shares[:steps, those] = there / in_batch.clamp(min=1)[..., None]
-        at.live[:steps, those] = in_batch > 0
-        at.before[:steps, those] = (epoch * -(-count // batch) + number).clamp(max=len(at.rates) - 1)
+        there = (torch.arange(per_epoch * batch, device=peers.device) < count[:, None]).expand_as(sample)
+        sample, there = (table.unflatten(2, (per_epoch, batch)).transpose(1, 2) for table in (sample, there))
+        in_batch = there.sum(3)
+        number = torch.arange(per_epoch, device=peers.device)[:, None] + epoch * -(-count // batch)
+        steps = settings.epochs * per_epoch
+        self.samples[:steps, those] = sample.flatten(0, 1)
+        self.shares[:steps, those] = (there / in_batch.clamp(min=1)[..., None]).flatten(0, 1)
+        at.live[:steps, those] = (in_batch > 0).flatten(0, 1)
+        at.before[:steps, those] = number.clamp(max=len(at.rates) - 1).flatten(0, 1)
         at.step.zero_()
         return steps
 

@@ -50,6 +50,22 @@ def places(chain: Chain, align: int = 1) -> list[Place]:
     return found
 
 
+class StageOrder:
+    """Sorts the numbers of rows as the stages use them, and back. A network without convolutions is sorted already."""
+
+    def __init__(self, chain: Chain, device: torch.device) -> None:
+        in_order = torch.equal(chain.columns, torch.arange(len(chain.columns)))
+        self.columns = None if in_order else chain.columns.to(device)
+        self.back = None if in_order else chain.columns.argsort().to(device)
+
+    def sorted(self, rows: Tensor) -> Tensor:
+        """[P, D], maybe the rows themselves."""
+        return rows if self.columns is None else rows[:, self.columns]
+
+    def restored(self, rows: Tensor) -> Tensor:
+        return rows if self.back is None else rows[:, self.back]
+
+
 def arranged(chain: Chain, x: Tensor) -> Tensor:
     """Samples [P, B, *inputs] as the first stage takes them."""
     if chain.images:

@@ -23,7 +23,7 @@ from homophily.runs import Run, RunFolder
 from homophily.scoring import ExtraMetric
 from homophily.simulate import Simulation
 
-_NOTICEABLE, _REST = 0.1, 10  # a checkpoint that takes so many seconds is followed by ten times as many without one
+_NOTICEABLE, _REST = 0.1, 20  # a checkpoint that takes so many seconds is followed by twenty times as many without
 Progress = Callable[[dict[str, Any]], None]  # called with each round's line of metrics
 
 

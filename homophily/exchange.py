@@ -70,7 +70,11 @@ class PeerExchange:
         return (self.distances * prints.bytes).sum()
 
     def wants_rows_before(self, round: int) -> bool:
-        """Whether the models before training are needed in this round: where similarities are measured."""
+        """Whether the models before training are needed in this round: where the metric asks what training changed."""
+        return self.measurer is not None and self.measurer.updates and self._measures(round)
+
+    def _measures(self, round: int) -> bool:
+        """Whether similarities are measured in this round."""
         return needs_similarity(self.merge) or self.method.compares(Now(self.view, round, self.memory))
 
     def after_training(
@@ -80,7 +84,7 @@ class PeerExchange:
         stopped, sick = stopped.to(self.view.me.device), sick.to(self.view.me.device)
         met = deciding.meet(self.method, self.view, round, self.memory) & self.view.known & ~stopped[:, None]
         similarity = None
-        if before is not None and self.measurer is not None:
+        if self.measurer is not None and self._measures(round):
             similarity = self.measurer.measure(Models(federation, before, self.start), self.view, met, sick)
         wanted = similarity if self.method.compares(Now(self.view, round, self.memory)) else None
         partners, memory = deciding.choose(self.method, self.view, round, self.memory, met, wanted)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -93,7 +94,7 @@ class Layout:
             out[c.start : c.stop] = shared in (None, not c.personal) and parameter in (None, c.parameter)
         return out
 
-    @property
+    @cached_property
     def sent_numbers(self) -> int:
         """How many numbers of a row travel."""
         return int(self.mask(shared=True).sum())

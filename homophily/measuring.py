@@ -21,7 +21,7 @@ class Models:
     """The models a round's similarities are about: after training, before it, and at the very start."""
 
     now: Federation
-    before: Tensor  # [N, D]
+    before: Tensor | None  # [N, D]; None: the metric does not ask
     start: Tensor  # [N, D]
 
 
@@ -36,7 +36,8 @@ class _Pairs:
     you: Tensor
     compared: Tensor | None  # [d]: columns of the shared parameters; None: all
 
-    def _rows(self, table: Tensor, peers: Tensor) -> Tensor:
+    def _rows(self, table: Tensor | None, peers: Tensor) -> Tensor:
+        assert table is not None
         rows = table[peers]
         return rows if self.compared is None else rows[:, self.compared]
 
@@ -82,9 +83,12 @@ def guest_loss(task: Task, engine: Engine, federation: Federation, guest: Tensor
 class Measurer:
     """Measures with one metric, ``chunk`` pairs at a time."""
 
-    def __init__(self, metric: Metric, task: Task, engine: Engine, chunk: int, sends: tuple[int, float]) -> None:
+    def __init__(
+        self, metric: Metric, task: Task, engine: Engine, chunk: int, sends: tuple[int, float], updates: bool
+    ) -> None:
         self.metric, self.task, self.engine, self.chunk = metric, task, engine, chunk
         self.sends = sends  # models for each peer met, and the size of each in models
+        self.updates = updates  # whether the metric asks what this round's training changed
         compared = task.layout.mask(shared=True, parameter=True)
         everything = bool(compared.all())
         self.compared = None if everything else compared.nonzero()[:, 0].to(task.data.train.x.device)

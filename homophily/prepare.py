@@ -31,7 +31,7 @@ from homophily.registry import GIVEN, import_object
 from homophily.resources import Resolved, deciding_device, resolve, threads
 from homophily.scoring import ExtraMetric, Scorer
 from homophily.server import ServerExchange
-from homophily.similarity import metrics, models_for_each, size_of_each
+from homophily.similarity import metrics, models_for_each, needs_updates, size_of_each
 from homophily.simulate import Exchange, Problem
 from homophily.topology import all_distances, topologies, view_of_all
 from homophily.training.engines import engine_of, read_chain
@@ -232,7 +232,7 @@ def _measurer(method: Method, task: Task, engine: Engine, chunk: int) -> Measure
     given = {key: getattr(method, key, None) for key in accepted(metric) or []}
     keys = {key: value for key, value in given.items() if value is not None and not callable(value)}
     sends = models_for_each(method.metric, getattr(method, "on", "own")), size_of_each(method.metric)
-    return Measurer(partial(metric, **keys), task, engine, chunk, sends)
+    return Measurer(partial(metric, **keys), task, engine, chunk, sends, needs_updates(method.metric))
 
 
 def _extra_metrics(config: Config, given: Given) -> dict[str, ExtraMetric]:

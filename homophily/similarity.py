@@ -77,6 +77,11 @@ def panm(pairs: Pairs, alpha: float = 0.5) -> Tensor:
     return alpha * cosine(pairs.my_update, pairs.your_update) + (1.0 - alpha) * cosine(pairs.my_path, pairs.your_path)
 
 
+def needs_updates(metric: str) -> bool:
+    """Whether it asks what this round's training changed. A user's own may."""
+    return metric not in ("loss", "l2", "cosine-weights", "cosine-gradients")
+
+
 def models_for_each(metric: str, on: str) -> int:
     """Models that travel for each peer met in a comparison: on the peer's data, one's own goes there too."""
     return 2 if metric == "loss" and on == "peer" else 1

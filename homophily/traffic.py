@@ -23,8 +23,9 @@ class Traffic:
         self.received += asked
         self.peak = max(self.peak, int(asked.max()))
         self.bytes += float(asked.sum()) * model_bytes
-        for distance, number in zip(*(t.tolist() for t in hops[met].unique(return_counts=True)), strict=True):
-            self.by_hops[distance] = self.by_hops.get(distance, 0) + models * number
+        for distance, number in enumerate(hops[met].bincount().tolist()):
+            if number:
+                self.by_hops[distance] = self.by_hops.get(distance, 0) + models * number
 
     def extra_bytes(self, count: float) -> None:
         """What travels beside models."""

@@ -9,34 +9,59 @@ from homophily.errors import UserError
 
 NORMALISATIONS = ("unit", "half", "standard")
 LEAST_DEVIATION = 1e-6  # a channel or feature that varies less is constant, and becomes 0
+_AT_ONCE = 2048  # samples
 
 
 def as_floats(x: Tensor) -> Tensor:
     """Pixels (uint8, 0..255) as float32 in 0..1; anything else as it is."""
-    return x.to(torch.float32) / 255.0 if x.dtype == torch.uint8 else x
+    return x.to(torch.float32).div_(255.0) if x.dtype == torch.uint8 else x
 
 
 def normalise(how: str, reference: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
-    """Scale float tensors [n, C, ...]; integer ones stay as they are.
+    """Raw tensors [n, C, ...] as floats on a common scale; integers that are no pixels stay as they are.
 
     unit: as is; half: (x - 0.5) / 0.5; standard: ``reference`` gets mean 0 and deviation 1 in each channel or feature.
     """
     if how not in NORMALISATIONS:
         raise UserError(f"data.normalise must be one of {', '.join(NORMALISATIONS)}, not {how!r}")
-    if how == "unit" or not reference.is_floating_point():
-        return tensors
+    if how == "unit" or not (reference.is_floating_point() or reference.dtype == torch.uint8):
+        return tuple(map(as_floats, tensors))
     if how == "half":
-        return tuple((t - 0.5) / 0.5 if t.is_floating_point() else t for t in tensors)
-    mean, deviation = _statistics(reference)
+        return tuple(_moved(x, torch.tensor(0.5), torch.tensor(2.0)) for x in tensors)
+    mean, deviation = _pixel_statistics(reference) if reference.dtype == torch.uint8 else _statistics(reference)
     scale = torch.where(deviation < LEAST_DEVIATION, 0.0, 1.0 / deviation)
-    return tuple((t - mean) * scale if t.is_floating_point() else t for t in tensors)
+    return tuple(_moved(x, mean, scale) for x in tensors)
+
+
+def _moved(x: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
+    """(x - mean) * scale; pixels, of which a copy is made anyway, in place."""
+    floats = as_floats(x)
+    if not floats.is_floating_point():
+        return floats
+    return (floats - mean) * scale if floats is x else floats.sub_(mean).mul_(scale)
+
+
+def _over(x: Tensor) -> list[int]:
+    return [dim for dim in range(x.dim()) if dim != 1]
+
+
+def _pixel_statistics(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The same of pixels (uint8), from sums of whole numbers, which are exact however they are added up."""
+    total, squares = torch.zeros((), dtype=torch.int64), torch.zeros((), dtype=torch.int64)
+    for part in x.split(_AT_ONCE):
+        whole = part.to(torch.int32)
+        total = total + whole.sum(_over(x), keepdim=True)
+        squares = squares + whole.square_().sum(_over(x), keepdim=True)
+    count = x.numel() // x.shape[1]
+    mean = total.double() / count
+    variance = (squares.double() / count - mean.square()).clamp(min=0.0)
+    return (mean / 255.0).float(), (variance.sqrt() / 255.0).float()
 
 
 def _statistics(x: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and deviation of each entry of dim 1, to broadcast against x; missing values (NaN) do not count."""
-    over = [dim for dim in range(x.dim()) if dim != 1]
-    variance, mean = torch.var_mean(x, dim=over, correction=0, keepdim=True)
+    variance, mean = torch.var_mean(x, dim=_over(x), correction=0, keepdim=True)
     if bool(mean.isnan().any()):
-        mean = x.nanmean(dim=over, keepdim=True)
-        variance = (x - mean).square().nanmean(dim=over, keepdim=True)
+        mean = x.nanmean(dim=_over(x), keepdim=True)
+        variance = (x - mean).square().nanmean(dim=_over(x), keepdim=True)
     return mean, variance.sqrt()

@@ -135,8 +135,7 @@ def _class_counts(source: Source, allotment: Allotment) -> Tensor:
 
 def _scaled(how: str, source: Source, splits: list[Split]) -> list[Split]:
     """The splits with x as floats on the scale of the source's training samples."""
-    reference = scale.as_floats(source.train.x)
-    scaled = scale.normalise(how, reference, *(scale.as_floats(split.x) for split in splits))
+    scaled = scale.normalise(how, source.train.x, *(split.x for split in splits))
     return [replace(split, x=x) for split, x in zip(splits, scaled, strict=True)]
 
 

@@ -10,7 +10,8 @@ from torch import Tensor
 from homophily.layout import Kept
 from homophily.training import kernels
 from homophily.training.chain import Chain
-from homophily.training.schedule import chunks, shuffled
+from homophily.training.plans import Plan, plan
+from homophily.training.schedule import chunks
 from homophily.training.stage_kernels import Learning, StageKernels, optimiser_of, power
 from homophily.training.task import Settings, Task
 from homophily.training.visiting import guests, has_personal, most_samples
@@ -32,14 +33,22 @@ class StackedKernels:
         self.slots = self.stages.slots.to(task.ids.device)
         self.back = self.slots[self.columns.argsort()]
         self.trainers: dict[int, Trainer] = {}
+        self.ahead: tuple[int, Tensor, Plan] | None = None  # the plan of the next round: round, peers, plan
         self.samples: Tensor | None = None  # [N, n, ...]: everyone's training samples, for guests
 
     def train(self, rows: Tensor, kept: Kept, peers: Tensor, round: int) -> None:
         for chunk in chunks(self.task, peers, self.chunk):
-            trainer, peers = self._trainer(len(chunk)), chunk.to(rows.device)
-            trainer.rows[: len(chunk)].index_copy_(1, self.slots, rows[peers][:, self.columns])
-            trainer.train(peers, int(self.task.counts[chunk[0]]), round)
-            rows[peers] = trainer.rows[: len(chunk)][:, self.back]
+            trainer, there = self._trainer(len(chunk)), chunk.to(rows.device)
+            trainer.rows[: len(chunk)].index_copy_(1, self.slots, rows[there][:, self.columns])
+            trainer.train(self._plan(chunk, round), round)
+            rows[there] = trainer.rows[: len(chunk)][:, self.back]
+            # The next round is planned while the GPU is busy with this one.
+            self.ahead = (round + 1, chunk, self._plan(chunk, round + 1)) if len(peers) == len(chunk) else None
+
+    def _plan(self, chunk: Tensor, round: int) -> Plan:
+        if self.ahead is not None and self.ahead[0] == round and torch.equal(self.ahead[1], chunk):
+            return self.ahead[2]
+        return plan(self.task, chunk.to(self.task.ids.device), int(self.task.counts[chunk[0]]), round)
 
     def _trainer(self, peers: int) -> Trainer:
         """With room for that many peers: few sizes serve all, so that few graphs are made."""
@@ -127,35 +136,17 @@ class Trainer:
         self.y, self.share = memory(peers, batch, dtype=data.y.dtype), memory(peers, batch)
         self.graph: torch.cuda.CUDAGraph | None = None
 
-    def train(self, peers: Tensor, most: int, round: int) -> None:
-        """One round of ``peers`` [n], whose rows are in place; the first of them has the most samples."""
-        at = self.learning
+    def train(self, plan: Plan, round: int) -> None:
+        """One round of the first peers, whose rows are in place."""
+        at, steps, those = self.learning, len(plan.live), slice(0, plan.live.shape[1])
         for table in (*self.state, at.live):
             table.zero_()
         at.rates.copy_(_rates(at.settings, round, len(at.rates)))
-        for _ in range(self._plan(peers, most, round)):
-            self._next()
-
-    def _plan(self, peers: Tensor, most: int, round: int) -> int:
-        """Writes down who learns from which samples in which step of the round; returns how many steps there are."""
-        task, data, settings, at = self.task, self.task.data.train, self.task.settings, self.learning
-        count, batch, those = data.count[peers], settings.batch, slice(0, len(peers))
-        per_epoch = -(-most // batch)
-        epoch = torch.arange(settings.epochs, device=peers.device)[:, None, None]
-        order = shuffled(task.seed[peers], task.ids[peers], count, most, round, epoch)
-        order = torch.nn.functional.pad(order, (0, per_epoch * batch - most))
-        sample = data.start[peers, None] + order.minimum(count[:, None] - 1)
-        there = (torch.arange(per_epoch * batch, device=peers.device) < count[:, None]).expand_as(sample)
-        sample, there = (table.unflatten(2, (per_epoch, batch)).transpose(1, 2) for table in (sample, there))
-        in_batch = there.sum(3)
-        number = torch.arange(per_epoch, device=peers.device)[:, None] + epoch * -(-count // batch)
-        steps = settings.epochs * per_epoch
-        self.samples[:steps, those] = sample.flatten(0, 1)
-        self.shares[:steps, those] = (there / in_batch.clamp(min=1)[..., None]).flatten(0, 1)
-        at.live[:steps, those] = (in_batch > 0).flatten(0, 1)
-        at.before[:steps, those] = number.clamp(max=len(at.rates) - 1).flatten(0, 1)
+        self.samples[:steps, those], self.shares[:steps, those] = plan.samples, plan.shares
+        at.live[:steps, those], at.before[:steps, those] = plan.live, plan.before.clamp(max=len(at.rates) - 1)
         at.step.zero_()
-        return steps
+        for _ in range(steps):
+            self._next()
 
     def _next(self) -> None:
         if not self.rows.is_cuda:  # Triton's interpreter

@@ -26,7 +26,7 @@ from typing import Any, get_args
 import torch
 
 import homophily
-from homophily.api import _settings, chosen_device
+from homophily.api import chosen_device, settings
 from homophily.config import Config, make
 from homophily.errors import UserError
 from homophily.prepare import Given, prepare
@@ -95,7 +95,7 @@ def of_engine(setup: Setup, engine: str, device: torch.device) -> tuple[str, Cal
     models = problem.start.copy()
 
     def once() -> float:
-        with _settings(config, resolved, device):
+        with settings(config, resolved, device):
             seconds = _timed(lambda: problem.engine.train(models.rows, models.kept, some, 1), device)
         return seconds / setup.steps * peers / len(some)
 
@@ -125,7 +125,7 @@ def of_loop(setup: Setup, count: int, device: torch.device) -> Callable[[], floa
                 optimiser.step()
 
     def once() -> float:
-        with _settings(config, resolved, device), threads(count):
+        with settings(config, resolved, device), threads(count):
             return _timed(train, device) / setup.steps * setup.on(device) / FEW
 
     return once

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from homophily.registry import GIVEN
 from homophily.resources import Resolved, threads
 from homophily.runs import Run, RunFolder
 from homophily.scoring import ExtraMetric
-from homophily.simulate import Simulation
+from homophily.simulate import Problem, Simulation
 
 _NOTICEABLE, _REST = 0.1, 20  # a checkpoint that takes so many seconds is followed by twenty times as many without
 Progress = Callable[[dict[str, Any]], None]  # called with each round's line of metrics
@@ -76,14 +77,14 @@ def resume(
     about = found.about
     chosen = chosen_device(about["device"].partition(":")[0])
     folder = RunFolder(found.path)
-    with _settings(config, Resolved(**about["resolved"]), chosen):
+    with settings(config, Resolved(**about["resolved"]), chosen):
         problem, config, _ = prepare(config, given, chosen, Resolved(**about["resolved"]))
         simulation = Simulation(problem)
         folder.restore(simulation)
         if simulation.finished and found.finished and found.summary["rounds"] == simulation.round:
             return Run(path, model)
         folder.write_config(config)
-        return _play(simulation, folder, config, given, progress)
+        return Playing(simulation, folder, config, given, progress).play()
 
 
 def as_config(config: Config | Mapping[str, Any] | str | Path | None) -> Config:
@@ -96,32 +97,58 @@ def as_config(config: Config | Mapping[str, Any] | str | Path | None) -> Config:
 def _start(config: Config, given: Given, out: Path | None, device: str, progress: Progress | None) -> Run:
     chosen = chosen_device(device)
     problem, complete, resolved = prepare(config, given, chosen)
-    named = [complete.method.name, Path(complete.data.name).name, str(complete.seed)]
+    playing = begin(problem, complete, resolved, given, out, progress)
+    with settings(complete, resolved, chosen):
+        return playing.play()
+
+
+def begin(
+    problem: Problem, config: Config, resolved: Resolved, given: Given, out: Path | None, progress: Progress | None
+) -> Playing:
+    """A run before its first round, its folder made."""
+    named = [config.method.name, Path(config.data.name).name, str(config.seed)]
     name = "-".join("own" if part == GIVEN else part for part in named)
     folder = RunFolder.create(out, "".join(c if c.isalnum() or c in "-_." else "-" for c in name))
-    folder.describe(complete, resolved, problem.task, chosen)
-    with _settings(complete, resolved, chosen):
-        return _play(Simulation(problem), folder, complete, given, progress)
+    folder.describe(config, resolved, problem.task, problem.task.ids.device)
+    return Playing(Simulation(problem), folder, config, given, progress)
 
 
-def _play(simulation: Simulation, folder: RunFolder, config: Config, given: Given, progress: Progress | None) -> Run:
-    rested = 0.0
-    try:
-        while not simulation.finished:
-            line = simulation.step()
-            folder.append(line)
-            if simulation.round % config.checkpoint == 0 and time.monotonic() >= rested:
-                began = time.monotonic()
-                folder.save(simulation)
-                took = time.monotonic() - began
-                rested = began + took + (_REST * took if took > _NOTICEABLE else 0.0)
-            if progress is not None:
-                progress({**line, "rounds": config.rounds})
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(str(folder.path)) from None  # the caller can say what to resume
-    summary, scores = simulation.result()
-    folder.finish(simulation, {**summary, "run": str(folder.path)}, scores)
-    return Run(folder.path, given.model)
+@dataclass
+class Playing:
+    """A run that is being played, and its folder."""
+
+    simulation: Simulation
+    folder: RunFolder
+    config: Config
+    given: Given
+    progress: Progress | None
+    rested: float = 0.0  # no checkpoint before this time
+
+    def play(self) -> Run:
+        """To the end."""
+        try:
+            while not self.simulation.finished:
+                self.record(self.simulation.step())
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(str(self.folder.path)) from None  # the caller can say what to resume
+        return self.finish()
+
+    def record(self, line: dict[str, Any]) -> None:
+        """Write a round down; save the run if it is time."""
+        self.folder.append(line)
+        began = time.monotonic()
+        if self.simulation.round % self.config.checkpoint == 0 and began >= self.rested:
+            self.folder.save(self.simulation)
+            took = time.monotonic() - began
+            self.rested = began + took + (_REST * took if took > _NOTICEABLE else 0.0)
+        if self.progress is not None:
+            self.progress({**line, "rounds": self.config.rounds})
+
+    def finish(self) -> Run:
+        """Final scores, and what a finished run keeps."""
+        summary, scores = self.simulation.result()
+        self.folder.finish(self.simulation, {**summary, "run": str(self.folder.path)}, scores)
+        return Run(self.folder.path, self.given.model)
 
 
 def chosen_device(name: str) -> torch.device:
@@ -136,7 +163,7 @@ def chosen_device(name: str) -> torch.device:
 
 
 @contextmanager
-def _settings(config: Config, resolved: Resolved, device: torch.device) -> Iterator[None]:
+def settings(config: Config, resolved: Resolved, device: torch.device) -> Iterator[None]:
     """torch's process-wide settings for the time of a run."""
     precision, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     if device.type == "cuda":

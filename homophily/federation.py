@@ -12,13 +12,13 @@ from homophily.layout import Kept, Layout
 from homophily.merging import Gathering, Merge, is_rowwise
 from homophily.sets import compact
 
-_MERGE_BYTES = 256 << 20  # rows gathered at a time
+_ON_CPU, _ON_GPU = 2 << 20, 256 << 20  # bytes of rows gathered at a time, on a CPU no more than its cache holds
 _NOBODY = torch.iinfo(torch.int64).max
 
 
 @dataclass
 class Federation:
-    """All peers' models. rows: [N, D]; kept: buffers outside the rows, [N, ...] each."""
+    """All peers' models. rows: [N, D], changed in place only; kept: buffers outside the rows, [N, ...] each."""
 
     layout: Layout
     rows: Tensor
@@ -27,7 +27,7 @@ class Federation:
     @property
     def sick(self) -> Tensor:
         """[N] bool: the model holds a NaN or an infinity."""
-        return ~self.rows.isfinite().all(1)
+        return ~(self.rows.amax(1).isfinite() & self.rows.amin(1).isfinite())  # both pass a NaN on
 
     def copy(self) -> Federation:
         return Federation(self.layout, self.rows.clone(), {name: table.clone() for name, table in self.kept.items()})
@@ -52,7 +52,7 @@ class Federation:
         width = self.layout.width * self.rows.element_size() * (1 if share is not None else 3 * gathering.ids.shape[1])
         everything = not any(column.personal for column in self.layout.columns)
         merged = []
-        for peers in some.split(max(1, _MERGE_BYTES // max(1, width))):
+        for peers in some.split(max(1, (_ON_GPU if self.rows.is_cuda else _ON_CPU) // max(1, width))):
             those, here = gathering.of(peers, self.rows.device), peers.to(self.rows.device)
             if share is None:
                 merged.append((here, self._rowwise(those, how, here)))
@@ -67,7 +67,7 @@ class Federation:
         if any(column.personal for column in self.layout.columns):
             personal = self.layout.mask(shared=False).to(self.rows.device)
             shared_well = torch.where(personal, 0.0, self.rows).isfinite().all(1, keepdim=True)
-            self.rows = torch.where(personal & shared_well & ~self.rows.isfinite(), start.rows, self.rows)
+            self.rows.copy_(torch.where(personal & shared_well & ~self.rows.isfinite(), start.rows, self.rows))
 
     def _sum(self, gathering: Gathering, share: Tensor) -> Tensor:
         """Weight times row, one partner after the other, multiply and add apart: the same bits alone or among all."""
@@ -79,10 +79,10 @@ class Federation:
         total = torch.zeros(len(share), self.layout.width, dtype=self.rows.dtype, device=self.rows.device)
         for slot in range(gathering.ids.shape[1]):
             there = gathering.there[:, slot]
-            term = self.rows[gathering.ids[:, slot].clamp(min=0)]
-            term = term * share[:, slot, None]
-            # Where nobody is there the row is left out, not multiplied by zero: it may be sick.
-            total = total + torch.where(there[:, None], term, 0.0)
+            term = self.rows[gathering.ids[:, slot].clamp(min=0)].mul_(share[:, slot, None])
+            if not bool(there.all()):  # the row is left out, not multiplied by zero: it may be sick
+                term[~there] = 0.0
+            total += term
         return total
 
     def _rowwise(self, gathering: Gathering, how: Merge, peers: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from homophily.config import PASSED, Config, Training
-from homophily.data import PeerArrays, Shares, ready
+from homophily.data import PeerArrays, Ready, Shares, ready
 from homophily.errors import UnsuitableError, UserError
 from homophily.exchange import PeerExchange
 from homophily.federation import Federation
@@ -58,14 +58,21 @@ class Given:
     extra_metrics: Mapping[str, ExtraMetric] = field(default_factory=dict)
 
 
+Known = dict[str, tuple[Ready, Shares]]  # data made before, and the same on the device, by what made it
+
+
 def prepare(
-    config: Config, given: Given, device: torch.device, resolved: Resolved | None = None
+    config: Config,
+    given: Given,
+    device: torch.device,
+    resolved: Resolved | None = None,
+    known: Known | None = None,
 ) -> tuple[Problem, Config, Resolved]:
-    """The problem, the config with nothing left out, and what was resolved (taken over where given)."""
-    section = config.data
-    settings = {key: getattr(section, key) for key in type(section).model_fields if key != "name"}
-    with threads(1):  # the same bits however many there are: a resumed run must find the very same data
-        data = ready(section.name, section.keys, settings, config.peers, config.seed, given.data)
+    """The problem, the config with nothing left out, and what was resolved (taken over where given).
+
+    known: data that other runs of the same caller have made already; what is made here is added.
+    """
+    data, shares = _data(config, given, device, {} if known is None else known)
     _check_sizes(config, data.shares)
     network = Network(config, given.model, data.shares.inputs, data.shares.outputs)
     loss = _loss(config.training, given, data.shares)
@@ -75,7 +82,6 @@ def prepare(
     chain = read_chain(module, layout, loss, data.shares)
     resolved = resolved or resolve(config.engine, config.training.batch, data.shares, layout, character, chain, device)
     method, method_keys = _method(config, given, data.shares.peers)
-    shares = data.shares.to(device)
     ids = torch.arange(shares.peers, device=device)
     task = Task(
         module.to(device), layout, loss, shares, torch.full_like(ids, config.seed), ids,
@@ -105,6 +111,18 @@ def prepare(
     )
     keys = {"data": data.settings, "model": network.keys, "method": method_keys, "topology": topology_keys}
     return problem, _complete(config, given, shares.peers, keys), resolved
+
+
+def _data(config: Config, given: Given, device: torch.device, known: Known) -> tuple[Ready, Shares]:
+    """Everyone's data, as it was made and on the device."""
+    section = config.data
+    name = f"{section.model_dump_json()} {config.peers} {config.seed} {device}"
+    if name not in known:
+        settings = {key: getattr(section, key) for key in type(section).model_fields if key != "name"}
+        with threads(1):  # the same bits however many there are: a resumed run must find the very same data
+            data = ready(section.name, section.keys, settings, config.peers, config.seed, given.data)
+        known[name] = data, data.shares.to(device)
+    return known[name]
 
 
 def _character(module: nn.Module, loss: Loss, shares: Shares) -> Character:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 from enum import IntEnum
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 Key = int | Tensor
 
@@ -77,6 +79,8 @@ def word(*keys: int) -> int:
 
 def bits(*keys: Key) -> Tensor:
     """64 mixed bits per element of the broadcast keys, as int64. The largest tensor last: earlier mixes stay small."""
+    if not any(isinstance(key, Tensor) and (key.is_cuda or is_functorch_wrapped_tensor(key)) for key in keys):
+        return _bits_on_cpu(*keys)
     scalars = 0
     while scalars < len(keys) and not isinstance(keys[scalars], Tensor):
         scalars += 1
@@ -88,6 +92,19 @@ def bits(*keys: Key) -> Tensor:
             key = _signed(int(key) & _WORD)
         state = _mix(key ^ state)  # type: ignore[arg-type]
     return state if isinstance(state, Tensor) else torch.tensor(_signed(state))
+
+
+def _bits_on_cpu(*keys: Key) -> Tensor:
+    """The same in numpy, which has unsigned words and costs less for each operation."""
+    state = np.zeros((), dtype=np.uint64)
+    for key in keys:
+        whole = key.long().numpy().view(np.uint64) if isinstance(key, Tensor) else np.uint64(int(key) & _WORD)
+        state = np.atleast_1d(state ^ whole) + np.uint64(_GOLDEN)
+        state = (state ^ (state >> np.uint64(30))) * np.uint64(_FIRST)
+        state = (state ^ (state >> np.uint64(27))) * np.uint64(_SECOND)
+        state ^= state >> np.uint64(31)
+    out = torch.from_numpy(state.view(np.int64))
+    return out if any(isinstance(key, Tensor) and key.dim() for key in keys) else out[0]
 
 
 def uniform(*keys: Key) -> Tensor:

@@ -50,7 +50,7 @@ def resolve(
     chain: what the network is as a chain of layers, or why it is none.
     """
     name, why = _engine(engine, character, chain)
-    free = _free_memory(device)
+    free = free_memory(device)
     row = layout.width * layout.dtype.itemsize
     _check_memory(shares.peers, layout, _COPIES * row, free, device)
     budget = free // 4
@@ -131,7 +131,8 @@ def threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _free_memory(device: torch.device) -> int:
+def free_memory(device: torch.device) -> int:
+    """In bytes."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     try:

@@ -26,6 +26,11 @@ class Scores:
     regression: bool
     extra: dict[str, Tensor] = field(default_factory=dict)  # [N] float64 each
 
+    def of(self, peers: slice) -> Scores:
+        """Those of some peers."""
+        extra = {name: values[peers] for name, values in self.extra.items()}
+        return Scores(self.loss[peers], self.value[peers], self.regression, extra)
+
 
 class Scorer:
     """Evaluates rows in chunks of ``peers`` models times ``samples`` inputs."""

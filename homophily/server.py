@@ -69,7 +69,7 @@ class ServerExchange:
 
     def _hand_out(self, federation: Federation, to: Tensor) -> None:
         rows = torch.where(self.shared, self.models[self.choice], federation.rows)
-        federation.rows = torch.where(to[:, None], rows, federation.rows)
+        federation.rows.copy_(torch.where(to[:, None], rows, federation.rows))
 
     def wants_rows_before(self, round: int) -> bool:
         return False

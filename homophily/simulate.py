@@ -74,6 +74,9 @@ class Simulation:
         self.stopped = torch.zeros(peers, dtype=torch.bool)
         self.sick_rounds = torch.zeros(peers, dtype=torch.int64)
         self.round, self.seconds = 0, 0.0
+        self.sick = torch.zeros(peers, dtype=torch.bool)  # after this round's training
+        self._before: Tensor | None = None
+        self._line: dict[str, Any] = {}
         self.scored: Federation | None = None  # the models behind the final scores, where they are not the current ones
 
     @property
@@ -83,30 +86,49 @@ class Simulation:
     def step(self) -> dict[str, Any]:
         """Play one round; returns its line of metrics."""
         began, problem = time.perf_counter(), self.problem
-        self.round += 1
-        trains = self.exchange.before_training(self.federation, self.round, ~self.stopped)
-        before = self.federation.rows.clone() if self.exchange.wants_rows_before(self.round) else None
-        problem.engine.train(self.federation.rows, self.federation.kept, trains.nonzero()[:, 0], self.round)
-        if problem.patience:
-            self._stop_early()
-        final = self.finished
-        due = final or self.round % problem.evaluate == 0
-        scores = None
-        if problem.after_training and due:
-            scores = problem.scorer.test(self.federation)
-            self.scored = self.federation.copy() if final else None
-        sick = self.federation.sick.cpu()
-        self.sick_rounds += sick
-        line = self.exchange.after_training(self.federation, before, self.round, self.stopped, sick)
-        self.federation.heal(problem.start)
-        if not problem.after_training and due:
+        problem.engine.train(self.federation.rows, self.federation.kept, self.begin(), self.round)
+        scores = problem.scorer.test(self.federation) if self.trained() else None
+        if self.exchanged():
             scores = problem.scorer.test(self.federation)
         self.seconds += time.perf_counter() - began
+        return self.line(scores)
+
+    def begin(self) -> Tensor:
+        """Begin a round; returns who trains in it, [P] ids on the CPU."""
+        self.round += 1
+        trains = self.exchange.before_training(self.federation, self.round, ~self.stopped)
+        self._before = self.federation.rows.clone() if self.exchange.wants_rows_before(self.round) else None
+        return trains.nonzero()[:, 0]
+
+    def trained(self) -> bool:
+        """Go on after training; returns whether trained models are to be scored now."""
+        if self.problem.patience:
+            self._stop_early()
+        due = self._due and self.problem.after_training
+        if due:
+            self.scored = self.federation.copy() if self.finished else None
+        return due
+
+    def exchanged(self) -> bool:
+        """Let the models pass between peers; returns whether merged models are to be scored now."""
+        self.sick = self.federation.sick.cpu()
+        self.sick_rounds += self.sick
+        self._line = self.exchange.after_training(self.federation, self._before, self.round, self.stopped, self.sick)
+        self._before = None
+        self.federation.heal(self.problem.start)
+        return self._due and not self.problem.after_training
+
+    @property
+    def _due(self) -> bool:
+        return self.finished or self.round % self.problem.evaluate == 0
+
+    def line(self, scores: Scores | None) -> dict[str, Any]:
+        """The round's line of metrics."""
         return {
             "round": self.round,
             **(self._summary(scores) if scores is not None else {}),
-            **line,
-            "sick": sick.nonzero()[:, 0].tolist(),
+            **self._line,
+            "sick": self.sick.nonzero()[:, 0].tolist(),
             "stopped": int(self.stopped.sum()),
             "seconds": round(self.seconds, 3),
         }

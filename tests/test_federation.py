@@ -84,7 +84,7 @@ def test_a_merge_in_small_chunks_is_the_same(monkeypatch: pytest.MonkeyPatch) ->
     rows = normal(5, torch.arange(7)[:, None], torch.arange(3))
     partners = ~torch.eye(7, dtype=torch.bool)
     at_once = merged(rows, partners)
-    monkeypatch.setattr("homophily.federation._MERGE_BYTES", 1)
+    monkeypatch.setattr("homophily.federation._ON_CPU", 1)
     assert torch.equal(merged(rows, partners), at_once)
 
 

@@ -36,6 +36,9 @@ class StackedKernels:
         self.ahead: tuple[int, Tensor, Plan] | None = None  # the plan of the next round: round, peers, plan
         self.samples: Tensor | None = None  # [N, n, ...]: everyone's training samples, for guests
 
+    def on(self, task: Task, chunk: int) -> StackedKernels:
+        return StackedKernels(task, self.stages.chain, chunk, self.stages.precision == _FAST)
+
     def train(self, rows: Tensor, kept: Kept, peers: Tensor, round: int) -> None:
         for chunk in chunks(self.task, peers, self.chunk):
             trainer, there = self._trainer(len(chunk)), chunk.to(rows.device)

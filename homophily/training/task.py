@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
@@ -74,3 +74,11 @@ class Engine(Protocol):
 
         A host with fewer than n samples has its last one repeated. Kept tables and personal numbers are the host's.
         """
+
+
+@runtime_checkable
+class Joinable(Engine, Protocol):
+    """An engine that can train the peers of several runs in one computation."""
+
+    def on(self, task: Task, chunk: int) -> Engine:
+        """The same engine for another task of the same network."""

@@ -1,0 +1,112 @@
+"""Several runs side by side: their peers train and are scored in one computation, since it is the same work."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from homophily.api import Playing
+from homophily.data.types import Split
+from homophily.federation import Federation
+from homophily.resources import free_memory
+from homophily.runs import Run
+from homophily.scoring import Scorer, Scores
+from homophily.simulate import Problem
+from homophily.training.engines import read_chain
+from homophily.training.task import Joinable, Task
+
+
+class Sweep:
+    """Runs of one network, one schedule and equally many peers, which go from round to round together."""
+
+    def __init__(self, playing: Sequence[Playing]) -> None:
+        self.playing = playing
+        problems = [one.simulation.problem for one in playing]
+        engine, scorer = problems[0].engine, problems[0].scorer
+        assert isinstance(engine, Joinable)
+        self.task = joined([problem.task for problem in problems])
+        self.engine = engine.on(self.task, self.task.data.peers)
+        self.scorer = Scorer(self.task, self.engine, scorer.peers, scorer.samples, scorer.extra)
+        self.peers = problems[0].task.data.peers
+        layout = problems[0].task.layout
+        self.everyone = Federation(layout, torch.cat([one.simulation.federation.rows for one in playing]), {})
+        for number, one in enumerate(playing):
+            one.simulation.federation.rows = self.everyone.rows[self._rows(number)]
+
+    def _rows(self, number: int) -> slice:
+        return slice(number * self.peers, (number + 1) * self.peers)
+
+    def play(self) -> list[Run]:
+        """All runs to their ends."""
+        going = list(enumerate(self.playing))
+        try:
+            while going:
+                self._round(going)
+                going = [(number, one) for number, one in going if not one.simulation.finished]
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(str(going[0][1].folder.path)) from None
+        return [one.finish() for one in self.playing]
+
+    def _round(self, going: list[tuple[int, Playing]]) -> None:
+        began = time.perf_counter()
+        training = [one.simulation.begin() + number * self.peers for number, one in going]
+        self.engine.train(self.everyone.rows, {}, torch.cat(training), going[0][1].simulation.round)
+        scores = self._scores([number for number, one in going if one.simulation.trained()])
+        scores |= self._scores([number for number, one in going if one.simulation.exchanged()])
+        took = (time.perf_counter() - began) / len(going)
+        for number, one in going:
+            one.simulation.seconds += took
+            one.record(one.simulation.line(scores.get(number)))
+
+    def _scores(self, numbers: list[int]) -> dict[int, Scores]:
+        """Of the runs that are to be scored, by number."""
+        if not numbers:
+            return {}
+        found = self.scorer.test(self.everyone)
+        return {number: found.of(self._rows(number)) for number in numbers}
+
+
+def runs_at_once(problem: Problem, engine: str, device: torch.device) -> int:
+    """How many runs like this one fit side by side: on a GPU as many as half of its free memory holds.
+
+    A CPU has enough to do with one, and its results stay the same bits as those of a run alone.
+    """
+    if engine != "stacked" or device.type != "cuda":
+        return 1
+    layout, batch = problem.task.layout, problem.task.settings.batch
+    chain = read_chain(problem.task.module, layout, problem.task.loss, problem.task.data)
+    if isinstance(chain, str):
+        return 1
+    each = layout.dtype.itemsize * (12 * layout.width + 2 * chain.values * batch)
+    return max(1, free_memory(device) // 2 // (each * problem.task.data.peers))
+
+
+def joined(tasks: Sequence[Task]) -> Task:
+    """All peers of several tasks as one task. Data that several of them share is there once."""
+    shares = [task.data for task in tasks]
+    data = replace(
+        shares[0],
+        train=_joined([one.train for one in shares]),
+        test=_joined([one.test for one in shares]),
+        validation=None,
+        cluster=None,
+    )
+    return replace(tasks[0], data=data, seed=_cat([t.seed for t in tasks]), ids=_cat([t.ids for t in tasks]))
+
+
+def _cat(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.cat(list(tensors))
+
+
+def _joined(splits: Sequence[Split]) -> Split:
+    unique = list({id(split.x): split for split in splits}.values())
+    offset, at = {}, 0
+    for split in unique:
+        offset[id(split.x)] = at
+        at += len(split.x)
+    start = _cat([split.start + offset[id(split.x)] for split in splits])
+    return Split(_cat([s.x for s in unique]), _cat([s.y for s in unique]), start, _cat([s.count for s in splits]))

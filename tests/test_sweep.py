@@ -1,0 +1,75 @@
+"""Runs side by side end as they would alone."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import homophily
+from homophily.api import Playing, begin
+from homophily.config import make
+from homophily.prepare import Given, Known, prepare
+from homophily.runs import Run
+from homophily.storage import read_tensors
+from homophily.sweep import Sweep, joined, runs_at_once
+
+CPU = torch.device("cpu")
+SMALL: dict[str, Any] = {"peers": 8, "rounds": 6, "data": {"train": 15, "test": 20}, "training": {"epochs": 1}}
+
+
+def playing(folder: Path, method: str, seed: int, known: Known, **keys: Any) -> Playing:
+    config = make({**SMALL, **keys, "seed": seed, "method": {"name": method}})
+    problem, complete, resolved = prepare(config, Given(), CPU, known=known)
+    return begin(problem, complete, resolved, Given(), folder / f"{method}-{seed}", None)
+
+
+def rows(run: Run) -> torch.Tensor:
+    return read_tensors(run.path / "models.safetensors")["rows"]
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {},
+        {"score": "after-training", "evaluate": 4},
+        {"training": {"epochs": 1, "patience": 1}, "data": {"train": 15, "test": 20, "validation": 5}, "rounds": 12},
+    ],
+    ids=["after each merge", "after training, now and then", "some stop early"],
+)
+def test_runs_side_by_side_end_as_alone(tmp_path: Path, keys: dict[str, Any]) -> None:
+    known: Known = {}
+    which = [(method, seed) for method in ("random", "panm", "kin", "fedavg", "oracle") for seed in (0, 3)]
+    together = Sweep([playing(tmp_path / "together", m, s, known, **keys) for m, s in which]).play()
+    for (method, seed), run in zip(which, together, strict=True):
+        alone = playing(tmp_path / "alone", method, seed, {}, **keys).play()
+        assert torch.allclose(rows(run), rows(alone), atol=1e-4), (method, seed)
+        mine, other = run.metrics(), alone.metrics()
+        assert [line["round"] for line in mine] == [line["round"] for line in other]
+        assert [set(line) for line in mine] == [set(line) for line in other]
+        assert run.summary["models_sent_per_peer"] == alone.summary["models_sent_per_peer"]
+        assert abs(run.summary["accuracy"] - alone.summary["accuracy"]) < 2.0
+
+
+def test_data_that_runs_share_is_held_once(tmp_path: Path) -> None:
+    known: Known = {}
+    runs = [playing(tmp_path, method, seed, known) for seed in (0, 1) for method in ("random", "kin", "oracle")]
+    tasks = [one.simulation.problem.task for one in runs]
+    task = joined(tasks)
+    assert task.data.peers == 6 * 8
+    assert len(task.data.train.x) == 2 * 8 * 15
+    for number, one in enumerate(tasks):
+        for peer in (0, 7):
+            x, y = one.data.train.peer(peer)
+            found = task.data.train.peer(8 * number + peer)
+            assert torch.equal(found[0], x)
+            assert torch.equal(found[1], y)
+
+
+def test_a_cpu_plays_one_run_after_the_other(tmp_path: Path) -> None:
+    """So that a compared run has the same bits as one alone."""
+    problem = playing(tmp_path, "random", 0, {}).simulation.problem
+    assert runs_at_once(problem, "stacked", CPU) == 1
+    compared = homophily.compare({**SMALL, "methods": "random,oracle", "seeds": "0,1"}, out=tmp_path / "compared")
+    alone = homophily.run({**SMALL, "seed": 1, "method": {"name": "oracle"}}, out=tmp_path / "one")
+    assert torch.equal(rows(compared.runs["oracle"][1]), rows(alone))

@@ -20,7 +20,8 @@ from homophily.randomness import Purpose, bits
 from homophily.training.batching import over_peers
 
 SAMPLES = 500  # of a peer, at most
-_BYTES = 256 << 20  # of gradients held at a time
+_BYTES = 64 << 20  # of gradients held at a time: about what a CPU's caches take
+_BLOCK = 1 << 14  # coordinates sketched at a time by a matrix product
 
 
 class Sketch:
@@ -40,8 +41,21 @@ class Sketch:
         out = torch.zeros(len(first), BUCKETS, dtype=torch.float32, device=first.device)
         for name, values in gradients.items():
             bucket, sign = self._columns[name]
-            out.index_add_(1, bucket, values.flatten(1).float() * sign.float())
+            add = _add_by_products if out.is_cuda else _add_by_index
+            add(out, values.flatten(1).float(), bucket, sign.float())
         return out
+
+
+def _add_by_index(out: Tensor, values: Tensor, bucket: Tensor, sign: Tensor) -> None:
+    """Adds signed coordinates [n, D] into their buckets [n, 256]."""
+    out.index_add_(1, bucket, values * sign)
+
+
+def _add_by_products(out: Tensor, values: Tensor, bucket: Tensor, sign: Tensor) -> None:
+    """The same as products with blocks of the sketching matrix: on a GPU fast, and unlike atomic sums repeatable."""
+    for columns, bucket, sign in zip(values.split(_BLOCK, 1), bucket.split(_BLOCK), sign.split(_BLOCK), strict=True):
+        matrix = torch.zeros(len(bucket), BUCKETS, device=out.device)
+        out.addmm_(columns, matrix.scatter_(1, bucket[:, None], sign[:, None]))
 
 
 def fingerprints(
@@ -53,26 +67,37 @@ def fingerprints(
     sketch = Sketch({name: p.shape for name, p in parameters.items()}, seed, data.x.device)
     per_sample = _gradients(module, parameters, loss)
     width = sum(p.numel() * p.element_size() for p in parameters.values())
-    chunk = max(1, _BYTES // max(1, 4 * width))
-    drawn = [_drawn(data, peer, int(ids[peer]), seed) for peer in range(len(ids))]
-    made = []
-    for samples in drawn:
+    chunk = max(1, _bytes(data.x.device) // max(1, 4 * width))
+
+    def sketches(samples: Tensor) -> Tensor:
         parts = [sketch.of(per_sample(cast(data.x[some]), cast(data.y[some]))) for some in samples.split(chunk)]
-        made.append(_summed_up(torch.cat(parts)))
+        return torch.cat(parts).cpu()
+
+    drawn = _drawn(data, ids, seed)
+    count = [len(samples) for samples in drawn]
+    # On a CPU everyone's are computed apart, with the very numbers of a peer on its own; a GPU wants many samples.
+    of_each = sketches(torch.cat(drawn)).split(count) if data.x.is_cuda else [sketches(samples) for samples in drawn]
+    made = [_summed_up(of_one) for of_one in of_each]
     most = max(len(factor) for _, factor in made)
     factor = torch.stack([nn.functional.pad(f, (0, 0, 0, most - len(f))) for _, f in made])
     mean = torch.stack([m for m, _ in made])
-    count = torch.tensor([len(samples) for samples in drawn], device=mean.device)
-    return checked(mean, factor, count)
+    return checked(mean.to(ids.device), factor.to(ids.device), torch.tensor(count, device=ids.device))
 
 
-def _drawn(data: Split, peer: int, id: int, seed: int) -> Tensor:
-    """The samples a fingerprint is made of: all, or a keyed draw."""
-    first, count = int(data.start[peer]), int(data.count[peer])
-    index = torch.arange(count, device=data.x.device)
-    if count > SAMPLES:
-        index = bits(seed, id, Purpose.FINGERPRINT, index).argsort(stable=True)[:SAMPLES].sort().values
-    return first + index
+def _bytes(device: torch.device) -> int:
+    """How many bytes of gradients to hold at a time."""
+    return _BYTES if device.type == "cpu" else torch.cuda.get_device_properties(device).total_memory // 16
+
+
+def _drawn(data: Split, ids: Tensor, seed: int) -> list[Tensor]:
+    """The samples each fingerprint is made of: all, or a keyed draw."""
+    drawn = []
+    for id, first, count in zip(ids.tolist(), data.start.tolist(), data.count.tolist(), strict=True):
+        index = torch.arange(count, device=data.x.device)
+        if count > SAMPLES:
+            index = bits(seed, id, Purpose.FINGERPRINT, index).argsort(stable=True)[:SAMPLES].sort().values
+        drawn.append(first + index)
+    return drawn
 
 
 def _gradients(
@@ -111,9 +136,9 @@ def _gradients(
 
 
 def _summed_up(sketches: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean [256] and triangular factor [min(n, 256), 256] of sketches [n, 256], rounded to what travels.
+    """Mean [256] and triangular factor [min(n, 256), 256] of a peer's sketches [n, 256], rounded to what travels.
 
-    The factor is no more telling than the covariance. It has n rows and not n - 1, though it has no higher rank: where
+    On the CPU, where triangulating so small a matrix takes a millisecond and on a GPU many. The factor is no more telling than the covariance. It has n rows and not n - 1, though it has no higher rank: where
     buckets are empty, none of its rows need be 0.
     """
     mean = sketches.double().mean(0)

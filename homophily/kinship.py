@@ -57,7 +57,7 @@ def kinship(prints: Fingerprints, ids: Tensor, seed: int) -> Kinship:
         sample = sample[order[:SAMPLE]].sort().values
     space = Space.of(prints.of(sample), seed)
     place = torch.full((len(ids), max(space.rank, 2)), torch.nan, dtype=torch.float64, device=ids.device)
-    place[usable] = space.place(prints.of(usable.nonzero()[:, 0]))
+    place[usable] = space.place(prints.mean[usable])
     count = prints.count.double()
     family, mixture = _settled(space, place, count, sample, usable, seed)
     return Kinship(space.rank, space.edge, space.squared, place, family, mixture, space.told)
@@ -107,21 +107,20 @@ class Space:
             basis = torch.zeros(_LEAST, 2, dtype=torch.float64, device=count.device)
             return cls(_LEAST, 0, 0, math.inf, nothing, 0.0, basis, basis[:, 0], told=False)
         covariance, centre = pooled(prints, d)
-        a = inverse_root(covariance)
-        x = count.sqrt()[:, None] * (folded(prints.mean.double(), d) - centre) @ a
-        _, values, directions = torch.linalg.svd(x, full_matrices=False)
+        w = whitening(covariance)
+        x = count.sqrt()[:, None] * (folded(prints.mean.double(), d) - centre) @ w
+        values, directions = _squared_singular(x)
         top, deviation = simulated_top(covariance, count, seed)
         edge = top + DEVIATIONS * deviation
-        rank = int((values.square() > edge).sum())
-        clear = int((values.square() > top + CLEARLY * deviation).sum())
-        basis = a @ directions[: max(rank, 2)].T
-        basis = torch.nn.functional.pad(basis, (0, max(rank, 2) - basis.shape[1]))
-        delta = float((a @ covariance @ a).trace())
-        return cls(d, rank, clear, edge, values.square(), delta, basis, centre, told=True)
+        rank = int((values > edge).sum())
+        clear = int((values > top + CLEARLY * deviation).sum())
+        basis = w @ directions[:, : max(rank, 2)]
+        delta = float((w.T @ covariance @ w).trace())
+        return cls(d, rank, clear, edge, values, delta, basis, centre, told=True)
 
-    def place(self, prints: Fingerprints) -> Tensor:
-        """[N, max(rank, 2)]: whitened means in the signal directions, y_i / sqrt(n_i)."""
-        return (folded(prints.mean.double(), self.d) - self.centre) @ self.basis
+    def place(self, mean: Tensor) -> Tensor:
+        """[N, max(rank, 2)] of sketched means [N, 256]: whitened, in the signal directions, y_i / sqrt(n_i)."""
+        return (folded(mean.double(), self.d) - self.centre) @ self.basis
 
 
 def dimension(count: Tensor) -> int | None:
@@ -148,51 +147,51 @@ def pooled(prints: Fingerprints, d: int) -> tuple[Tensor, Tensor]:
     return factor.T @ factor / (count.sum() - len(count)), (count[:, None] * mean).sum(0) / count.sum()
 
 
-def inverse_root(covariance: Tensor) -> Tensor:
-    """Inverse square root [..., d, d] of a covariance with its ridge."""
-    d = covariance.shape[-1]
-    ridge = RIDGE * covariance.diagonal(dim1=-2, dim2=-1).sum(-1) / d
-    values, vectors = _eigen(covariance)
-    scale = (values.clamp(min=0.0) + ridge[..., None].clamp(min=torch.finfo(torch.float64).tiny)).rsqrt()
-    return (vectors * scale[..., None, :]) @ vectors.mT
+def whitening(covariance: Tensor) -> Tensor:
+    """W [d, d] with W W' = (C + ridge)^-1: whitens rows from the right."""
+    ridge = RIDGE * covariance.diagonal().mean().clamp(min=torch.finfo(torch.float64).tiny)
+    identity = torch.eye(len(covariance), dtype=covariance.dtype, device=covariance.device)
+    lower = torch.linalg.cholesky(covariance + ridge * identity)
+    return torch.linalg.solve_triangular(lower, identity, upper=False).T
+
+
+def _squared_singular(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Squared singular values [min(N, d)] of x [N, d], falling, and directions [d, d] in their columns."""
+    values, directions = torch.linalg.eigh(x.T @ x)
+    return values.flip(0)[: min(x.shape)].clamp(min=0.0), directions.flip(1)
 
 
 def simulated_top(covariance: Tensor, count: Tensor, seed: int) -> tuple[float, float]:
-    """Mean and deviation of the largest squared singular value of whitened noise: simulated, as C is estimated too."""
+    """Mean and deviation of the largest squared singular value of whitened noise: simulated, as C is estimated too.
+
+    Centred with the weights sqrt(n_i), N rows of noise have the scatter of N - 1. On the CPU: many small matrices.
+    """
     peers, d = len(count), len(covariance)
-    freedom = float(count.sum()) - peers
+    freedom = int(count.sum()) - peers
     chance = generator(seed, Purpose.KIN, 0)
-    root = _root(covariance).cpu()
-    share = (count.sqrt() / count.sum().sqrt()).cpu()
+    root = _root(covariance.cpu())
     tops = []
     for _ in range(DRAWS):
-        rows = torch.randn(peers, d, generator=chance, dtype=torch.float64) @ root.T
-        rows = rows - share[:, None] * (share[:, None] * rows).sum(0)
-        estimate = _wishart(root, freedom, chance)
-        tops.append(torch.linalg.matrix_norm(rows @ inverse_root(estimate), 2).square())
+        rows, within = (_scatter_factor(some, d, chance) @ root.T for some in (peers - 1, freedom))
+        whitened = rows @ whitening(within.T @ within / freedom)
+        tops.append(torch.linalg.eigvalsh(whitened @ whitened.T)[-1])
     top = torch.stack(tops)
     return float(top.mean()), float(top.std())
 
 
+def _scatter_factor(rows: int, d: int, chance: torch.Generator) -> Tensor:
+    """F [min(rows, d), d] whose F'F is distributed as that of ``rows`` standard normal rows (Bartlett)."""
+    if rows <= d:
+        return torch.randn(rows, d, generator=chance, dtype=torch.float64)
+    upper = torch.randn(d, d, generator=chance, dtype=torch.float64).triu(1)
+    shape = (rows - torch.arange(d, dtype=torch.float64)) / 2
+    return upper + torch.diag((2.0 * torch._standard_gamma(shape, generator=chance)).sqrt())
+
+
 def _root(covariance: Tensor) -> Tensor:
     """B with B B' = C, also where C is singular."""
-    values, vectors = _eigen(covariance)
+    values, vectors = torch.linalg.eigh(covariance)
     return vectors * values.clamp(min=0.0).sqrt()
-
-
-def _eigen(covariance: Tensor) -> tuple[Tensor, Tensor]:
-    found = torch.linalg.eigh(covariance)
-    return found.eigenvalues, found.eigenvectors
-
-
-def _wishart(root: Tensor, freedom: float, chance: torch.Generator) -> Tensor:
-    """A draw of Wishart(B B', freedom) / freedom, by Bartlett's decomposition."""
-    d = len(root)
-    lower = torch.randn(d, d, generator=chance, dtype=torch.float64).tril(-1)
-    shape = ((freedom - torch.arange(d, dtype=torch.float64)) / 2).clamp(min=0.5)
-    lower = lower + torch.diag((2.0 * torch._standard_gamma(shape, generator=chance)).sqrt())
-    factor = root @ lower
-    return factor @ factor.T / freedom
 
 
 def inflated_noise(squared: Tensor, peers: int, delta: float, freedom: float) -> Tensor:

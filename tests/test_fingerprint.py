@@ -70,6 +70,17 @@ def test_a_fingerprint_is_the_same_alone_and_among_all_and_in_small_chunks(monke
     assert torch.allclose(prints(net, split).mean, together.mean, atol=1e-3)
 
 
+def test_products_sketch_as_index_sums_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of a matrix product, the way of a GPU."""
+    monkeypatch.setattr(fingerprint, "_BLOCK", 300)
+    values = torch.randn(5, 1000)
+    bucket, sign = torch.randint(BUCKETS, (1000,)), torch.randint(2, (1000,)) * 2.0 - 1.0
+    found = torch.zeros(2, 5, BUCKETS)
+    fingerprint._add_by_index(found[0], values, bucket, sign)
+    fingerprint._add_by_products(found[1], values, bucket, sign)
+    assert torch.allclose(found[0], found[1], atol=1e-5)
+
+
 def test_the_order_of_samples_does_not_matter() -> None:
     split = shares([9], (6,)).train
     net = nn.Linear(6, 10)

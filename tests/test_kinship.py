@@ -46,11 +46,23 @@ def test_sketches_fold_to_a_power_of_two_of_at_most_an_eighth_of_the_samples() -
     assert torch.equal(kin.folded(torch.arange(256.0), 128), torch.arange(128.0) * 2 + 128)
 
 
-def test_the_inverse_root_whitens_but_for_its_ridge() -> None:
-    covariance = torch.diag(torch.tensor([4.0, 1.0]).double())
-    root = kin.inverse_root(covariance)
+def test_whitening_is_that_of_the_covariance_with_its_ridge() -> None:
+    covariance = torch.tensor([[4.0, 1.0], [1.0, 1.0]]).double()
+    w = kin.whitening(covariance)
     ridge = 0.02 * 5.0 / 2
-    assert torch.allclose(root, torch.diag(torch.tensor([4 + ridge, 1 + ridge]).double().rsqrt()))
+    assert torch.allclose(w.T @ (covariance + ridge * torch.eye(2).double()) @ w, torch.eye(2).double())
+
+
+@pytest.mark.parametrize(("rows", "d"), [(6, 10), (40, 10)])
+def test_a_scatter_is_drawn_as_if_from_so_many_normal_rows(rows: int, d: int) -> None:
+    chance = torch.Generator().manual_seed(0)
+    factors = [kin._scatter_factor(rows, d, chance) for _ in range(2000)]
+    assert factors[0].shape == (min(rows, d), d)
+    tops = torch.stack([torch.linalg.matrix_norm(f, 2).square() for f in factors])
+    plain = torch.randn(2000, rows, d, generator=chance, dtype=torch.float64)
+    expected = torch.linalg.matrix_norm(plain, 2).square()
+    assert float(tops.mean()) == pytest.approx(float(expected.mean()), rel=0.02)
+    assert float(tops.std()) == pytest.approx(float(expected.std()), rel=0.1)
 
 
 def test_the_pooled_covariance_and_mean_by_hand() -> None:

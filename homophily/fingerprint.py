@@ -53,9 +53,10 @@ def _add_by_index(out: Tensor, values: Tensor, bucket: Tensor, sign: Tensor) -> 
 
 def _add_by_products(out: Tensor, values: Tensor, bucket: Tensor, sign: Tensor) -> None:
     """The same as products with blocks of the sketching matrix: on a GPU fast, and unlike atomic sums repeatable."""
-    for columns, bucket, sign in zip(values.split(_BLOCK, 1), bucket.split(_BLOCK), sign.split(_BLOCK), strict=True):
-        matrix = torch.zeros(len(bucket), BUCKETS, device=out.device)
-        out.addmm_(columns, matrix.scatter_(1, bucket[:, None], sign[:, None]))
+    for first in range(0, len(bucket), _BLOCK):
+        block = slice(first, first + _BLOCK)
+        matrix = torch.zeros(len(bucket[block]), BUCKETS, device=out.device)
+        out.addmm_(values[:, block], matrix.scatter_(1, bucket[block, None], sign[block, None]))
 
 
 def fingerprints(
@@ -138,8 +139,9 @@ def _gradients(
 def _summed_up(sketches: Tensor) -> tuple[Tensor, Tensor]:
     """Mean [256] and triangular factor [min(n, 256), 256] of a peer's sketches [n, 256], rounded to what travels.
 
-    On the CPU, where triangulating so small a matrix takes a millisecond and on a GPU many. The factor is no more telling than the covariance. It has n rows and not n - 1, though it has no higher rank: where
-    buckets are empty, none of its rows need be 0.
+    On the CPU, where triangulating so small a matrix takes a millisecond and on a GPU many. The factor is no more
+    telling than the covariance. It has n rows and not n - 1, though it has no higher rank: where buckets are empty,
+    none of its rows need be 0.
     """
     mean = sketches.double().mean(0)
     if len(sketches) < 2 or not bool(sketches.isfinite().all()):

@@ -152,12 +152,13 @@ def whitening(covariance: Tensor) -> Tensor:
     ridge = RIDGE * covariance.diagonal().mean().clamp(min=torch.finfo(torch.float64).tiny)
     identity = torch.eye(len(covariance), dtype=covariance.dtype, device=covariance.device)
     lower = torch.linalg.cholesky(covariance + ridge * identity)
-    return torch.linalg.solve_triangular(lower, identity, upper=False).T
+    w: Tensor = torch.linalg.solve_triangular(lower, identity, upper=False).T
+    return w
 
 
 def _squared_singular(x: Tensor) -> tuple[Tensor, Tensor]:
     """Squared singular values [min(N, d)] of x [N, d], falling, and directions [d, d] in their columns."""
-    values, directions = torch.linalg.eigh(x.T @ x)
+    values, directions = _eigen(x.T @ x)
     return values.flip(0)[: min(x.shape)].clamp(min=0.0), directions.flip(1)
 
 
@@ -190,8 +191,13 @@ def _scatter_factor(rows: int, d: int, chance: torch.Generator) -> Tensor:
 
 def _root(covariance: Tensor) -> Tensor:
     """B with B B' = C, also where C is singular."""
-    values, vectors = torch.linalg.eigh(covariance)
+    values, vectors = _eigen(covariance)
     return vectors * values.clamp(min=0.0).sqrt()
+
+
+def _eigen(symmetric: Tensor) -> tuple[Tensor, Tensor]:
+    found = torch.linalg.eigh(symmetric)
+    return found.eigenvalues, found.eigenvectors
 
 
 def inflated_noise(squared: Tensor, peers: int, delta: float, freedom: float) -> Tensor:

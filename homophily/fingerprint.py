@@ -1,12 +1,14 @@
 """A peer's fingerprint: mean and noise of its samples' gradients at one common model, sketched to a few numbers.
 
-Nothing is trained. A sketch adds the coordinates of a gradient, each with a random sign, into 256 buckets that are the
+Nothing is trained. A sketch adds the coordinates of a gradient, each with a random sign, into 512 buckets that are the
 same for everyone, so that sketches of different peers can be compared.
 """
 
 from __future__ import annotations
 
 import copy
+import math
+from collections import Counter
 from collections.abc import Callable
 
 import torch
@@ -14,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad
 
 from homophily.data.types import Split
-from homophily.introductions import BUCKETS, Fingerprints, checked
+from homophily.introductions import BUCKETS, ROWS, Fingerprints, checked
 from homophily.losses import Loss
 from homophily.randomness import Purpose, bits
 from homophily.training.batching import over_peers
@@ -25,29 +27,41 @@ _BLOCK = 1 << 14  # coordinates sketched at a time by a matrix product
 
 
 class Sketch:
-    """Signed hashing of a network's trainable coordinates into buckets, keyed by the federation's seed."""
+    """Signed hashing of a network's trainable coordinates into buckets, keyed by the federation's seed.
+
+    Each layer is divided by the root of its size: a large one, mostly pixels, would drown the one that knows labels.
+    """
 
     def __init__(self, shapes: dict[str, torch.Size], seed: int, device: torch.device) -> None:
         self._columns: dict[str, tuple[Tensor, Tensor]] = {}
+        sizes = Counter[str]()
+        for name, shape in shapes.items():
+            sizes[_layer(name)] += shape.numel()
         at = 0
         for name, shape in shapes.items():
             drawn = bits(seed, Purpose.SKETCH, torch.arange(at, at + shape.numel(), device=device))
-            self._columns[name] = (drawn & (BUCKETS - 1), 1.0 - 2.0 * ((drawn >> 32) & 1))
+            sign = (1.0 - 2.0 * ((drawn >> 32) & 1)) / math.sqrt(sizes[_layer(name)])
+            self._columns[name] = (drawn & (BUCKETS - 1), sign.float())
             at += shape.numel()
 
     def of(self, gradients: dict[str, Tensor]) -> Tensor:
-        """[n, 256] float32 of per-sample gradients [n, *shape] each, tensor by tensor."""
+        """[n, 512] float32 of per-sample gradients [n, *shape] each, tensor by tensor."""
         first = next(iter(gradients.values()))
         out = torch.zeros(len(first), BUCKETS, dtype=torch.float32, device=first.device)
         for name, values in gradients.items():
             bucket, sign = self._columns[name]
             add = _add_by_products if out.is_cuda else _add_by_index
-            add(out, values.flatten(1).float(), bucket, sign.float())
+            add(out, values.flatten(1).float(), bucket, sign)
         return out
 
 
+def _layer(name: str) -> str:
+    """The module a parameter belongs to."""
+    return name.rpartition(".")[0]
+
+
 def _add_by_index(out: Tensor, values: Tensor, bucket: Tensor, sign: Tensor) -> None:
-    """Adds signed coordinates [n, D] into their buckets [n, 256]."""
+    """Adds signed coordinates [n, D] into their buckets [n, 512]."""
     out.index_add_(1, bucket, values * sign)
 
 
@@ -91,12 +105,12 @@ def _bytes(device: torch.device) -> int:
 
 
 def _drawn(data: Split, ids: Tensor, seed: int) -> list[Tensor]:
-    """The samples each fingerprint is made of: all, or a keyed draw."""
+    """The samples each fingerprint is made of: all, or a keyed draw; in keyed order where not all make the factor."""
     drawn = []
     for id, first, count in zip(ids.tolist(), data.start.tolist(), data.count.tolist(), strict=True):
         index = torch.arange(count, device=data.x.device)
-        if count > SAMPLES:
-            index = bits(seed, id, Purpose.FINGERPRINT, index).argsort(stable=True)[:SAMPLES].sort().values
+        if count > ROWS:
+            index = bits(seed, id, Purpose.FINGERPRINT, index).argsort(stable=True)[:SAMPLES]
         drawn.append(first + index)
     return drawn
 
@@ -137,7 +151,7 @@ def _gradients(
 
 
 def _summed_up(sketches: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean [256] and triangular factor [min(n, 256), 256] of a peer's sketches [n, 256], rounded to what travels.
+    """Mean [512] and triangular factor [min(n, 64), 512] of a peer's sketches [n, 512], rounded to what travels.
 
     On the CPU, where triangulating so small a matrix takes a millisecond and on a GPU many. The factor is no more
     telling than the covariance. It has n rows and not n - 1, though it has no higher rank: where buckets are empty,
@@ -146,7 +160,8 @@ def _summed_up(sketches: Tensor) -> tuple[Tensor, Tensor]:
     mean = sketches.double().mean(0)
     if len(sketches) < 2 or not bool(sketches.isfinite().all()):
         return mean.float(), sketches.new_zeros(0, BUCKETS)
-    factor = torch.linalg.qr(sketches.double() - mean, mode="r").R
+    some = sketches[:ROWS].double()
+    factor = torch.linalg.qr(some - some.mean(0), mode="r").R
     return _rounded(mean), _rounded(factor)
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from homophily.introductions import BUCKETS, Fingerprints
 from homophily.randomness import Purpose, bits, generator
 
-RIDGE = 0.02  # of the mean variance
+RIDGE = 0.2  # of the mean variance
 DRAWS, DEVIATIONS = 50, 2.54  # the noise edge: mean + 2.54 deviations of so many simulated tops, 1 %
 CLEARLY = 4.5  # deviations at which a direction is clearly no noise: between the two it may be
 TRIES = 20  # starts of k-means
@@ -69,8 +69,7 @@ def _settled(
     """Families [N], or mixtures [N, N], of all from what the sample shows."""
     if space.rank == 0:
         return torch.where(usable, 0, -1), None
-    freedom = float(count[sample].sum()) - len(sample)
-    noise = inflated_noise(space.squared[: space.rank], len(sample), space.delta, freedom)
+    noise = inflated_noise(space.squared[: space.rank], len(sample), space.delta, space.freedom)
     for rank in range(max(space.clear, 1), space.rank + 1):  # directions that may be noise only where they are needed
         z = place[:, :rank]
         centres = families(z[sample], count[sample], noise[:rank], seed)
@@ -89,6 +88,7 @@ class Space:
     """The directions in which peers differ by more than noise, and how to find a peer's place in them."""
 
     d: int
+    freedom: int  # degrees behind the covariance
     rank: int
     clear: int  # of these, directions that are clearly no noise
     edge: float
@@ -101,41 +101,39 @@ class Space:
     @classmethod
     def of(cls, prints: Fingerprints, seed: int) -> Space:
         count = prints.count.double()
-        d = dimension(count)
+        freedom = int(prints.freedom.sum())
+        d = dimension(freedom)
         if d is None or len(count) < 2:
             nothing = torch.zeros(0, dtype=torch.float64, device=count.device)
             basis = torch.zeros(_LEAST, 2, dtype=torch.float64, device=count.device)
-            return cls(_LEAST, 0, 0, math.inf, nothing, 0.0, basis, basis[:, 0], told=False)
+            return cls(_LEAST, freedom, 0, 0, math.inf, nothing, 0.0, basis, basis[:, 0], told=False)
         covariance, centre = pooled(prints, d)
         w = whitening(covariance)
         x = count.sqrt()[:, None] * (folded(prints.mean.double(), d) - centre) @ w
         values, directions = _squared_singular(x)
-        top, deviation = simulated_top(covariance, count, seed)
+        top, deviation = simulated_top(covariance, len(count), freedom, seed)
         edge = top + DEVIATIONS * deviation
         rank = int((values > edge).sum())
         clear = int((values > top + CLEARLY * deviation).sum())
         basis = w @ directions[:, : max(rank, 2)]
         delta = float((w.T @ covariance @ w).trace())
-        return cls(d, rank, clear, edge, values, delta, basis, centre, told=True)
+        return cls(d, freedom, rank, clear, edge, values, delta, basis, centre, told=True)
 
     def place(self, mean: Tensor) -> Tensor:
-        """[N, max(rank, 2)] of sketched means [N, 256]: whitened, in the signal directions, y_i / sqrt(n_i)."""
+        """[N, max(rank, 2)] of sketched means [N, 512]: whitened, in the signal directions, y_i / sqrt(n_i)."""
         return (folded(mean.double(), self.d) - self.centre) @ self.basis
 
 
-def dimension(count: Tensor) -> int | None:
-    """How many numbers a sketch is folded to: a power of two from 32 to 256, at most n / 8; None: too few samples."""
-    total, peers = float(count.sum()), len(count)
-    if total - peers < 3 * _LEAST:
+def dimension(freedom: int) -> int | None:
+    """How many numbers a sketch is folded to: a power of two from 32 to 512, at most a third of the degrees of freedom
+    behind the covariance; None: too few samples."""
+    if freedom < 3 * _LEAST:
         return None
-    d = BUCKETS
-    while d > _LEAST and d > total / 8:
-        d //= 2
-    return d
+    return int(min(BUCKETS, 2 ** int(math.log2(freedom / 3))))
 
 
 def folded(values: Tensor, d: int) -> Tensor:
-    """Sketches [..., 256] in d numbers: bucket modulo d."""
+    """Sketches [..., 512] in d numbers: bucket modulo d."""
     return values.reshape(*values.shape[:-1], BUCKETS // d, d).sum(-2)
 
 
@@ -144,7 +142,7 @@ def pooled(prints: Fingerprints, d: int) -> tuple[Tensor, Tensor]:
     count = prints.count.double()
     factor = folded(prints.factor.double(), d).flatten(0, 1)
     mean = folded(prints.mean.double(), d)
-    return factor.T @ factor / (count.sum() - len(count)), (count[:, None] * mean).sum(0) / count.sum()
+    return factor.T @ factor / prints.freedom.sum(), (count[:, None] * mean).sum(0) / count.sum()
 
 
 def whitening(covariance: Tensor) -> Tensor:
@@ -162,13 +160,12 @@ def _squared_singular(x: Tensor) -> tuple[Tensor, Tensor]:
     return values.flip(0)[: min(x.shape)].clamp(min=0.0), directions.flip(1)
 
 
-def simulated_top(covariance: Tensor, count: Tensor, seed: int) -> tuple[float, float]:
+def simulated_top(covariance: Tensor, peers: int, freedom: int, seed: int) -> tuple[float, float]:
     """Mean and deviation of the largest squared singular value of whitened noise: simulated, as C is estimated too.
 
     Centred with the weights sqrt(n_i), N rows of noise have the scatter of N - 1. On the CPU: many small matrices.
     """
-    peers, d = len(count), len(covariance)
-    freedom = int(count.sum()) - peers
+    d = len(covariance)
     chance = generator(seed, Purpose.KIN, 0)
     root = _root(covariance.cpu())
     tops = []

@@ -20,7 +20,7 @@ import torch
 
 import homophily
 from homophily.api import chosen_device
-from homophily.introductions import checked
+from homophily.introductions import BUCKETS, ROWS, checked
 from homophily.kinship import kinship
 from homophily.randomness import normal
 from homophily.runs import machine
@@ -79,14 +79,17 @@ def _noise_rank(peers: int, samples: tuple[int, int], seed: int, device: str) ->
     on = chosen_device(device)
     low, high = samples
     counts = [low + (high - low) * (i % 4) // 3 for i in range(peers)]
-    peer, bucket = torch.arange(peers, device=on)[:, None, None], torch.arange(256, device=on)
+    peer, bucket = torch.arange(peers, device=on)[:, None, None], torch.arange(BUCKETS, device=on)
     x = normal(seed, 1, peer, torch.arange(max(counts), device=on)[:, None], bucket) * torch.linspace(
-        2, 0.1, 256, device=on
+        2, 0.1, BUCKETS, device=on
     )
     count = torch.tensor(counts, device=on)
     there = (torch.arange(max(counts), device=on) < count[:, None])[..., None]
     mean = (x * there).sum(1) / count[:, None]
-    factor = torch.linalg.qr(torch.where(there, x - mean[:, None], 0.0), mode="r").R
+    some = count.clamp(max=ROWS)
+    x, there = x[:, :ROWS], there[:, :ROWS]
+    middle = (x * there).sum(1) / some[:, None]
+    factor = torch.linalg.qr(torch.where(there, x - middle[:, None], 0.0), mode="r").R
     return kinship(checked(mean.float(), factor.float(), count), torch.arange(peers, device=on), seed).rank
 
 

@@ -69,7 +69,7 @@ def _settled(
     """Families [N], or mixtures [N, N], of all from what the sample shows."""
     if space.rank == 0:
         return torch.where(usable, 0, -1), None
-    noise = inflated_noise(space.squared[: space.rank], len(sample), space.delta, space.freedom)
+    noise = space.level * inflated_noise(space.squared[: space.rank], len(sample), space.delta, space.freedom)
     for rank in range(max(space.clear, 1), space.rank + 1):  # directions that may be noise only where they are needed
         z = place[:, :rank]
         centres = families(z[sample], count[sample], noise[:rank], seed)
@@ -79,7 +79,9 @@ def _settled(
             return family, None
     z = place[:, : space.rank]
     mixture = torch.zeros(len(place), len(place), dtype=torch.float64, device=place.device)
-    mixture[usable.nonzero(), sample] = mixtures(z[usable], z[sample], count, usable, sample, space.d)
+    inside = float(space.level.sum())
+    noises = inside / count[sample], (space.delta - inside) / count[sample]
+    mixture[usable.nonzero(), sample] = mixtures(z[usable], z[sample], usable.nonzero() == sample, *noises)
     return None, mixture
 
 
@@ -94,6 +96,7 @@ class Space:
     edge: float
     squared: Tensor
     delta: float  # noise in all directions
+    level: Tensor  # [rank]: noise in each signal direction; the ridge leaves less than one
     basis: Tensor  # [d, max(rank, 2)]: whitening and directions in one
     centre: Tensor  # [d]
     told: bool
@@ -106,18 +109,19 @@ class Space:
         if d is None or len(count) < 2:
             nothing = torch.zeros(0, dtype=torch.float64, device=count.device)
             basis = torch.zeros(_LEAST, 2, dtype=torch.float64, device=count.device)
-            return cls(_LEAST, freedom, 0, 0, math.inf, nothing, 0.0, basis, basis[:, 0], told=False)
+            return cls(_LEAST, freedom, 0, 0, math.inf, nothing, 0.0, nothing, basis, basis[:, 0], told=False)
         covariance, centre = pooled(prints, d)
         w = whitening(covariance)
-        x = count.sqrt()[:, None] * (folded(prints.mean.double(), d) - centre) @ w
-        values, directions = _squared_singular(x)
-        top, deviation = simulated_top(covariance, len(count), freedom, seed)
+        rows = count.sqrt()[:, None] * (folded(prints.mean.double(), d) - centre)
+        values, directions = _squared_singular(rows @ w)
+        top, deviation = simulated_top(rows.T @ rows + freedom * covariance, len(count), freedom, seed)
         edge = top + DEVIATIONS * deviation
         rank = int((values > edge).sum())
         clear = int((values > top + CLEARLY * deviation).sum())
         basis = w @ directions[:, : max(rank, 2)]
         delta = float((w.T @ covariance @ w).trace())
-        return cls(d, freedom, rank, clear, edge, values, delta, basis, centre, told=True)
+        level = (basis.T @ covariance @ basis).diagonal()[:rank]
+        return cls(d, freedom, rank, clear, edge, values, delta, level, basis, centre, told=True)
 
     def place(self, mean: Tensor) -> Tensor:
         """[N, max(rank, 2)] of sketched means [N, 512]: whitened, in the signal directions, y_i / sqrt(n_i)."""
@@ -160,18 +164,23 @@ def _squared_singular(x: Tensor) -> tuple[Tensor, Tensor]:
     return values.flip(0)[: min(x.shape)].clamp(min=0.0), directions.flip(1)
 
 
-def simulated_top(covariance: Tensor, peers: int, freedom: int, seed: int) -> tuple[float, float]:
-    """Mean and deviation of the largest squared singular value of whitened noise: simulated, as C is estimated too.
+def simulated_top(scatter: Tensor, peers: int, freedom: int, seed: int) -> tuple[float, float]:
+    """Mean and deviation of the largest squared singular value that whitened means would have without any signal.
 
-    Centred with the weights sqrt(n_i), N rows of noise have the scatter of N - 1. On the CPU: many small matrices.
+    A rotation test: without signal, the scatter of all samples [d, d] splits at random between and within peers, like
+    that of N - 1 and ``freedom`` rows of a rotated whole. So whatever the noise is like, and however roughly it is
+    estimated, the draws have been through the same. On the CPU: many small matrices.
     """
-    d = len(covariance)
+    d = len(scatter)
     chance = generator(seed, Purpose.KIN, 0)
-    root = _root(covariance.cpu())
+    scatter = scatter.cpu()
+    root = _root(scatter)
     tops = []
     for _ in range(DRAWS):
-        rows, within = (_scatter_factor(some, d, chance) @ root.T for some in (peers - 1, freedom))
-        whitened = rows @ whitening(within.T @ within / freedom)
+        between, within = (_scatter_factor(rows, d, chance) for rows in (peers - 1, freedom))
+        lower = torch.linalg.cholesky(between.T @ between + within.T @ within)
+        rows = torch.linalg.solve_triangular(lower, between.T, upper=False).T @ root.T
+        whitened = rows @ whitening((scatter - rows.T @ rows) / freedom)
         tops.append(torch.linalg.eigvalsh(whitened @ whitened.T)[-1])
     top = torch.stack(tops)
     return float(top.mean()), float(top.std())
@@ -278,23 +287,20 @@ def _starts(z: Tensor, count: Tensor, clusters: int, seed: int) -> Tensor:
 
 
 def mixtures(
-    rows: Tensor, others: Tensor, count: Tensor, usable: Tensor, sample: Tensor, d: int, steps: int = 500
+    rows: Tensor, others: Tensor, oneself: Tensor, inside: Tensor, outside: Tensor, steps: int = 500
 ) -> Tensor:
     """Each row's distribution as a mixture of the others', as widely spread as possible: [M, S] on the simplex.
 
-    rows: places [M, r] of the usable peers; others: places [S, r] of the sample. Minimises Mallows' risk, bias in the
-    signal directions plus variance in all, by accelerated projected gradients. Using one's own sample costs twice its
-    noise, since its noise explains itself.
+    rows: places [M, r]; others: places [S, r], with their noise [S] inside and outside the signal directions; oneself:
+    [M, S] bool. Minimises Mallows' risk, bias in the signal directions plus variance in all, by accelerated projected
+    gradients. Using one's own sample costs twice its noise, since its noise explains itself.
     """
-    rank = rows.shape[1]
-    variance = (d - rank) / count[sample]
-    oneself = usable.nonzero() == sample  # [M, S]
-    target = rows @ others.T - torch.where(oneself, rank / count[sample], 0.0)
-    rate = 1.0 / float(torch.linalg.matrix_norm(others, 2).square() + variance.max())
-    p = torch.full(target.shape, 1.0 / len(sample), dtype=torch.float64, device=rows.device)
+    target = rows @ others.T - torch.where(oneself, inside, 0.0)
+    rate = 1.0 / float(torch.linalg.matrix_norm(others, 2).square() + outside.max())
+    p = torch.full(target.shape, 1.0 / len(others), dtype=torch.float64, device=rows.device)
     ahead, t = p, 1.0
     for _ in range(steps):
-        slope = (ahead @ others) @ others.T + ahead * variance - target
+        slope = (ahead @ others) @ others.T + ahead * outside - target
         after = on_simplex(ahead - rate * slope)
         t_after = (1.0 + math.sqrt(1.0 + 4.0 * t * t)) / 2.0
         ahead = after + (t - 1.0) / t_after * (after - p)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from homophily import fingerprint
 from homophily.data.types import Split
 from homophily.fingerprint import SAMPLES, Sketch, fingerprints
-from homophily.introductions import BUCKETS, Fingerprints, checked
+from homophily.introductions import BUCKETS, ROWS, Fingerprints, checked
 from homophily.losses import cross_entropy, mse
 from tests.training.nets import Everything, shares
 
@@ -30,7 +30,7 @@ def prints(net: nn.Module, split: Split, loss: object = cross_entropy, seed: int
 
 
 def by_hand(net: nn.Module, x: Tensor, y: Tensor, seed: int = 3) -> Tensor:
-    """Sketches [n, 256] of a plain loop's gradients."""
+    """Sketches [n, 512] of a plain loop's gradients."""
     parameters = {name: p for name, p in net.named_parameters() if p.requires_grad}
     sketch = Sketch({name: p.shape for name, p in parameters.items()}, seed, torch.device("cpu"))
     rows = []
@@ -110,7 +110,7 @@ def test_at_most_500_samples_count_and_the_draw_is_keyed() -> None:
     found = [prints(net, split, seed=s) for s in (1, 1)]
     assert found[0].count.tolist() == [SAMPLES]
     assert torch.equal(found[0].mean, found[1].mean)
-    assert found[0].factor.shape == (1, BUCKETS, BUCKETS)
+    assert found[0].factor.shape == (1, ROWS, BUCKETS)
 
 
 def test_what_cannot_be_used_is_left_out_and_counted() -> None:
@@ -119,7 +119,7 @@ def test_what_cannot_be_used_is_left_out_and_counted() -> None:
     found = checked(mean, factor, torch.tensor([4, 4, 4, 1, 4]))
     assert found.count.tolist() == [4, 0, 0, 0, 4]
     assert bool(found.mean.isfinite().all())
-    size = 2 * (256 + 256 + 255 + 254 + 253) + 16  # the mean and four rows of a triangle
+    size = 2 * (512 + 512 + 511 + 510 + 509) + 16  # the mean and four rows of a triangle
     assert found.bytes.tolist() == [size, 0, 0, 0, size]
 
 

@@ -21,7 +21,7 @@ TRIES = 20  # starts of k-means
 CLOUDS, MARGIN = 15, 0.4  # families must beat uniform clouds by so much in log residual
 _NORMAL_999 = 3.0902323061678132  # 99.9 % point of the normal distribution
 SAMPLE = 1000  # of a larger book
-_LEAST, _SWEEPS, _NEGLIGIBLE = 32, 100, 1e-9
+_LEAST, _SWEEPS, _STEPS, _NEGLIGIBLE = 32, 100, 500, 1e-9
 
 
 @dataclass(frozen=True)
@@ -286,9 +286,7 @@ def _starts(z: Tensor, count: Tensor, clusters: int, seed: int) -> Tensor:
     return torch.stack(chosen, dim=1)
 
 
-def mixtures(
-    rows: Tensor, others: Tensor, oneself: Tensor, inside: Tensor, outside: Tensor, steps: int = 500
-) -> Tensor:
+def mixtures(rows: Tensor, others: Tensor, oneself: Tensor, inside: Tensor, outside: Tensor) -> Tensor:
     """Each row's distribution as a mixture of the others', as widely spread as possible: [M, S] on the simplex.
 
     rows: places [M, r]; others: places [S, r], with their noise [S] inside and outside the signal directions; oneself:
@@ -296,15 +294,16 @@ def mixtures(
     gradients. Using one's own sample costs twice its noise, since its noise explains itself.
     """
     target = rows @ others.T - torch.where(oneself, inside, 0.0)
-    rate = 1.0 / float(torch.linalg.matrix_norm(others, 2).square() + outside.max())
+    steepest = float(torch.linalg.matrix_norm(others, 2).square() + outside.max())
+    root = math.sqrt(steepest / max(float(outside.min()), 1e-12 * steepest))
+    momentum = (root - 1.0) / (root + 1.0)  # at which the distance falls by 1 - 1 / root a step
     p = torch.full(target.shape, 1.0 / len(others), dtype=torch.float64, device=rows.device)
-    ahead, t = p, 1.0
-    for _ in range(steps):
+    ahead = p
+    for _ in range(min(_STEPS, math.ceil(20.0 * root))):
         slope = (ahead @ others) @ others.T + ahead * outside - target
-        after = on_simplex(ahead - rate * slope)
-        t_after = (1.0 + math.sqrt(1.0 + 4.0 * t * t)) / 2.0
-        ahead = after + (t - 1.0) / t_after * (after - p)
-        p, t = after, t_after
+        after = on_simplex(ahead - slope / steepest)
+        ahead = after + momentum * (after - p)
+        p = after
     return torch.where(p > _NEGLIGIBLE, p, 0.0)
 
 

@@ -20,6 +20,7 @@ import torch
 
 import homophily
 from homophily.api import chosen_device
+from homophily.fingerprint import contrasts
 from homophily.introductions import BUCKETS, ROWS, checked
 from homophily.kinship import kinship
 from homophily.randomness import normal
@@ -86,10 +87,7 @@ def _noise_rank(peers: int, samples: tuple[int, int], seed: int, device: str) ->
     count = torch.tensor(counts, device=on)
     there = (torch.arange(max(counts), device=on) < count[:, None])[..., None]
     mean = (x * there).sum(1) / count[:, None]
-    some = count.clamp(max=ROWS)
-    x, there = x[:, :ROWS], there[:, :ROWS]
-    middle = (x * there).sum(1) / some[:, None]
-    factor = torch.linalg.qr(torch.where(there, x - middle[:, None], 0.0), mode="r").R
+    factor = torch.linalg.qr(contrasts(x[:, :ROWS]) * there[:, 1:ROWS], mode="r").R
     return kinship(checked(mean.float(), factor.float(), count), torch.arange(peers, device=on), seed).rank
 
 

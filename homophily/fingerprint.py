@@ -151,18 +151,25 @@ def _gradients(
 
 
 def _summed_up(sketches: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean [512] and triangular factor [min(n, 64), 512] of a peer's sketches [n, 512], rounded to what travels.
+    """Mean [512] and triangular factor [min(n, 64) - 1, 512] of a peer's sketches [n, 512], rounded to what travels.
 
-    On the CPU, where triangulating so small a matrix takes a millisecond and on a GPU many. The factor is no more
-    telling than the covariance. It has n rows and not n - 1, though it has no higher rank: where buckets are empty,
-    none of its rows need be 0.
+    The factor is no more telling than the covariance. On the CPU, where triangulating so small a matrix takes a
+    millisecond and on a GPU many.
     """
     mean = sketches.double().mean(0)
     if len(sketches) < 2 or not bool(sketches.isfinite().all()):
         return mean.float(), sketches.new_zeros(0, BUCKETS)
-    some = sketches[:ROWS].double()
-    factor = torch.linalg.qr(some - some.mean(0), mode="r").R
+    factor = torch.linalg.qr(contrasts(sketches[:ROWS].double()), mode="r").R
     return _rounded(mean), _rounded(factor)
+
+
+def contrasts(rows: Tensor) -> Tensor:
+    """n - 1 orthonormal differences of n rows [..., n, d]: their scatter about their mean (Helmert's).
+
+    The first k are those of the first k + 1 rows.
+    """
+    k = torch.arange(1, rows.shape[-2], dtype=rows.dtype, device=rows.device)[:, None]
+    return (rows.cumsum(-2)[..., :-1, :] - k * rows[..., 1:, :]) / (k * (k + 1)).sqrt()
 
 
 def _rounded(values: Tensor) -> Tensor:

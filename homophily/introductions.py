@@ -16,7 +16,7 @@ class Fingerprints:
     """Of N peers, rounded to what travels. A peer whose fingerprint cannot be used has count 0."""
 
     mean: Tensor  # [N, 512] float32: mean of the sketched gradients
-    factor: Tensor  # [N, F, 512] float32: triangular R with R'R = freedom times their covariance; padded with 0
+    factor: Tensor  # [N, F, 512] float32: triangular R, R'R = freedom times their covariance; padded with 0
     count: Tensor  # [N] int64: samples behind the mean
     bytes: Tensor  # [N] int64: what it takes to send it
 
@@ -33,7 +33,7 @@ class Fingerprints:
 def checked(mean: Tensor, factor: Tensor, count: Tensor) -> Fingerprints:
     """Fingerprints as received: those that are not finite or have fewer than two samples are left out (count 0)."""
     usable = (count >= 2) & mean.isfinite().all(1) & factor.isfinite().flatten(1).all(1)
-    rows = count.clamp(0, ROWS)
+    rows = (count.clamp(max=ROWS) - 1).clamp(min=0)
     numbers = BUCKETS * (1 + rows) - rows * (rows - 1) // 2  # mean, and factor without the zeros below its diagonal
     size = 2 * numbers + 16  # as float16; the count and two scales
     return Fingerprints(

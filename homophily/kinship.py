@@ -16,7 +16,6 @@ from homophily.randomness import Purpose, bits, generator
 
 RIDGE = 0.2  # of the mean variance
 DRAWS, DEVIATIONS = 50, 2.54  # the noise edge: mean + 2.54 deviations of so many simulated tops, 1 %
-CLEARLY = 4.5  # deviations at which a direction is clearly no noise: between the two it may be
 TRIES = 20  # starts of k-means
 CLOUDS, MARGIN = 15, 0.4  # families must beat uniform clouds by so much in log residual
 _NORMAL_999 = 3.0902323061678132  # 99.9 % point of the normal distribution
@@ -70,14 +69,12 @@ def _settled(
     if space.rank == 0:
         return torch.where(usable, 0, -1), None
     noise = space.level * inflated_noise(space.squared[: space.rank], len(sample), space.delta, space.freedom)
-    for rank in range(max(space.clear, 1), space.rank + 1):  # directions that may be noise only where they are needed
-        z = place[:, :rank]
-        centres = families(z[sample], count[sample], noise[:rank], seed)
-        if centres is not None:
-            family = torch.full((len(place),), -1, dtype=torch.int64, device=place.device)
-            family[usable] = _by_first_member(torch.cdist(z[usable], centres).argmin(1))
-            return family, None
     z = place[:, : space.rank]
+    centres = families(z[sample], count[sample], noise, seed)
+    if centres is not None:
+        family = torch.full((len(place),), -1, dtype=torch.int64, device=place.device)
+        family[usable] = _by_first_member(torch.cdist(z[usable], centres).argmin(1))
+        return family, None
     mixture = torch.zeros(len(place), len(place), dtype=torch.float64, device=place.device)
     inside = float(space.level.sum())
     noises = inside / count[sample], (space.delta - inside) / count[sample]
@@ -92,7 +89,6 @@ class Space:
     d: int
     freedom: int  # degrees behind the covariance
     rank: int
-    clear: int  # of these, directions that are clearly no noise
     edge: float
     squared: Tensor
     delta: float  # noise in all directions
@@ -109,19 +105,16 @@ class Space:
         if d is None or len(count) < 2:
             nothing = torch.zeros(0, dtype=torch.float64, device=count.device)
             basis = torch.zeros(_LEAST, 2, dtype=torch.float64, device=count.device)
-            return cls(_LEAST, freedom, 0, 0, math.inf, nothing, 0.0, nothing, basis, basis[:, 0], told=False)
+            return cls(_LEAST, freedom, 0, math.inf, nothing, 0.0, nothing, basis, basis[:, 0], told=False)
         covariance, centre = pooled(prints, d)
         w = whitening(covariance)
         rows = count.sqrt()[:, None] * (folded(prints.mean.double(), d) - centre)
         values, directions = _squared_singular(rows @ w)
-        top, deviation = simulated_top(rows.T @ rows + freedom * covariance, len(count), freedom, seed)
-        edge = top + DEVIATIONS * deviation
-        rank = int((values > edge).sum())
-        clear = int((values > top + CLEARLY * deviation).sum())
+        edge, rank = _edge_and_rank(rows, rows @ w @ directions, values, prints, seed)
         basis = w @ directions[:, : max(rank, 2)]
         delta = float((w.T @ covariance @ w).trace())
         level = (basis.T @ covariance @ basis).diagonal()[:rank]
-        return cls(d, freedom, rank, clear, edge, values, delta, level, basis, centre, told=True)
+        return cls(d, freedom, rank, edge, values, delta, level, basis, centre, told=True)
 
     def place(self, mean: Tensor) -> Tensor:
         """[N, max(rank, 2)] of sketched means [N, 512]: whitened, in the signal directions, y_i / sqrt(n_i)."""
@@ -151,11 +144,20 @@ def pooled(prints: Fingerprints, d: int) -> tuple[Tensor, Tensor]:
 
 def whitening(covariance: Tensor) -> Tensor:
     """W [d, d] with W W' = (C + ridge)^-1: whitens rows from the right."""
-    ridge = RIDGE * covariance.diagonal().mean().clamp(min=torch.finfo(torch.float64).tiny)
     identity = torch.eye(len(covariance), dtype=covariance.dtype, device=covariance.device)
-    lower = torch.linalg.cholesky(covariance + ridge * identity)
-    w: Tensor = torch.linalg.solve_triangular(lower, identity, upper=False).T
+    w: Tensor = torch.linalg.solve_triangular(_lower(covariance, ridge(covariance)), identity, upper=False).T
     return w
+
+
+def ridge(covariance: Tensor) -> Tensor:
+    """What is added to every variance."""
+    return RIDGE * covariance.diagonal().mean().clamp(min=torch.finfo(torch.float64).tiny)
+
+
+def _lower(covariance: Tensor, ridge: Tensor) -> Tensor:
+    """Triangular L with L L' = C + ridge."""
+    lower: Tensor = torch.linalg.cholesky(covariance + torch.diag(ridge.expand(len(covariance))))
+    return lower
 
 
 def _squared_singular(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -164,41 +166,45 @@ def _squared_singular(x: Tensor) -> tuple[Tensor, Tensor]:
     return values.flip(0)[: min(x.shape)].clamp(min=0.0), directions.flip(1)
 
 
-def simulated_top(scatter: Tensor, peers: int, freedom: int, seed: int) -> tuple[float, float]:
+def _edge_and_rank(rows: Tensor, turned: Tensor, values: Tensor, prints: Fingerprints, seed: int) -> tuple[float, int]:
+    """The largest squared singular value of noise, and how many are above it; those found are no noise: try again."""
+    rank = 0
+    while True:
+        signal = turned[:, :rank] / values[:rank].sqrt()
+        top, deviation = simulated_top(rows - signal @ (signal.T @ rows), prints, seed)
+        edge = top + DEVIATIONS * deviation
+        above = int((values > edge).sum())
+        if above <= rank:
+            return edge, rank
+        rank = above
+
+
+def simulated_top(rows: Tensor, prints: Fingerprints, seed: int) -> tuple[float, float]:
     """Mean and deviation of the largest squared singular value that whitened means would have without any signal.
 
-    A rotation test: without signal, the scatter of all samples [d, d] splits at random between and within peers, like
-    that of N - 1 and ``freedom`` rows of a rotated whole. So whatever the noise is like, and however roughly it is
-    estimated, the draws have been through the same. On the CPU: many small matrices.
+    A rotation test: without signal, a peer's mean, sqrt(n_i) (m_i - m) in ``rows`` [N, d], is like any other of its
+    directions of noise, the rows of its factor. So each draw takes a random one of them all as the mean and leaves the
+    others to the covariance: whatever noise is like, and however unlike from peer to peer.
     """
-    d = len(scatter)
+    factor = folded(prints.factor.double(), rows.shape[1])
+    within = factor.flatten(0, 1).T @ factor.flatten(0, 1)
+    freedom = prints.freedom.sum()
+    share = (prints.count / prints.count.sum()).sqrt()[:, None]
+    there = torch.arange(factor.shape[1] + 1, device=rows.device) <= prints.freedom[:, None]
     chance = generator(seed, Purpose.KIN, 0)
-    scatter = scatter.cpu()
-    root = _root(scatter)
     tops = []
     for _ in range(DRAWS):
-        between, within = (_scatter_factor(rows, d, chance) for rows in (peers - 1, freedom))
-        lower = torch.linalg.cholesky(between.T @ between + within.T @ within)
-        rows = torch.linalg.solve_triangular(lower, between.T, upper=False).T @ root.T
-        whitened = rows @ whitening((scatter - rows.T @ rows) / freedom)
-        tops.append(torch.linalg.eigvalsh(whitened @ whitened.T)[-1])
+        turn = torch.randn(there.shape, generator=chance, dtype=torch.float64).to(rows.device) * there
+        turn = turn / turn.norm(dim=1, keepdim=True)
+        drawn = turn[:, :1] * rows + (turn[:, None, 1:] @ factor)[:, 0]
+        drawn = drawn - share * (share * drawn).sum(0)
+        left = (rows.T @ rows + within - drawn.T @ drawn) / freedom
+        lower = _lower(left, ridge(within / freedom))
+        whitened = torch.linalg.solve_triangular(lower, drawn.T, upper=False)
+        gram = whitened.T @ whitened if len(rows) < len(lower) else whitened @ whitened.T
+        tops.append(torch.linalg.eigvalsh(gram)[-1])
     top = torch.stack(tops)
     return float(top.mean()), float(top.std())
-
-
-def _scatter_factor(rows: int, d: int, chance: torch.Generator) -> Tensor:
-    """F [min(rows, d), d] whose F'F is distributed as that of ``rows`` standard normal rows (Bartlett)."""
-    if rows <= d:
-        return torch.randn(rows, d, generator=chance, dtype=torch.float64)
-    upper = torch.randn(d, d, generator=chance, dtype=torch.float64).triu(1)
-    shape = (rows - torch.arange(d, dtype=torch.float64)) / 2
-    return upper + torch.diag((2.0 * torch._standard_gamma(shape, generator=chance)).sqrt())
-
-
-def _root(covariance: Tensor) -> Tensor:
-    """B with B B' = C, also where C is singular."""
-    values, vectors = _eigen(covariance)
-    return vectors * values.clamp(min=0.0).sqrt()
 
 
 def _eigen(symmetric: Tensor) -> tuple[Tensor, Tensor]:

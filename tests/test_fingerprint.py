@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from homophily import fingerprint
 from homophily.data.types import Split
-from homophily.fingerprint import SAMPLES, Sketch, fingerprints
+from homophily.fingerprint import SAMPLES, Sketch, contrasts, fingerprints
 from homophily.introductions import BUCKETS, ROWS, Fingerprints, checked
 from homophily.losses import cross_entropy, mse
 from tests.training.nets import Everything, shares
@@ -55,7 +55,7 @@ def test_mean_and_factor_are_those_of_the_sketched_gradients(net: nn.Module, inp
         scale = float((centred.T @ centred).abs().max())
         assert torch.allclose(r.T @ r, centred.T @ centred, atol=5e-3 * scale)
     assert found.count.tolist() == [7, 12]
-    assert found.factor.shape == (2, 12, BUCKETS)
+    assert found.factor.shape == (2, 11, BUCKETS)
 
 
 def test_a_fingerprint_is_the_same_alone_and_among_all_and_in_small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +110,16 @@ def test_at_most_500_samples_count_and_the_draw_is_keyed() -> None:
     found = [prints(net, split, seed=s) for s in (1, 1)]
     assert found[0].count.tolist() == [SAMPLES]
     assert torch.equal(found[0].mean, found[1].mean)
-    assert found[0].factor.shape == (1, ROWS, BUCKETS)
+    assert found[0].factor.shape == (1, ROWS - 1, BUCKETS)
+
+
+def test_contrasts_have_the_scatter_of_their_rows() -> None:
+    rows = torch.randn(9, 4, dtype=torch.float64)
+    found = contrasts(rows)
+    assert found.shape == (8, 4)
+    centred = rows - rows.mean(0)
+    assert torch.allclose(found.T @ found, centred.T @ centred)
+    assert torch.allclose(found[:3], contrasts(rows[:4]))
 
 
 def test_what_cannot_be_used_is_left_out_and_counted() -> None:
@@ -119,7 +128,7 @@ def test_what_cannot_be_used_is_left_out_and_counted() -> None:
     found = checked(mean, factor, torch.tensor([4, 4, 4, 1, 4]))
     assert found.count.tolist() == [4, 0, 0, 0, 4]
     assert bool(found.mean.isfinite().all())
-    size = 2 * (512 + 512 + 511 + 510 + 509) + 16  # the mean and four rows of a triangle
+    size = 2 * (512 + 512 + 511 + 510) + 16  # the mean and three rows of a triangle
     assert found.bytes.tolist() == [size, 0, 0, 0, size]
 
 

@@ -189,21 +189,20 @@ def simulated_top(rows: Tensor, prints: Fingerprints, seed: int) -> tuple[float,
     factor = folded(prints.factor.double(), rows.shape[1])
     within = factor.flatten(0, 1).T @ factor.flatten(0, 1)
     freedom = prints.freedom.sum()
+    scatter, lift = rows.T @ rows + within, ridge(within / freedom)
     share = (prints.count / prints.count.sum()).sqrt()[:, None]
     there = torch.arange(factor.shape[1] + 1, device=rows.device) <= prints.freedom[:, None]
     chance = generator(seed, Purpose.KIN, 0)
-    tops = []
+    grams = []
     for _ in range(DRAWS):
         turn = torch.randn(there.shape, generator=chance, dtype=torch.float64).to(rows.device) * there
         turn = turn / turn.norm(dim=1, keepdim=True)
         drawn = turn[:, :1] * rows + (turn[:, None, 1:] @ factor)[:, 0]
         drawn = drawn - share * (share * drawn).sum(0)
-        left = (rows.T @ rows + within - drawn.T @ drawn) / freedom
-        lower = _lower(left, ridge(within / freedom))
+        lower = _lower((scatter - drawn.T @ drawn) / freedom, lift)
         whitened = torch.linalg.solve_triangular(lower, drawn.T, upper=False)
-        gram = whitened.T @ whitened if len(rows) < len(lower) else whitened @ whitened.T
-        tops.append(torch.linalg.eigvalsh(gram)[-1])
-    top = torch.stack(tops)
+        grams.append(whitened.T @ whitened if len(rows) < len(lower) else whitened @ whitened.T)
+    top = torch.linalg.eigvalsh(torch.stack(grams))[:, -1]
     return float(top.mean()), float(top.std())
 
 

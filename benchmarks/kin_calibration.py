@@ -18,7 +18,8 @@ from kin_work import Row, Study
 
 import homophily
 from homophily.api import chosen_device
-from homophily.introductions import checked
+from homophily.fingerprint import contrasts
+from homophily.introductions import BUCKETS, ROWS, checked
 from homophily.kinship import kinship
 from homophily.randomness import normal
 
@@ -53,11 +54,11 @@ def _noise_rank(peers: int, low: int, high: int, seed: int, device: str) -> int:
     on = chosen_device(device)
     count = torch.tensor(counts(peers, low, high), device=on)
     peer, sample = torch.arange(peers, device=on)[:, None, None], torch.arange(int(count.max()), device=on)
-    scale = torch.linspace(2, 0.1, 256, device=on)
-    x = normal(seed, 1, peer, sample[:, None], torch.arange(256, device=on)) * scale
+    scale = torch.linspace(2, 0.1, BUCKETS, device=on)
+    x = normal(seed, 1, peer, sample[:, None], torch.arange(BUCKETS, device=on)) * scale
     there = (sample < count[:, None])[..., None]
     mean = (x * there).sum(1) / count[:, None]
-    factor = torch.linalg.qr(torch.where(there, x - mean[:, None], 0.0), mode="r").R
+    factor = torch.linalg.qr(contrasts(x[:, :ROWS]) * there[:, 1:ROWS], mode="r").R
     return kinship(checked(mean.float(), factor.float(), count), torch.arange(peers, device=on), seed).rank
 
 

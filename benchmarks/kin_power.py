@@ -16,8 +16,8 @@ from kin_work import Row, Study
 from torch import Tensor
 
 import homophily
-from homophily.introductions import BUCKETS, Fingerprints
-from homophily.kinship import dimension, folded, inverse_root, pooled
+from homophily.introductions import BUCKETS, ROWS, Fingerprints
+from homophily.kinship import dimension, folded, pooled, whitening
 from homophily.power import edge, expected, samples_needed
 
 DATA = ("fashion-mnist", "mnist", "cifar-10")
@@ -46,7 +46,7 @@ def _both(about: tuple[str, str, str, int], samples: int, seed: int, device: str
     data, network, name, peers = about
     many = min(REFERENCE, 3 * len(source(data).train) // (4 * peers))
     prints, cluster = _reference(about, many, seed, device)
-    numbers = dimension(torch.full((peers,), float(samples)))
+    numbers = dimension(peers * (min(samples, ROWS) - 1))
     assert numbers is not None
     strength, left = _strength(prints, cluster, numbers)
     whole, _ = _strength(prints, cluster, BUCKETS)
@@ -75,12 +75,12 @@ def _reference(about: tuple[str, str, str, int], many: int, seed: int, device: s
 def _strength(prints: Fingerprints, cluster: Tensor, numbers: int) -> tuple[float, float]:
     """Of the weakest direction, for one sample a peer, in so many numbers; and what the ridge leaves of these."""
     covariance, centre = pooled(prints, numbers)
-    whitening = inverse_root(covariance)
+    whiten = whitening(covariance)
     member = torch.nn.functional.one_hot(cluster).double()  # [N, c]
     size = member.sum(0)
-    means = member.T @ (folded(prints.mean.double(), numbers) - centre) @ whitening / size[:, None]
+    means = member.T @ (folded(prints.mean.double(), numbers) - centre) @ whiten / size[:, None]
     found = torch.linalg.svdvals(size.sqrt()[:, None] * means).square()[len(size) - 2]
-    left = float((whitening @ covariance @ whitening).trace())
+    left = float((whiten.T @ covariance @ whiten).trace())
     # The noise of the means themselves adds about what it has in all directions together.
     return max(0.0, float(found) - left / float(prints.count.double().mean())), left
 

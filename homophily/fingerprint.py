@@ -1,12 +1,14 @@
 """A peer's fingerprint: mean and noise of its samples' gradients at one common model, sketched to a few numbers.
 
-Nothing is trained. A sketch adds the coordinates of a gradient, each with a random sign, into 256 buckets that are the
+Nothing is trained. A sketch adds the coordinates of a gradient, each with a random sign, into 512 buckets that are the
 same for everyone, so that sketches of different peers can be compared.
 """
 
 from __future__ import annotations
 
 import copy
+import math
+from collections import Counter
 from collections.abc import Callable
 
 import torch
@@ -14,34 +16,61 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad
 
 from homophily.data.types import Split
-from homophily.introductions import BUCKETS, Fingerprints, checked
+from homophily.introductions import BUCKETS, ROWS, Fingerprints, checked
 from homophily.losses import Loss
 from homophily.randomness import Purpose, bits
 from homophily.training.batching import over_peers
 
 SAMPLES = 500  # of a peer, at most
-_BYTES = 256 << 20  # of gradients held at a time
+_BYTES = 64 << 20  # of gradients held at a time: about what a CPU's caches take
+_BLOCK = 1 << 14  # coordinates sketched at a time by a matrix product
 
 
 class Sketch:
-    """Signed hashing of a network's trainable coordinates into buckets, keyed by the federation's seed."""
+    """Signed hashing of a network's trainable coordinates into buckets, keyed by the federation's seed.
+
+    Each layer is divided by the root of its size: a large one, mostly pixels, would drown the one that knows labels.
+    """
 
     def __init__(self, shapes: dict[str, torch.Size], seed: int, device: torch.device) -> None:
         self._columns: dict[str, tuple[Tensor, Tensor]] = {}
+        sizes = Counter[str]()
+        for name, shape in shapes.items():
+            sizes[_layer(name)] += shape.numel()
         at = 0
         for name, shape in shapes.items():
             drawn = bits(seed, Purpose.SKETCH, torch.arange(at, at + shape.numel(), device=device))
-            self._columns[name] = (drawn & (BUCKETS - 1), 1.0 - 2.0 * ((drawn >> 32) & 1))
+            sign = (1.0 - 2.0 * ((drawn >> 32) & 1)) / math.sqrt(sizes[_layer(name)])
+            self._columns[name] = (drawn & (BUCKETS - 1), sign.float())
             at += shape.numel()
 
     def of(self, gradients: dict[str, Tensor]) -> Tensor:
-        """[n, 256] float32 of per-sample gradients [n, *shape] each, tensor by tensor."""
+        """[n, 512] float32 of per-sample gradients [n, *shape] each, tensor by tensor."""
         first = next(iter(gradients.values()))
         out = torch.zeros(len(first), BUCKETS, dtype=torch.float32, device=first.device)
         for name, values in gradients.items():
             bucket, sign = self._columns[name]
-            out.index_add_(1, bucket, values.flatten(1).float() * sign.float())
+            add = _add_by_products if out.is_cuda else _add_by_index
+            add(out, values.flatten(1).float(), bucket, sign)
         return out
+
+
+def _layer(name: str) -> str:
+    """The module a parameter belongs to."""
+    return name.rpartition(".")[0]
+
+
+def _add_by_index(out: Tensor, values: Tensor, bucket: Tensor, sign: Tensor) -> None:
+    """Adds signed coordinates [n, D] into their buckets [n, 512]."""
+    out.index_add_(1, bucket, values * sign)
+
+
+def _add_by_products(out: Tensor, values: Tensor, bucket: Tensor, sign: Tensor) -> None:
+    """The same as products with blocks of the sketching matrix: on a GPU fast, and unlike atomic sums repeatable."""
+    for first in range(0, len(bucket), _BLOCK):
+        block = slice(first, first + _BLOCK)
+        matrix = torch.zeros(len(bucket[block]), BUCKETS, device=out.device)
+        out.addmm_(values[:, block], matrix.scatter_(1, bucket[block, None], sign[block, None]))
 
 
 def fingerprints(
@@ -53,26 +82,37 @@ def fingerprints(
     sketch = Sketch({name: p.shape for name, p in parameters.items()}, seed, data.x.device)
     per_sample = _gradients(module, parameters, loss)
     width = sum(p.numel() * p.element_size() for p in parameters.values())
-    chunk = max(1, _BYTES // max(1, 4 * width))
-    drawn = [_drawn(data, peer, int(ids[peer]), seed) for peer in range(len(ids))]
-    made = []
-    for samples in drawn:
+    chunk = max(1, _bytes(data.x.device) // max(1, 4 * width))
+
+    def sketches(samples: Tensor) -> Tensor:
         parts = [sketch.of(per_sample(cast(data.x[some]), cast(data.y[some]))) for some in samples.split(chunk)]
-        made.append(_summed_up(torch.cat(parts)))
+        return torch.cat(parts).cpu()
+
+    drawn = _drawn(data, ids, seed)
+    count = [len(samples) for samples in drawn]
+    # On a CPU everyone's are computed apart, with the very numbers of a peer on its own; a GPU wants many samples.
+    of_each = sketches(torch.cat(drawn)).split(count) if data.x.is_cuda else [sketches(samples) for samples in drawn]
+    made = [_summed_up(of_one) for of_one in of_each]
     most = max(len(factor) for _, factor in made)
     factor = torch.stack([nn.functional.pad(f, (0, 0, 0, most - len(f))) for _, f in made])
     mean = torch.stack([m for m, _ in made])
-    count = torch.tensor([len(samples) for samples in drawn], device=mean.device)
-    return checked(mean, factor, count)
+    return checked(mean.to(ids.device), factor.to(ids.device), torch.tensor(count, device=ids.device))
 
 
-def _drawn(data: Split, peer: int, id: int, seed: int) -> Tensor:
-    """The samples a fingerprint is made of: all, or a keyed draw."""
-    first, count = int(data.start[peer]), int(data.count[peer])
-    index = torch.arange(count, device=data.x.device)
-    if count > SAMPLES:
-        index = bits(seed, id, Purpose.FINGERPRINT, index).argsort(stable=True)[:SAMPLES].sort().values
-    return first + index
+def _bytes(device: torch.device) -> int:
+    """How many bytes of gradients to hold at a time."""
+    return _BYTES if device.type == "cpu" else torch.cuda.get_device_properties(device).total_memory // 16
+
+
+def _drawn(data: Split, ids: Tensor, seed: int) -> list[Tensor]:
+    """The samples each fingerprint is made of: all, or a keyed draw; in keyed order where not all make the factor."""
+    drawn = []
+    for id, first, count in zip(ids.tolist(), data.start.tolist(), data.count.tolist(), strict=True):
+        index = torch.arange(count, device=data.x.device)
+        if count > ROWS:
+            index = bits(seed, id, Purpose.FINGERPRINT, index).argsort(stable=True)[:SAMPLES]
+        drawn.append(first + index)
+    return drawn
 
 
 def _gradients(
@@ -111,16 +151,25 @@ def _gradients(
 
 
 def _summed_up(sketches: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean [256] and triangular factor [min(n, 256), 256] of sketches [n, 256], rounded to what travels.
+    """Mean [512] and triangular factor [min(n, 64) - 1, 512] of a peer's sketches [n, 512], rounded to what travels.
 
-    The factor is no more telling than the covariance. It has n rows and not n - 1, though it has no higher rank: where
-    buckets are empty, none of its rows need be 0.
+    The factor is no more telling than the covariance. On the CPU, where triangulating so small a matrix takes a
+    millisecond and on a GPU many.
     """
     mean = sketches.double().mean(0)
     if len(sketches) < 2 or not bool(sketches.isfinite().all()):
         return mean.float(), sketches.new_zeros(0, BUCKETS)
-    factor = torch.linalg.qr(sketches.double() - mean, mode="r").R
+    factor = torch.linalg.qr(contrasts(sketches[:ROWS].double()), mode="r").R
     return _rounded(mean), _rounded(factor)
+
+
+def contrasts(rows: Tensor) -> Tensor:
+    """n - 1 orthonormal differences of n rows [..., n, d]: their scatter about their mean (Helmert's).
+
+    The first k are those of the first k + 1 rows.
+    """
+    k = torch.arange(1, rows.shape[-2], dtype=rows.dtype, device=rows.device)[:, None]
+    return (rows.cumsum(-2)[..., :-1, :] - k * rows[..., 1:, :]) / (k * (k + 1)).sqrt()
 
 
 def _rounded(values: Tensor) -> Tensor:

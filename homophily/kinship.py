@@ -14,14 +14,13 @@ from torch import Tensor
 from homophily.introductions import BUCKETS, Fingerprints
 from homophily.randomness import Purpose, bits, generator
 
-RIDGE = 0.02  # of the mean variance
+RIDGE = 0.2  # of the mean variance
 DRAWS, DEVIATIONS = 50, 2.54  # the noise edge: mean + 2.54 deviations of so many simulated tops, 1 %
-CLEARLY = 4.5  # deviations at which a direction is clearly no noise: between the two it may be
 TRIES = 20  # starts of k-means
 CLOUDS, MARGIN = 15, 0.4  # families must beat uniform clouds by so much in log residual
 _NORMAL_999 = 3.0902323061678132  # 99.9 % point of the normal distribution
 SAMPLE = 1000  # of a larger book
-_LEAST, _SWEEPS, _NEGLIGIBLE = 32, 100, 1e-9
+_LEAST, _SWEEPS, _STEPS, _NEGLIGIBLE = 32, 100, 500, 1e-9
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ def kinship(prints: Fingerprints, ids: Tensor, seed: int) -> Kinship:
         sample = sample[order[:SAMPLE]].sort().values
     space = Space.of(prints.of(sample), seed)
     place = torch.full((len(ids), max(space.rank, 2)), torch.nan, dtype=torch.float64, device=ids.device)
-    place[usable] = space.place(prints.of(usable.nonzero()[:, 0]))
+    place[usable] = space.place(prints.mean[usable])
     count = prints.count.double()
     family, mixture = _settled(space, place, count, sample, usable, seed)
     return Kinship(space.rank, space.edge, space.squared, place, family, mixture, space.told)
@@ -69,18 +68,17 @@ def _settled(
     """Families [N], or mixtures [N, N], of all from what the sample shows."""
     if space.rank == 0:
         return torch.where(usable, 0, -1), None
-    freedom = float(count[sample].sum()) - len(sample)
-    noise = inflated_noise(space.squared[: space.rank], len(sample), space.delta, freedom)
-    for rank in range(max(space.clear, 1), space.rank + 1):  # directions that may be noise only where they are needed
-        z = place[:, :rank]
-        centres = families(z[sample], count[sample], noise[:rank], seed)
-        if centres is not None:
-            family = torch.full((len(place),), -1, dtype=torch.int64, device=place.device)
-            family[usable] = _by_first_member(torch.cdist(z[usable], centres).argmin(1))
-            return family, None
+    noise = space.level * inflated_noise(space.squared[: space.rank], len(sample), space.delta, space.freedom)
     z = place[:, : space.rank]
+    centres = families(z[sample], count[sample], noise, seed)
+    if centres is not None:
+        family = torch.full((len(place),), -1, dtype=torch.int64, device=place.device)
+        family[usable] = _by_first_member(torch.cdist(z[usable], centres).argmin(1))
+        return family, None
     mixture = torch.zeros(len(place), len(place), dtype=torch.float64, device=place.device)
-    mixture[usable.nonzero(), sample] = mixtures(z[usable], z[sample], count, usable, sample, space.d)
+    inside = float(space.level.sum())
+    noises = inside / count[sample], (space.delta - inside) / count[sample]
+    mixture[usable.nonzero(), sample] = mixtures(z[usable], z[sample], usable.nonzero() == sample, *noises)
     return None, mixture
 
 
@@ -89,11 +87,12 @@ class Space:
     """The directions in which peers differ by more than noise, and how to find a peer's place in them."""
 
     d: int
+    freedom: int  # degrees behind the covariance
     rank: int
-    clear: int  # of these, directions that are clearly no noise
     edge: float
     squared: Tensor
     delta: float  # noise in all directions
+    level: Tensor  # [rank]: noise in each signal direction; the ridge leaves less than one
     basis: Tensor  # [d, max(rank, 2)]: whitening and directions in one
     centre: Tensor  # [d]
     told: bool
@@ -101,42 +100,37 @@ class Space:
     @classmethod
     def of(cls, prints: Fingerprints, seed: int) -> Space:
         count = prints.count.double()
-        d = dimension(count)
+        freedom = int(prints.freedom.sum())
+        d = dimension(freedom)
         if d is None or len(count) < 2:
             nothing = torch.zeros(0, dtype=torch.float64, device=count.device)
             basis = torch.zeros(_LEAST, 2, dtype=torch.float64, device=count.device)
-            return cls(_LEAST, 0, 0, math.inf, nothing, 0.0, basis, basis[:, 0], told=False)
+            return cls(_LEAST, freedom, 0, math.inf, nothing, 0.0, nothing, basis, basis[:, 0], told=False)
         covariance, centre = pooled(prints, d)
-        a = inverse_root(covariance)
-        x = count.sqrt()[:, None] * (folded(prints.mean.double(), d) - centre) @ a
-        _, values, directions = torch.linalg.svd(x, full_matrices=False)
-        top, deviation = simulated_top(covariance, count, seed)
-        edge = top + DEVIATIONS * deviation
-        rank = int((values.square() > edge).sum())
-        clear = int((values.square() > top + CLEARLY * deviation).sum())
-        basis = a @ directions[: max(rank, 2)].T
-        basis = torch.nn.functional.pad(basis, (0, max(rank, 2) - basis.shape[1]))
-        delta = float((a @ covariance @ a).trace())
-        return cls(d, rank, clear, edge, values.square(), delta, basis, centre, told=True)
+        w = whitening(covariance)
+        rows = count.sqrt()[:, None] * (folded(prints.mean.double(), d) - centre)
+        values, directions = _squared_singular(rows @ w)
+        edge, rank = _edge_and_rank(rows, rows @ w @ directions, values, prints, seed)
+        basis = w @ directions[:, : max(rank, 2)]
+        delta = float((w.T @ covariance @ w).trace())
+        level = (basis.T @ covariance @ basis).diagonal()[:rank]
+        return cls(d, freedom, rank, edge, values, delta, level, basis, centre, told=True)
 
-    def place(self, prints: Fingerprints) -> Tensor:
-        """[N, max(rank, 2)]: whitened means in the signal directions, y_i / sqrt(n_i)."""
-        return (folded(prints.mean.double(), self.d) - self.centre) @ self.basis
+    def place(self, mean: Tensor) -> Tensor:
+        """[N, max(rank, 2)] of sketched means [N, 512]: whitened, in the signal directions, y_i / sqrt(n_i)."""
+        return (folded(mean.double(), self.d) - self.centre) @ self.basis
 
 
-def dimension(count: Tensor) -> int | None:
-    """How many numbers a sketch is folded to: a power of two from 32 to 256, at most n / 8; None: too few samples."""
-    total, peers = float(count.sum()), len(count)
-    if total - peers < 3 * _LEAST:
+def dimension(freedom: int) -> int | None:
+    """How many numbers a sketch is folded to: a power of two from 32 to 512, at most a third of the degrees of freedom
+    behind the covariance; None: too few samples."""
+    if freedom < 3 * _LEAST:
         return None
-    d = BUCKETS
-    while d > _LEAST and d > total / 8:
-        d //= 2
-    return d
+    return int(min(BUCKETS, 2 ** int(math.log2(freedom / 3))))
 
 
 def folded(values: Tensor, d: int) -> Tensor:
-    """Sketches [..., 256] in d numbers: bucket modulo d."""
+    """Sketches [..., 512] in d numbers: bucket modulo d."""
     return values.reshape(*values.shape[:-1], BUCKETS // d, d).sum(-2)
 
 
@@ -145,54 +139,76 @@ def pooled(prints: Fingerprints, d: int) -> tuple[Tensor, Tensor]:
     count = prints.count.double()
     factor = folded(prints.factor.double(), d).flatten(0, 1)
     mean = folded(prints.mean.double(), d)
-    return factor.T @ factor / (count.sum() - len(count)), (count[:, None] * mean).sum(0) / count.sum()
+    return factor.T @ factor / prints.freedom.sum(), (count[:, None] * mean).sum(0) / count.sum()
 
 
-def inverse_root(covariance: Tensor) -> Tensor:
-    """Inverse square root [..., d, d] of a covariance with its ridge."""
-    d = covariance.shape[-1]
-    ridge = RIDGE * covariance.diagonal(dim1=-2, dim2=-1).sum(-1) / d
-    values, vectors = _eigen(covariance)
-    scale = (values.clamp(min=0.0) + ridge[..., None].clamp(min=torch.finfo(torch.float64).tiny)).rsqrt()
-    return (vectors * scale[..., None, :]) @ vectors.mT
+def whitening(covariance: Tensor) -> Tensor:
+    """W [d, d] with W W' = (C + ridge)^-1: whitens rows from the right."""
+    identity = torch.eye(len(covariance), dtype=covariance.dtype, device=covariance.device)
+    w: Tensor = torch.linalg.solve_triangular(_lower(covariance, ridge(covariance)), identity, upper=False).T
+    return w
 
 
-def simulated_top(covariance: Tensor, count: Tensor, seed: int) -> tuple[float, float]:
-    """Mean and deviation of the largest squared singular value of whitened noise: simulated, as C is estimated too."""
-    peers, d = len(count), len(covariance)
-    freedom = float(count.sum()) - peers
+def ridge(covariance: Tensor) -> Tensor:
+    """What is added to every variance."""
+    return RIDGE * covariance.diagonal().mean().clamp(min=torch.finfo(torch.float64).tiny)
+
+
+def _lower(covariance: Tensor, ridge: Tensor) -> Tensor:
+    """Triangular L with L L' = C + ridge."""
+    lower: Tensor = torch.linalg.cholesky(covariance + torch.diag(ridge.expand(len(covariance))))
+    return lower
+
+
+def _squared_singular(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Squared singular values [min(N, d)] of x [N, d], falling, and directions [d, d] in their columns."""
+    values, directions = _eigen(x.T @ x)
+    return values.flip(0)[: min(x.shape)].clamp(min=0.0), directions.flip(1)
+
+
+def _edge_and_rank(rows: Tensor, turned: Tensor, values: Tensor, prints: Fingerprints, seed: int) -> tuple[float, int]:
+    """The largest squared singular value of noise, and how many are above it; those found are no noise: try again."""
+    rank = 0
+    while True:
+        signal = turned[:, :rank] / values[:rank].sqrt()
+        top, deviation = simulated_top(rows - signal @ (signal.T @ rows), prints, seed)
+        edge = top + DEVIATIONS * deviation
+        above = int((values > edge).sum())
+        if above <= rank:
+            return edge, rank
+        rank = above
+
+
+def simulated_top(rows: Tensor, prints: Fingerprints, seed: int) -> tuple[float, float]:
+    """Mean and deviation of the largest squared singular value that whitened means would have without any signal.
+
+    A rotation test: without signal, a peer's mean, sqrt(n_i) (m_i - m) in ``rows`` [N, d], is like any other of its
+    directions of noise, the rows of its factor. So each draw takes a random one of them all as the mean and leaves the
+    others to the covariance: whatever noise is like, and however unlike from peer to peer.
+    """
+    factor = folded(prints.factor.double(), rows.shape[1])
+    within = factor.flatten(0, 1).T @ factor.flatten(0, 1)
+    freedom = prints.freedom.sum()
+    scatter, lift = rows.T @ rows + within, ridge(within / freedom)
+    share = (prints.count / prints.count.sum()).sqrt()[:, None]
+    there = torch.arange(factor.shape[1] + 1, device=rows.device) <= prints.freedom[:, None]
     chance = generator(seed, Purpose.KIN, 0)
-    root = _root(covariance).cpu()
-    share = (count.sqrt() / count.sum().sqrt()).cpu()
-    tops = []
+    grams = []
     for _ in range(DRAWS):
-        rows = torch.randn(peers, d, generator=chance, dtype=torch.float64) @ root.T
-        rows = rows - share[:, None] * (share[:, None] * rows).sum(0)
-        estimate = _wishart(root, freedom, chance)
-        tops.append(torch.linalg.matrix_norm(rows @ inverse_root(estimate), 2).square())
-    top = torch.stack(tops)
+        turn = torch.randn(there.shape, generator=chance, dtype=torch.float64).to(rows.device) * there
+        turn = turn / turn.norm(dim=1, keepdim=True)
+        drawn = turn[:, :1] * rows + (turn[:, None, 1:] @ factor)[:, 0]
+        drawn = drawn - share * (share * drawn).sum(0)
+        lower = _lower((scatter - drawn.T @ drawn) / freedom, lift)
+        whitened = torch.linalg.solve_triangular(lower, drawn.T, upper=False)
+        grams.append(whitened.T @ whitened if len(rows) < len(lower) else whitened @ whitened.T)
+    top = torch.linalg.eigvalsh(torch.stack(grams))[:, -1]
     return float(top.mean()), float(top.std())
 
 
-def _root(covariance: Tensor) -> Tensor:
-    """B with B B' = C, also where C is singular."""
-    values, vectors = _eigen(covariance)
-    return vectors * values.clamp(min=0.0).sqrt()
-
-
-def _eigen(covariance: Tensor) -> tuple[Tensor, Tensor]:
-    found = torch.linalg.eigh(covariance)
+def _eigen(symmetric: Tensor) -> tuple[Tensor, Tensor]:
+    found = torch.linalg.eigh(symmetric)
     return found.eigenvalues, found.eigenvectors
-
-
-def _wishart(root: Tensor, freedom: float, chance: torch.Generator) -> Tensor:
-    """A draw of Wishart(B B', freedom) / freedom, by Bartlett's decomposition."""
-    d = len(root)
-    lower = torch.randn(d, d, generator=chance, dtype=torch.float64).tril(-1)
-    shape = ((freedom - torch.arange(d, dtype=torch.float64)) / 2).clamp(min=0.5)
-    lower = lower + torch.diag((2.0 * torch._standard_gamma(shape, generator=chance)).sqrt())
-    factor = root @ lower
-    return factor @ factor.T / freedom
 
 
 def inflated_noise(squared: Tensor, peers: int, delta: float, freedom: float) -> Tensor:
@@ -275,28 +291,24 @@ def _starts(z: Tensor, count: Tensor, clusters: int, seed: int) -> Tensor:
     return torch.stack(chosen, dim=1)
 
 
-def mixtures(
-    rows: Tensor, others: Tensor, count: Tensor, usable: Tensor, sample: Tensor, d: int, steps: int = 500
-) -> Tensor:
+def mixtures(rows: Tensor, others: Tensor, oneself: Tensor, inside: Tensor, outside: Tensor) -> Tensor:
     """Each row's distribution as a mixture of the others', as widely spread as possible: [M, S] on the simplex.
 
-    rows: places [M, r] of the usable peers; others: places [S, r] of the sample. Minimises Mallows' risk, bias in the
-    signal directions plus variance in all, by accelerated projected gradients. Using one's own sample costs twice its
-    noise, since its noise explains itself.
+    rows: places [M, r]; others: places [S, r], with their noise [S] inside and outside the signal directions; oneself:
+    [M, S] bool. Minimises Mallows' risk, bias in the signal directions plus variance in all, by accelerated projected
+    gradients. Using one's own sample costs twice its noise, since its noise explains itself.
     """
-    rank = rows.shape[1]
-    variance = (d - rank) / count[sample]
-    oneself = usable.nonzero() == sample  # [M, S]
-    target = rows @ others.T - torch.where(oneself, rank / count[sample], 0.0)
-    rate = 1.0 / float(torch.linalg.matrix_norm(others, 2).square() + variance.max())
-    p = torch.full(target.shape, 1.0 / len(sample), dtype=torch.float64, device=rows.device)
-    ahead, t = p, 1.0
-    for _ in range(steps):
-        slope = (ahead @ others) @ others.T + ahead * variance - target
-        after = on_simplex(ahead - rate * slope)
-        t_after = (1.0 + math.sqrt(1.0 + 4.0 * t * t)) / 2.0
-        ahead = after + (t - 1.0) / t_after * (after - p)
-        p, t = after, t_after
+    target = rows @ others.T - torch.where(oneself, inside, 0.0)
+    steepest = float(torch.linalg.matrix_norm(others, 2).square() + outside.max())
+    root = math.sqrt(steepest / max(float(outside.min()), 1e-12 * steepest))
+    momentum = (root - 1.0) / (root + 1.0)  # at which the distance falls by 1 - 1 / root a step
+    p = torch.full(target.shape, 1.0 / len(others), dtype=torch.float64, device=rows.device)
+    ahead = p
+    for _ in range(min(_STEPS, math.ceil(20.0 * root))):
+        slope = (ahead @ others) @ others.T + ahead * outside - target
+        after = on_simplex(ahead - slope / steepest)
+        ahead = after + momentum * (after - p)
+        p = after
     return torch.where(p > _NEGLIGIBLE, p, 0.0)
 
 

@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import math
 
-import torch
-
 from homophily.errors import UserError
-from homophily.introductions import BUCKETS
+from homophily.introductions import BUCKETS, ROWS
 from homophily.kinship import dimension
 
 MOST = 10_000  # samples a peer that are tried
@@ -50,7 +48,7 @@ def samples_needed(per_sample: float, peers: int, margin: float = 1.1) -> int | 
         raise UserError(f"strength = {per_sample}, peers = {peers}: must be at least 0 and 3")
 
     def enough(samples: int) -> bool:
-        numbers = dimension(torch.full((peers,), samples, dtype=torch.float64))
+        numbers = dimension(_freedom(peers, samples))
         if numbers is None:
             return False
         value = expected(per_sample * numbers / BUCKETS, peers, samples, numbers)
@@ -61,5 +59,10 @@ def samples_needed(per_sample: float, peers: int, margin: float = 1.1) -> int | 
 
 def _ratios(peers: int, samples: float, numbers: float) -> tuple[float, float, float]:
     """Numbers for each degree of freedom of the means, and of the covariance, and the half-width of the noise."""
-    own, estimated = numbers / (peers - 1), numbers / (peers * (samples - 1))
+    own, estimated = numbers / (peers - 1), numbers / _freedom(peers, samples)
     return own, estimated, math.sqrt(own + estimated - own * estimated)
+
+
+def _freedom(peers: int, samples: float) -> int:
+    """Degrees of freedom behind the covariance."""
+    return int(peers * (min(samples, ROWS) - 1))

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from homophily import fingerprint
 from homophily.data.types import Split
-from homophily.fingerprint import SAMPLES, Sketch, fingerprints
-from homophily.introductions import BUCKETS, Fingerprints, checked
+from homophily.fingerprint import SAMPLES, Sketch, contrasts, fingerprints
+from homophily.introductions import BUCKETS, ROWS, Fingerprints, checked
 from homophily.losses import cross_entropy, mse
 from tests.training.nets import Everything, shares
 
@@ -30,7 +30,7 @@ def prints(net: nn.Module, split: Split, loss: object = cross_entropy, seed: int
 
 
 def by_hand(net: nn.Module, x: Tensor, y: Tensor, seed: int = 3) -> Tensor:
-    """Sketches [n, 256] of a plain loop's gradients."""
+    """Sketches [n, 512] of a plain loop's gradients."""
     parameters = {name: p for name, p in net.named_parameters() if p.requires_grad}
     sketch = Sketch({name: p.shape for name, p in parameters.items()}, seed, torch.device("cpu"))
     rows = []
@@ -55,7 +55,7 @@ def test_mean_and_factor_are_those_of_the_sketched_gradients(net: nn.Module, inp
         scale = float((centred.T @ centred).abs().max())
         assert torch.allclose(r.T @ r, centred.T @ centred, atol=5e-3 * scale)
     assert found.count.tolist() == [7, 12]
-    assert found.factor.shape == (2, 12, BUCKETS)
+    assert found.factor.shape == (2, 11, BUCKETS)
 
 
 def test_a_fingerprint_is_the_same_alone_and_among_all_and_in_small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,6 +68,17 @@ def test_a_fingerprint_is_the_same_alone_and_among_all_and_in_small_chunks(monke
     assert torch.equal(alone.factor[0], together.factor[1, : len(alone.factor[0])])
     monkeypatch.setattr(fingerprint, "_BYTES", 1)
     assert torch.allclose(prints(net, split).mean, together.mean, atol=1e-3)
+
+
+def test_products_sketch_as_index_sums_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of a matrix product, the way of a GPU."""
+    monkeypatch.setattr(fingerprint, "_BLOCK", 300)
+    values = torch.randn(5, 1000)
+    bucket, sign = torch.randint(BUCKETS, (1000,)), torch.randint(2, (1000,)) * 2.0 - 1.0
+    found = torch.zeros(2, 5, BUCKETS)
+    fingerprint._add_by_index(found[0], values, bucket, sign)
+    fingerprint._add_by_products(found[1], values, bucket, sign)
+    assert torch.allclose(found[0], found[1], atol=1e-5)
 
 
 def test_the_order_of_samples_does_not_matter() -> None:
@@ -99,7 +110,16 @@ def test_at_most_500_samples_count_and_the_draw_is_keyed() -> None:
     found = [prints(net, split, seed=s) for s in (1, 1)]
     assert found[0].count.tolist() == [SAMPLES]
     assert torch.equal(found[0].mean, found[1].mean)
-    assert found[0].factor.shape == (1, BUCKETS, BUCKETS)
+    assert found[0].factor.shape == (1, ROWS - 1, BUCKETS)
+
+
+def test_contrasts_have_the_scatter_of_their_rows() -> None:
+    rows = torch.randn(9, 4, dtype=torch.float64)
+    found = contrasts(rows)
+    assert found.shape == (8, 4)
+    centred = rows - rows.mean(0)
+    assert torch.allclose(found.T @ found, centred.T @ centred)
+    assert torch.allclose(found[:3], contrasts(rows[:4]))
 
 
 def test_what_cannot_be_used_is_left_out_and_counted() -> None:
@@ -108,7 +128,7 @@ def test_what_cannot_be_used_is_left_out_and_counted() -> None:
     found = checked(mean, factor, torch.tensor([4, 4, 4, 1, 4]))
     assert found.count.tolist() == [4, 0, 0, 0, 4]
     assert bool(found.mean.isfinite().all())
-    size = 2 * (256 + 256 + 255 + 254 + 253) + 16  # the mean and four rows of a triangle
+    size = 2 * (512 + 512 + 511 + 510) + 16  # the mean and three rows of a triangle
     assert found.bytes.tolist() == [size, 0, 0, 0, size]
 
 

@@ -22,7 +22,7 @@ DIGITS: dict[str, Any] = {
     "method": {"name": "kin"},
 }
 
-FINGERPRINT = 2 * (256 + sum(256 - row for row in range(30))) + 16  # bytes: the mean and a triangle of 30 rows
+FINGERPRINT = 2 * (512 + sum(512 - row for row in range(29))) + 16  # bytes: the mean and a triangle of 29 rows
 
 
 def test_kin_meets_its_family_only() -> None:
@@ -99,7 +99,7 @@ def test_a_new_fingerprint_changes_the_answer_for_its_book_only() -> None:
     kin = methods.get("kin")()
     heard = torch.stack([torch.arange(15)] * 15 + [torch.arange(1, 16)])
     before = kin.introduced(view, prints, heard)
-    prints.mean[15] += normal(1, torch.arange(256)).float()
+    prints.mean[15] += normal(1, torch.arange(512)).float()
     after = kin.introduced(view, prints, heard)
     assert torch.equal(before["weights"][:15], after["weights"][:15])
     assert not torch.equal(before["weights"][15], after["weights"][15])

@@ -30,7 +30,9 @@ class Sweep:
         assert isinstance(engine, Joinable)
         self.task = joined([problem.task for problem in problems])
         self.engine = engine.on(self.task, self.task.data.peers)
-        self.scorer = Scorer(self.task, self.engine, scorer.peers, scorer.samples, scorer.extra)
+        room = free_memory(self.task.ids.device) // 4 // _bytes(problems[0], scorer.samples)
+        peers = max(scorer.peers, min(self.task.data.peers, room))
+        self.scorer = Scorer(self.task, self.engine, peers, scorer.samples, scorer.extra)
         self.peers = problems[0].task.data.peers
         layout = problems[0].task.layout
         self.everyone = Federation(layout, torch.cat([one.simulation.federation.rows for one in playing]), {})
@@ -77,12 +79,16 @@ def runs_at_once(problem: Problem, engine: str, device: torch.device) -> int:
     """
     if engine != "stacked" or device.type != "cuda":
         return 1
-    layout, batch = problem.task.layout, problem.task.settings.batch
-    chain = read_chain(problem.task.module, layout, problem.task.loss, problem.task.data)
-    if isinstance(chain, str):
-        return 1
-    each = layout.dtype.itemsize * (12 * layout.width + 2 * chain.values * batch)
+    each = 2 * _bytes(problem, problem.task.settings.batch)  # values and their gradients
     return max(1, free_memory(device) // 2 // (each * problem.task.data.peers))
+
+
+def _bytes(problem: Problem, samples: int) -> int:
+    """What the values of so many samples take for a peer, and its rows: models, copies and the optimiser's state."""
+    task = problem.task
+    chain = read_chain(task.module, task.layout, task.loss, task.data)
+    assert not isinstance(chain, str)
+    return task.layout.dtype.itemsize * (6 * task.layout.width + chain.values * samples)
 
 
 def joined(tasks: Sequence[Task]) -> Task:

@@ -1,0 +1,221 @@
+"""Where a round's time goes, how long whole runs take, and what running side by side saves.
+
+    python benchmarks/rounds.py shares [--peers 100 1000 10000] [--methods random panm dac kin] [--budget 400]
+    python benchmarks/rounds.py runs
+    python benchmarks/rounds.py sweep [--networks mlp cnn]
+
+shares: the 28x28 CNN in batches of 8, 60 steps a round, on random images; the models are scored in every round. Training
+and the loss metric's forward passes are timed between waits for the device; the rest is what is left of the round.
+runs: start to final scores, folder included, in a process that has compiled its kernels. sweep: 7 methods with 3 seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import date
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import homophily
+from homophily.api import chosen_device, settings
+from homophily.config import make
+from homophily.prepare import Given, prepare
+from homophily.runs import machine
+from homophily.simulate import Simulation
+from homophily.training.chain import Chain, Convolution
+from homophily.training.engines import read_chain
+
+BATCH, STEPS, ROUNDS = 8, 60, 5
+METHODS = ("local", "random", "pens", "panm", "dac", "kin", "oracle")
+
+
+@dataclass
+class Clock:
+    """Adds up the seconds of some calls, each between waits for the device."""
+
+    device: torch.device
+    seconds: dict[str, float] = field(default_factory=dict)
+    work: dict[str, int] = field(default_factory=dict)
+
+    def wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+    def watch(self, thing: Any, name: str, count: Callable[..., int]) -> None:
+        """Time every call of a method; count tells from its arguments how much work it is."""
+        called = getattr(thing, name)
+
+        def timed(*arguments: Any) -> Any:
+            self.wait()
+            began = time.perf_counter()
+            answer = called(*arguments)
+            self.wait()
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
+            self.work[name] = self.work.get(name, 0) + count(*arguments)
+            return answer
+
+        setattr(thing, name, timed)
+
+
+def operations(chain: Chain) -> tuple[int, int]:
+    """Multiplications and additions for one sample: forwards, and a whole training step."""
+    each = [
+        2 * stage.inputs * stage.outputs * (prod(stage.convolved) if isinstance(stage, Convolution) else 1)
+        for stage in chain.stages
+    ]
+    return sum(each), 3 * sum(each) - each[0]  # the inputs of the first stage need no gradient
+
+
+def shares(options: argparse.Namespace) -> Iterator[str]:
+    yield "| peers | method | ms a round | training | guests' forward passes | all else | training, TFLOP/s | guests, TFLOP/s |"
+    yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
+    for peers in options.peers:
+        for method in options.methods:
+            yield _share(peers, method, options.device)
+
+
+def _share(peers: int, method: str, device: torch.device) -> str:
+    chance = torch.Generator().manual_seed(0)
+    x, y = torch.randn(BATCH * STEPS, 1, 28, 28, generator=chance), torch.arange(BATCH * STEPS) % 10
+    data = [homophily.PeerData(x, y, test_x=x[:100], test_y=y[:100])] * peers
+    training = {"optimizer": "adam", "lr": 1e-4, "batch": BATCH, "epochs": 1}
+    book = {"book": 1000} if peers > 2000 else {}
+    keys = {
+        "rounds": 2 * ROUNDS + 2,
+        "model": {"name": "cnn"},
+        "training": training,
+        "method": {"name": method},
+        **book,
+    }
+    problem, config, resolved = prepare(make(keys), Given(data=data), device)
+    chain = read_chain(problem.task.module, problem.task.layout, problem.task.loss, problem.task.data)
+    assert isinstance(chain, Chain)
+    forward, step = operations(chain)
+    clock = Clock(device)
+    with settings(config, resolved, device):
+        simulation = Simulation(problem)
+        simulation.step()
+        simulation.step()
+        plain = statistics.median(_round(simulation, clock) for _ in range(ROUNDS))
+        samples = BATCH * STEPS
+        clock.watch(problem.engine, "train", lambda rows, kept, those, round: len(those) * samples * step)
+        clock.watch(problem.engine, "visit", lambda rows, kept, guest, host: len(guest) * samples * forward)
+        watched = [_round(simulation, clock) for _ in range(ROUNDS)]
+    took = {name: clock.seconds.get(name, 0.0) / sum(watched) for name in ("train", "visit")}
+    rate = [f"{clock.work[n] / clock.seconds[n] / 1e12:.1f}" if n in clock.work else "-" for n in ("train", "visit")]
+    rest = 1.0 - sum(took.values())
+    return f"| {peers:,} | {method} | {1000 * plain:.1f} | {took['train']:.0%} | {took['visit']:.0%} | {rest:.0%} | {rate[0]} | {rate[1]} |"
+
+
+def _round(simulation: Simulation, clock: Clock) -> float:
+    clock.wait()
+    began = time.perf_counter()
+    simulation.step()
+    clock.wait()
+    return time.perf_counter() - began
+
+
+MLP = {"name": "mlp", "hidden": [200, 200]}
+RUNS: dict[str, dict[str, Any]] = {
+    "PANM (loss), MLP, batch 128, 3 epochs, 500 images a peer, 300 rounds": {
+        "rounds": 300, "model": MLP, "method": {"name": "panm", "metric": "loss"},
+        "training": {"batch": 128, "momentum": 0.0}, "data": {"train": 500, "test": 100},
+    },
+    "DAC, 28x28 CNN, Adam, batch 8, 3 epochs, 500 images a peer, 200 rounds": {
+        "rounds": 200, "model": {"name": "cnn"}, "method": {"name": "dac"},
+        "training": {"batch": 8, "optimizer": "adam", "lr": 3e-4}, "data": {"train": 500, "test": 100},
+    },
+}  # fmt: skip
+
+
+def runs(options: argparse.Namespace) -> Iterator[str]:
+    yield "| run (Fashion-MNIST, 100 peers) | s, start to final scores: median (range) | in rounds | accuracy |"
+    yield "| --- | --- | --- | --- |"
+    for name, keys in RUNS.items():
+        config = {**keys, "peers": 100, "evaluate": 10, "data": {"name": "fashion-mnist", **keys["data"]}}
+        _timed({**config, "rounds": 2}, options.device)  # compiles
+        times, inside, summary = [], [], {}
+        for _ in range(options.repeats):
+            seconds, summary = _timed(config, options.device)
+            times.append(seconds)
+            inside.append(summary["seconds"])
+        spread = f"{statistics.median(times):.2f} ({min(times):.2f} to {max(times):.2f})"
+        yield f"| {name} | {spread} | {statistics.median(inside):.2f} | {summary['accuracy']:.1f} |"
+
+
+def _timed(config: dict[str, Any], device: torch.device) -> tuple[float, dict[str, Any]]:
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.perf_counter()
+        run = homophily.run(config, device=device.type, out=Path(folder) / "run")
+        return time.perf_counter() - began, run.summary
+
+
+SWEEPS: dict[str, dict[str, Any]] = {
+    "mlp": {"rounds": 60, "data": {"name": "digits", "train": 10, "test": 5}},
+    "cnn": {
+        "rounds": 10, "model": {"name": "cnn"}, "data": {"name": "fashion-mnist", "train": 500, "test": 100},
+        "training": {"optimizer": "adam", "lr": 3e-4, "batch": 8},
+    },
+}  # fmt: skip
+
+
+def sweep(options: argparse.Namespace) -> Iterator[str]:
+    yield f"| network | {len(METHODS)} methods with 3 seeds in turn, s | side by side, s | of the time |"
+    yield "| --- | --- | --- | --- |"
+    for network in options.networks:
+        config = {"peers": 100, "checkpoint": 1000, **SWEEPS[network]}
+        in_turn, together = [], []
+        for turn in range(options.repeats + 1):  # the first compiles
+            seconds = [
+                _timed({**config, "seed": seed, "method": {"name": method}}, options.device)[0]
+                for method in METHODS
+                for seed in range(3)
+            ]
+            with tempfile.TemporaryDirectory() as folder:
+                began = time.perf_counter()
+                every = {**config, "methods": ",".join(METHODS), "seeds": "0,1,2"}
+                homophily.compare(every, device=options.device.type, out=Path(folder) / "runs")
+                if turn:
+                    in_turn.append(sum(seconds))
+                    together.append(time.perf_counter() - began)
+        a, b = statistics.median(in_turn), statistics.median(together)
+        yield f"| {network} | {a:.1f} | {b:.1f} | {b / a:.0%} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["shares", "runs", "sweep"])
+    parser.add_argument("--peers", nargs="+", type=int, default=[100, 1000, 10000])
+    parser.add_argument("--methods", nargs="+", default=["random", "panm", "dac", "kin"])
+    parser.add_argument("--networks", nargs="+", choices=list(SWEEPS), default=list(SWEEPS))
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--device", type=chosen_device, default="auto")
+    parser.add_argument("--budget", type=float, default=float("inf"), help="seconds; rows after them are left out")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    began = time.perf_counter()
+    lines = [
+        f"{date.today()}, {machine(options.device)}, torch {torch.__version__}, homophily {homophily.__version__}",
+        "",
+    ]
+    print(lines[0], flush=True)
+    for line in {"shares": shares, "runs": runs, "sweep": sweep}[options.what](options):
+        lines.append(line)
+        print(line, flush=True)
+        if options.out:
+            options.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        if time.perf_counter() - began > options.budget:
+            print("stopped: the budget is spent; rows after this one are missing")
+            break
+
+
+if __name__ == "__main__":
+    main()

@@ -4,8 +4,8 @@
     python benchmarks/rounds.py runs
     python benchmarks/rounds.py sweep [--networks mlp cnn]
 
-shares: the 28x28 CNN in batches of 8, 60 steps a round, on random images; the models are scored in every round. Training
-and the loss metric's forward passes are timed between waits for the device; the rest is what is left of the round.
+shares: the 28x28 CNN in batches of 8, 60 steps a round, on random images; the models are scored in every round.
+Training and the loss metric's forward passes are timed between waits for the device; the rest is what is left.
 runs: start to final scores, folder included, in a process that has compiled its kernels. sweep: 7 methods with 3 seeds.
 """
 
@@ -75,7 +75,7 @@ def operations(chain: Chain) -> tuple[int, int]:
 
 
 def shares(options: argparse.Namespace) -> Iterator[str]:
-    yield "| peers | method | ms a round | training | guests' forward passes | all else | training, TFLOP/s | guests, TFLOP/s |"
+    yield "| peers | method | ms a round | training | guests | all else | training, GFLOP/s | guests, GFLOP/s |"
     yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
     for peers in options.peers:
         for method in options.methods:
@@ -110,9 +110,10 @@ def _share(peers: int, method: str, device: torch.device) -> str:
         clock.watch(problem.engine, "visit", lambda rows, kept, guest, host: len(guest) * samples * forward)
         watched = [_round(simulation, clock) for _ in range(ROUNDS)]
     took = {name: clock.seconds.get(name, 0.0) / sum(watched) for name in ("train", "visit")}
-    rate = [f"{clock.work[n] / clock.seconds[n] / 1e12:.1f}" if n in clock.work else "-" for n in ("train", "visit")]
-    rest = 1.0 - sum(took.values())
-    return f"| {peers:,} | {method} | {1000 * plain:.1f} | {took['train']:.0%} | {took['visit']:.0%} | {rest:.0%} | {rate[0]} | {rate[1]} |"
+    rate = [f"{clock.work[n] / clock.seconds[n] / 1e9:,.0f}" if n in clock.work else "-" for n in ("train", "visit")]
+    took["rest"] = 1.0 - sum(took.values())
+    cells = [f"{peers:,}", method, f"{1000 * plain:.1f}", *(f"{share:.0%}" for share in took.values()), *rate]
+    return f"| {' | '.join(cells)} |"
 
 
 def _round(simulation: Simulation, clock: Clock) -> float:

@@ -20,7 +20,7 @@ from homophily.training.written_out import StageOrder, arranged, backwards, forw
 
 T = TypeVar("T")
 
-_PIECES = 32  # samples a peer evaluates at a time, or a batch if that is more
+_PIECES = 16  # samples a peer evaluates at a time, or a batch if that is more
 
 
 class Stacked:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
-from homophily.api import Playing, Progress, begin, chosen_device, settings
+from homophily.api import Progress, chosen_device
 from homophily.config import PASSED, Config, make, overlaid, read
 from homophily.data import PeerArrays
 from homophily.errors import UnsuitableError, UserError
@@ -22,7 +22,7 @@ from homophily.prepare import Given, Known, prepare
 from homophily.runs import Run, RunFolder
 from homophily.scoring import ExtraMetric
 from homophily.storage import write_json
-from homophily.sweep import Sweep, runs_at_once
+from homophily.sweep import Wanted, played
 
 _NOT_AVERAGED = ("rounds", "run", "sick_peers", "still_sick", "notes")
 
@@ -74,8 +74,16 @@ def compare(
     configs = {name: one for name, one in configs.items() if name not in left_out}
     source = "own" if data is not None else Path(next(iter(configs.values())).data.name).name
     folder = RunFolder.create(Path(out) if out else None, f"compare-{source}").path
-    wanted = [_Wanted(name, n, make({**one.toml(), "seed": n})) for n in numbers for name, one in configs.items()]
-    done = _played(wanted, given, folder, chosen_device(device), progress, known)
+    keys = [(name, seed) for seed in numbers for name in configs]
+    wanted = [
+        Wanted(
+            make({**configs[name].toml(), "seed": seed}),
+            folder / f"{name.replace(':', '.')}-{seed}",
+            partial(progress, name, seed) if progress else None,
+        )
+        for name, seed in keys
+    ]
+    done = dict(zip(keys, played(wanted, given, chosen_device(device), known), strict=True))
     runs = {name: [done[name, seed] for seed in numbers] for name in configs}
     comparison = Comparison(folder, runs, left_out)
     write_json(folder / "compare.json", comparison.table())
@@ -95,51 +103,6 @@ def _configs(
     if not isinstance(table, Mapping):
         make(rest)  # says what it must be
     return {name: make({**rest, "method": keys}) for name, keys in _keys(table, names).items()}, numbers
-
-
-@dataclass(frozen=True)
-class _Wanted:
-    """A run that is to be played."""
-
-    method: str
-    seed: int
-    config: Config
-
-
-def _played(
-    wanted: Sequence[_Wanted],
-    given: Given,
-    folder: Path,
-    device: torch.device,
-    progress: Callable[[str, int], Progress | None] | None,
-    known: Known,
-) -> dict[tuple[str, int], Run]:
-    """All runs, by method and seed; on a GPU as many of them side by side as fit."""
-    done: dict[tuple[str, int], Run] = {}
-    waiting, seed = list(wanted), wanted[0].seed
-    while waiting:
-        group: list[tuple[_Wanted, Playing]] = []
-        room = 1
-        while waiting and len(group) < room:
-            one = waiting.pop(0)
-            if device.type == "cpu" and one.seed != seed:
-                known.clear()  # no run of the seed before is left
-                seed = one.seed
-            problem, config, resolved = prepare(one.config, given, device, known=known)
-            if not group:
-                room = runs_at_once(problem, resolved.engine, device)
-                setting = settings(config, resolved, device)
-            told = progress(one.method, one.seed) if progress else None
-            target = folder / f"{one.method.replace(':', '.')}-{one.seed}"
-            group.append((one, begin(problem, config, resolved, given, target, told)))
-        with setting:
-            runs = _side_by_side([playing for _, playing in group])
-        done |= {(one.method, one.seed): run for (one, _), run in zip(group, runs, strict=True)}
-    return done
-
-
-def _side_by_side(playing: list[Playing]) -> list[Run]:
-    return [playing[0].play()] if len(playing) == 1 else Sweep(playing).play()
 
 
 def _unsuitable(configs: Mapping[str, Config], given: Given, device: str, known: Known) -> dict[str, str]:

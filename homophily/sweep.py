@@ -3,21 +3,61 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from homophily.api import Playing
+from homophily.api import Playing, Progress, begin, settings
+from homophily.config import Config
 from homophily.data.types import Split
 from homophily.federation import Federation
+from homophily.prepare import Given, Known, prepare
 from homophily.resources import free_memory
 from homophily.runs import Run
 from homophily.scoring import Scorer, Scores
 from homophily.simulate import Problem
 from homophily.training.engines import read_chain
 from homophily.training.task import Joinable, Task
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A run that is to be played. progress: makes, when it begins, what is called with each of its rounds."""
+
+    config: Config
+    out: Path
+    progress: Callable[[], Progress | None] | None = None
+
+
+def played(wanted: Iterable[Wanted], given: Given, device: torch.device, known: Known | None = None) -> Iterator[Run]:
+    """The runs, in their order; on a GPU, runs that follow one another side by side where they do the same work."""
+    known = {} if known is None else known
+    waiting = deque(wanted)
+    while waiting:
+        group: list[Playing] = []
+        first, room = waiting[0], 1
+        while waiting and len(group) < room and _work(waiting[0].config) == _work(first.config):
+            one = waiting.popleft()
+            problem, config, resolved = prepare(one.config, given, device, known=known)
+            if device.type == "cpu":  # the data of the run before is not needed any more, unless it is the same
+                for name in list(known)[:-1]:
+                    del known[name]
+            if not group:
+                room = runs_at_once(problem, resolved.engine, device)
+                setting = settings(config, resolved, device)
+            told = one.progress() if one.progress is not None else None
+            group.append(begin(problem, config, resolved, given, one.out, told))
+        with setting:
+            yield from Sweep(group).play() if len(group) > 1 else [group[0].play()]
+
+
+def _work(config: Config) -> str:
+    """Runs with the same of this train the same network for as long on as much data."""
+    return config.model_dump_json(include={"peers", "rounds", "engine", "precision", "data", "model", "training"})
 
 
 class Sweep:

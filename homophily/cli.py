@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +19,7 @@ from rich.markup import escape
 
 from homophily import show, theory
 from homophily.acquaint import kin as compare_fingerprints
+from homophily.api import chosen_device
 from homophily.api import resume as resume_run
 from homophily.api import run as start_run
 from homophily.comparison import compare as compare_methods
@@ -25,6 +29,10 @@ from homophily.errors import UserError
 from homophily.merging import merges
 from homophily.methods import methods
 from homophily.models import models
+from homophily.papers import figures, tables
+from homophily.papers import recipe as recipes
+from homophily.papers import show as papers
+from homophily.papers.reproduce import Reproduction
 from homophily.registry import Registry
 from homophily.runs import Run, RunFolder
 from homophily.similarity import metrics
@@ -86,6 +94,31 @@ def show_kin(words: Words = None, out: Out = None, device: Device = "auto", as_j
     write_json(folder / "kin.json", found.summary())
     picture = show.picture(found, folder / "kin.png")
     _print({**found.summary(), "run": str(folder)}, as_json, lambda: show.acquaintance(found, picture))
+
+
+@app.command()
+def reproduce(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME ...]", show_default=False)] = None,
+    listed: Annotated[bool, typer.Option("--list", help="Name all tables and figures.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="A small version, not the paper's, in a minute.")] = False,
+    seeds: Annotated[int | None, typer.Option("--seeds", help="How many (default: the paper's).")] = None,
+    budget: Annotated[float, typer.Option("--budget", help="Seconds; the rest waits for another call.")] = inf,
+    store: Annotated[Path, typer.Option("--store", help="Where results of runs add up.")] = Path("runs/papers"),
+    out: Annotated[Path, typer.Option("--out", help="Folder for NAME.md and NAME.json.")] = Path("results"),
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Make a table or figure of the papers anew: their numbers against ours, and which claims hold."""
+    if listed or not names:
+        show.names("recipes", {name: recipes.load(name).title for name in recipes.names()})
+        return
+    until, chosen = time.monotonic() + budget, chosen_device(device)
+    for name in names:
+        found = Reproduction.of(name, store, quick, seeds)
+        with _stoppable(), papers.playing(found.missing()) as bar:
+            found.play(chosen, until - time.monotonic(), bar)
+        paths = [*tables.write(found, out), *figures.written(found, out)]
+        _print(tables.as_json(found), as_json, partial(papers.reproduction, found, paths))
 
 
 @app.command("list")

@@ -9,29 +9,30 @@ from homophily.acquaint import Acquaintance
 from homophily.errors import UserError
 from homophily.storage import writing
 
-_COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb")  # told apart by everyone
+COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb")  # told apart by everyone
 _MARKS = "osD^vP*X"
 
 
-def _pyplot() -> Any:
+def pyplot() -> Any:
+    """matplotlib's, without a window."""
     try:
         import matplotlib
     except ImportError:
         raise UserError("a picture needs matplotlib: pip install 'homophily[report]'") from None
     matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib import pyplot as found
 
-    return pyplot
+    return found
 
 
 def acquaintance(found: Acquaintance, path: Path) -> None:
     """Peers in the first two signal directions, by family (colour) and true cluster (mark), beside the spectrum."""
-    plt = _pyplot()
+    plt = pyplot()
     figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 4), layout="constrained")
     place = found.kinship.place.cpu().numpy()
     family = found.kinship.family
     labels = [0] * len(place) if family is None else family.tolist()
-    colours = [_COLOURS[label % len(_COLOURS)] for label in labels]
+    colours = [COLOURS[label % len(COLOURS)] for label in labels]
     clusters = [0] * len(place) if found.cluster is None else found.cluster.tolist()
     for cluster in sorted(set(clusters)):
         rows = [i for i, c in enumerate(clusters) if c == cluster]
@@ -44,12 +45,12 @@ def acquaintance(found: Acquaintance, path: Path) -> None:
     left.set(title=f"{len(place)} peers, {count}", xlabel="first direction", ylabel="second direction")
     values = found.kinship.squared.clamp(min=0).sqrt().tolist()[:20]
     shown = range(1, len(values) + 1)
-    right.bar(shown, values, color=[_COLOURS[0] if k <= found.kinship.rank else "#cccccc" for k in shown])
+    right.bar(shown, values, color=[COLOURS[0] if k <= found.kinship.rank else "#cccccc" for k in shown])
     if found.kinship.told:
         edge = found.kinship.edge**0.5
-        right.axhline(edge, color=_COLOURS[1], lw=1.2)
+        right.axhline(edge, color=COLOURS[1], lw=1.2)
         at = (len(values) + 0.4, edge)
-        right.annotate("noise edge", at, color=_COLOURS[1], ha="right", va="bottom", fontsize=8)
+        right.annotate("noise edge", at, color=COLOURS[1], ha="right", va="bottom", fontsize=8)
     right.set(title=f"{found.kinship.rank} directions above the noise", xlabel="direction", ylabel="singular value")
     right.xaxis.get_major_locator().set_params(integer=True)
     for axis in (left, right):

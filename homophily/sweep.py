@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,12 +35,12 @@ class Wanted:
 def played(wanted: Iterable[Wanted], given: Given, device: torch.device, known: Known | None = None) -> Iterator[Run]:
     """The runs, in their order; on a GPU, runs that follow one another side by side where they do the same work."""
     known = {} if known is None else known
-    waiting = deque(wanted)
-    while waiting:
+    waiting = _Peekable(iter(wanted))
+    while (first := waiting.peek()) is not None:
         group: list[Playing] = []
-        first, room = waiting[0], 1
-        while waiting and len(group) < room and _work(waiting[0].config) == _work(first.config):
-            one = waiting.popleft()
+        room = 1
+        while len(group) < room and (one := waiting.peek()) is not None and _work(one.config) == _work(first.config):
+            waiting.take()
             problem, config, resolved = prepare(one.config, given, device, known=known)
             if device.type == "cpu":  # the data of the run before is not needed any more, unless it is the same
                 for name in list(known)[:-1]:
@@ -53,6 +52,21 @@ def played(wanted: Iterable[Wanted], given: Given, device: torch.device, known: 
             group.append(begin(problem, config, resolved, given, one.out, told))
         with setting:
             yield from Sweep(group).play() if len(group) > 1 else [group[0].play()]
+
+
+class _Peekable:
+    """The next run that is wanted, asked for no earlier than it is needed."""
+
+    def __init__(self, source: Iterator[Wanted]) -> None:
+        self._source = source
+        self._next: Wanted | None = None
+
+    def peek(self) -> Wanted | None:
+        self._next = self._next or next(self._source, None)
+        return self._next
+
+    def take(self) -> None:
+        self._next = None
 
 
 def _work(config: Config) -> str:

@@ -1,0 +1,133 @@
+"""Plays the runs of a recipe, each once, and keeps what they gave: results of many calls add up in one folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from homophily.api import Progress
+from homophily.config import Config
+from homophily.errors import UserError
+from homophily.papers.recipe import Recipe, load
+from homophily.prepare import Given
+from homophily.runs import Run
+from homophily.storage import read_json, write_json
+from homophily.sweep import Wanted, played
+
+_CURVES = ("round", "accuracy", "mse", "accuracy_over_clusters", "mse_over_clusters", "loss")
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A recipe and what its runs gave so far, in a folder of one small file a run."""
+
+    name: str
+    recipe: Recipe
+    folder: Path
+    quick: bool
+    seeds: int
+
+    @classmethod
+    def of(cls, name: str, store: Path, quick: bool, seeds: int | None) -> Reproduction:
+        """seeds: how many; None: as many as the paper, or the quick form, has."""
+        recipe = load(name)
+        if seeds is not None and seeds < 1:
+            raise UserError(f"--seeds {seeds}: must be at least 1")
+        own = recipe.quick.seeds if quick else recipe.seeds
+        return cls(name, recipe, store / (f"{name}-quick" if quick else name), quick, seeds or own)
+
+    @property
+    def rows(self) -> list[str]:
+        return self.recipe.quick.rows if self.quick else list(self.recipe.rows)
+
+    @property
+    def columns(self) -> list[str]:
+        return self.recipe.quick.columns if self.quick else list(self.recipe.columns)
+
+    def config(self, row: str, column: str, seed: int) -> Config:
+        return self.recipe.config(row, column, seed, self.quick)
+
+    def result(self, row: str, column: str, seed: int) -> dict[str, Any] | None:
+        """What a cell's run gave; None: it has not been played."""
+        path = self.folder / f"{_name(self.config(row, column, seed))}.json"
+        return read_json(path) if path.exists() else None
+
+    def missing(self) -> list[Config]:
+        """The runs that are to be played, each once, seed by seed."""
+        found = {
+            _name(config): config
+            for seed in range(self.seeds)
+            for column in self.columns
+            for row in self.rows
+            for config in [self.config(row, column, seed)]
+        }
+        return [config for name, config in found.items() if not (self.folder / f"{name}.json").exists()]
+
+    def play(
+        self, device: torch.device, budget: float, progress: Callable[[Config], Progress | None] | None = None
+    ) -> int:
+        """Play what is missing until ``budget`` seconds are over; returns how many runs are still missing.
+
+        progress: told each run that begins, gives what is called with its rounds.
+        """
+        missing = self.missing()
+        wanted = iter(missing)
+        until = time.monotonic() + budget
+
+        def in_time() -> Iterator[Wanted]:
+            for config in wanted:
+                if time.monotonic() > until:
+                    return
+                target = self.folder / "running" / _name(config)
+                shutil.rmtree(target, ignore_errors=True)  # of a call that was stopped
+                yield Wanted(config, target, partial(progress, config) if progress is not None else None)
+
+        done = 0
+        for run in played(in_time(), Given(), device):
+            self._keep(run)
+            done += 1
+        return len(missing) - done
+
+    def _keep(self, run: Run) -> None:
+        """What the tables and figures need of a run; its models are many and large, and go."""
+        about, lines = run.about, run.metrics()
+        drawn = {
+            "merges": run.merges().tolist(),
+            "clusters": run.scores["cluster"],
+            "similarities": _last_similarities(lines),
+        }
+        kept = {
+            "config": run.config.toml(),
+            "summary": run.summary,
+            "curve": [{key: line[key] for key in _CURVES if key in line} for line in lines],
+            **(drawn if self.recipe.figure else {}),
+            "machine": about["machine"],
+            "versions": about["versions"],
+            "engine": about["resolved"]["engine"],
+        }
+        write_json(self.folder / f"{run.path.name}.json", kept)
+        shutil.rmtree(run.path)
+
+
+def _name(config: Config) -> str:
+    """The same for the same run, whichever cell it is of."""
+    method = config.method.name.replace(":", ".")
+    text = json.dumps(config.toml(), sort_keys=True)
+    return f"{method}-{config.seed}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
+def _last_similarities(lines: list[dict[str, Any]]) -> list[float]:
+    """What the watched peers last measured."""
+    last: dict[str, dict[str, float]] = next(
+        (line["similarities"] for line in reversed(lines) if line.get("similarities")), {}
+    )
+    return [value for mine in last.values() for value in mine.values() if value is not None]

@@ -1,0 +1,62 @@
+"""What a person sees of a reproduction: one bar over all its runs, then the table and the claims."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from homophily.api import Progress as OnRound
+from homophily.config import Config
+from homophily.papers.reproduce import Reproduction
+from homophily.papers.tables import numbers, told, verdicts
+
+
+@contextmanager
+def playing(wanted: Sequence[Config]) -> Iterator[Callable[[Config], OnRound] | None]:
+    """A bar over the rounds of all runs, with the time that is left."""
+    console = Console(stderr=True)
+    if not console.is_terminal or not wanted:
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(f"{len(wanted)} runs", total=sum(config.rounds for config in wanted))
+
+        def start(config: Config) -> OnRound:
+            def on_round(line: dict[str, Any]) -> None:
+                bar.update(task, advance=1, description=f"{len(wanted)} runs: {config.method.name}, seed {config.seed}")
+
+            return on_round
+
+        yield start
+
+
+def reproduction(found: Reproduction, paths: Sequence[Path]) -> None:
+    """Ours, the paper's in brackets, the difference; the claims; what is missing."""
+    console, recipe, cells = Console(), found.recipe, numbers(found)
+    note = " (a quick, small version, not the paper's)" if found.quick else ""
+    title = f"{recipe.title}{note}\n{recipe.unit}: ours (the paper's) difference"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+    table.add_column("")
+    for column in found.columns:
+        table.add_column(escape(recipe.columns[column].label), justify="right")
+    for row in found.rows:
+        mark = " *" if recipe.rows[row].ours else ""
+        table.add_row(escape(recipe.rows[row].label) + mark, *(told(cells[row][column]) for column in found.columns))
+    console.print(table)
+    if any(recipe.rows[row].ours for row in found.rows):
+        console.print("* not the paper's")
+    for one in verdicts(found, cells):
+        held = {True: "[green]held[/]", False: "[red]not held[/]", None: "not computed"}[one.held]
+        console.print(f"{held}: {escape(one.text)}", soft_wrap=True, highlight=False)
+    if missing := len(found.missing()):
+        console.print(f"{missing} runs are missing: the same command goes on with them", highlight=False)
+    console.print(f"written: {', '.join(map(str, paths))}", soft_wrap=True, highlight=False)

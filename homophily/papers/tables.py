@@ -1,0 +1,184 @@
+"""The paper's numbers and ours side by side: cells with their differences, and which claims held."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from homophily.papers.claims import holds
+from homophily.papers.recipe import Printed
+from homophily.papers.reproduce import Reproduction
+from homophily.storage import write_json, write_text
+
+
+@dataclass(frozen=True)
+class Number:
+    """A cell: our values, one a seed, and what the paper prints."""
+
+    values: list[float]
+    printed: float | None
+    printed_deviation: float | None
+
+    @property
+    def mean(self) -> float | None:
+        return statistics.fmean(self.values) if self.values else None
+
+    @property
+    def deviation(self) -> float | None:
+        return statistics.stdev(self.values) if len(self.values) > 1 else None
+
+    @property
+    def difference(self) -> float | None:
+        return None if self.mean is None or self.printed is None else self.mean - self.printed
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A claim, and whether our numbers bear it out; None: they do not speak of it."""
+
+    text: str
+    held: bool | None
+
+
+def numbers(found: Reproduction) -> dict[str, dict[str, Number]]:
+    """By row and column."""
+    return {row: {column: _number(found, row, column) for column in found.columns} for row in found.rows}
+
+
+def _number(found: Reproduction, row: str, column: str) -> Number:
+    results = (found.result(row, column, seed) for seed in range(found.seeds))
+    score = found.recipe.score_of(column)
+    values = [_score(result["summary"], score) for result in results if result is not None]
+    mean, deviation = _split(found.recipe.printed.get(row, {}).get(column))
+    return Number([value for value in values if value is not None], mean, deviation)
+
+
+def _split(printed: Printed | None) -> tuple[float | None, float | None]:
+    if printed is None or isinstance(printed, float):
+        return printed, None
+    return printed
+
+
+def _score(summary: dict[str, Any], score: str) -> float | None:
+    """A number of a summary; dots go deeper."""
+    value: Any = summary
+    for part in score.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return None if value is None else float(value)
+
+
+def verdicts(found: Reproduction, cells: dict[str, dict[str, Number]]) -> list[Verdict]:
+    """On every claim; in the quick form on those that survive it."""
+    means = {
+        row: {column: number.mean for column, number in mine.items() if number.mean is not None}
+        for row, mine in cells.items()
+    }
+    return [
+        Verdict(claim.text, holds(claim.check, means))
+        for claim in found.recipe.claims
+        if claim.quick or not found.quick
+    ]
+
+
+def markdown(found: Reproduction) -> str:
+    """The table as a page."""
+    return "\n".join(_lines(found)) + "\n"
+
+
+def _lines(found: Reproduction) -> Iterator[str]:
+    recipe, cells = found.recipe, numbers(found)
+    command = f"homophily reproduce {found.name}" + (" --quick" if found.quick else "") + f" --seeds {found.seeds}"
+    yield f"# {recipe.title}"
+    yield ""
+    if found.quick:
+        yield "**A quick, small version, not the paper's: other peers, rounds and data.**"
+        yield ""
+    yield f"{recipe.unit}: ours, in brackets the paper's, then the difference. `{command}`"
+    yield f"{date.today()}, {_made_on(found)}."
+    yield ""
+    labels = [recipe.columns[column].label for column in found.columns]
+    yield f"| | {' | '.join(labels)} |"
+    yield f"| --- |{' --- |' * len(labels)}"
+    for row in found.rows:
+        label = recipe.rows[row].label + (" (not the paper's)" if recipe.rows[row].ours else "")
+        yield f"| {label} | {' | '.join(told(cells[row][column]) for column in found.columns)} |"
+    verdict = verdicts(found, cells)
+    if verdict:
+        yield ""
+        yield from (f"- {_HELD[one.held]}: {one.text}." for one in verdict)
+    if recipe.choices:
+        yield ""
+        yield "What the paper leaves open:"
+        yield ""
+        yield from (f"- {name}: {why}" for name, why in recipe.choices.items())
+
+
+_HELD = {True: "held", False: "**not held**", None: "not computed"}
+
+
+def told(number: Number) -> str:
+    """A cell in words: 84.3 ± 0.2 (83.9 ± 0.3) +0.4."""
+    ours = "-" if number.mean is None else f"{number.mean:.2f}" + _plus_minus(number.deviation)
+    if number.printed is None:
+        return ours
+    paper = f" ({number.printed:.2f}{_plus_minus(number.printed_deviation)})"
+    return ours + paper + ("" if number.difference is None else f" {number.difference:+.2f}")
+
+
+def _plus_minus(deviation: float | None) -> str:
+    return "" if deviation is None else f" ± {deviation:.2f}"
+
+
+def _made_on(found: Reproduction) -> str:
+    """The machines and versions behind the results, and how long the runs took."""
+    results = [
+        result
+        for row in found.rows
+        for column in found.columns
+        for seed in range(found.seeds)
+        if (result := found.result(row, column, seed)) is not None
+    ]
+    machines = dict.fromkeys(f"{r['machine']}, torch {r['versions']['torch']}" for r in results)
+    seconds = sum({id(r): r["summary"]["seconds"] for r in results}.values())
+    return f"{'; '.join(machines) or 'nothing played yet'}; {seconds:,.0f} s in rounds"
+
+
+def write(found: Reproduction, folder: Path) -> list[Path]:
+    """NAME.md and NAME.json, or NAME-quick."""
+    paths = [folder / f"{found.folder.name}{ending}" for ending in (".md", ".json")]
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(paths[0], markdown(found))
+    write_json(paths[1], as_json(found))
+    return paths
+
+
+def as_json(found: Reproduction) -> dict[str, Any]:
+    """The same for machines."""
+    cells = numbers(found)
+    return {
+        "name": found.name,
+        "title": found.recipe.title,
+        "quick": found.quick,
+        "unit": found.recipe.unit,
+        "seeds": found.seeds,
+        "cells": {
+            row: {
+                column: {
+                    "values": number.values,
+                    "mean": number.mean,
+                    "std": number.deviation,
+                    "printed": number.printed,
+                    "difference": number.difference,
+                }
+                for column, number in mine.items()
+            }
+            for row, mine in cells.items()
+        },
+        "claims": [{"text": one.text, "held": one.held} for one in verdicts(found, cells)],
+        "made": _made_on(found),
+        "missing": len(found.missing()),
+    }

@@ -1,0 +1,96 @@
+"""A recipe is played run by run; results add up, and end in a table beside the paper's numbers."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from homophily.errors import UserError
+from homophily.papers import tables
+from homophily.papers.recipe import Recipe, load
+from homophily.papers.reproduce import Reproduction
+
+CPU = torch.device("cpu")
+RECIPE: dict[str, Any] = {
+    "title": "A small table",
+    "paper": "panm",
+    "kind": "table",
+    "unit": "accuracy, %",
+    "score": "accuracy",
+    "seeds": 2,
+    "choices": {"lr": "the default"},
+    "base": {"peers": 6, "rounds": 2, "data": {"train": 10, "test": 5}, "training": {"epochs": 1}},
+    "columns": {
+        "mean": {"label": "mean"},
+        "upright": {"label": "0°", "score": "accuracy_by_cluster.0°"},
+        "more": {"label": "more data", "config": {"data": {"train": 12}}},
+    },
+    "rows": {
+        "random": {"label": "Random", "config": {"method": {"name": "random"}}},
+        "kin": {"label": "kin", "ours": True, "config": {"method": {"name": "kin", "k": 2}}},
+    },
+    "cells": {"kin": {"more": {"config": {"method": {"k": 1}}}}},
+    "printed": {"random": {"mean": [50.0, 1.0], "more": 60.0}},
+    "claims": [
+        {"text": "Random gets something right", "check": "random.mean > 0", "quick": True},
+        {"text": "Random is worse than nothing", "check": "random.mean < 0"},
+        {"text": "kin is there", "check": "kin.mean >= 0"},
+    ],
+    "quick": {"rows": ["random"], "columns": ["mean"], "config": {"rounds": 1}},
+}
+
+
+def reproduction(folder: Path, quick: bool = False, seeds: int = 2) -> Reproduction:
+    return Reproduction("small", Recipe.model_validate(RECIPE), folder / "small", quick, seeds)
+
+
+def test_columns_that_ask_for_the_same_run_share_it(tmp_path: Path) -> None:
+    found = reproduction(tmp_path)
+    assert len(found.missing()) == 2 * 2 * 2  # rows, configs, seeds: two of the three columns are one config
+    assert found.config("kin", "more", 0).method.keys["k"] == 1
+    assert found.config("kin", "mean", 0).method.keys["k"] == 2
+
+
+def test_results_add_up_over_calls(tmp_path: Path) -> None:
+    one = reproduction(tmp_path, seeds=1)
+    assert one.play(CPU, budget=1e9) == 0
+    both = reproduction(tmp_path)
+    assert len(both.missing()) == 4
+    assert both.play(CPU, budget=0.0) == 4  # no time: nothing is begun, nothing lost
+    assert both.play(CPU, budget=1e9) == 0
+    assert both.missing() == []
+    assert not list((tmp_path / "small" / "running").iterdir())  # models are not kept
+    cell = tables.numbers(both)["random"]["mean"]
+    assert len(cell.values) == 2
+    assert cell.printed == 50.0
+    assert cell.difference == pytest.approx(sum(cell.values) / 2 - 50.0)
+
+
+def test_the_page_says_what_held(tmp_path: Path) -> None:
+    found = reproduction(tmp_path, seeds=1)
+    assert "nothing played yet" in tables.markdown(found)
+    assert "- not computed: Random gets something right." in tables.markdown(found)
+    found.play(CPU, budget=1e9)
+    page = tables.markdown(found)
+    assert "- held: Random gets something right." in page
+    assert "- **not held**: Random is worse than nothing." in page
+    assert "| kin (not the paper's) | " in page
+    assert "(50.00 ± 1.00) " in page
+    assert "lr: the default" in page
+    paths = tables.write(found, tmp_path / "out")
+    assert [path.name for path in paths] == ["small.md", "small.json"]
+    assert tables.as_json(found)["missing"] == 0
+
+
+def test_the_quick_form_says_that_it_is_not_the_papers(tmp_path: Path) -> None:
+    found = reproduction(tmp_path, quick=True, seeds=1)
+    found.play(CPU, budget=1e9)
+    assert "not the paper's: other peers" in tables.markdown(found)
+    assert [one.text for one in tables.verdicts(found, tables.numbers(found))] == ["Random gets something right"]
+    assert found.config("random", "mean", 0).rounds == 1
+
+
+def test_an_unknown_recipe_is_named() -> None:
+    with pytest.raises(UserError, match="there is no recipe 'panm-table-99'; there are"):
+        load("panm-table-99")

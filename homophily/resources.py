@@ -29,11 +29,11 @@ class Resolved:
     engine: str
     why: str  # the engine's reason, in words
     chunk: int  # peers trained at a time
-    workers: int  # threads that train chunks side by side
     score_peers: int  # peers and samples evaluated at a time
     score_samples: int
     measure_pairs: int  # pairs of models compared at a time
     threads: int  # of one computation
+    workers: int = 1  # threads that train chunks side by side
 
 
 def resolve(

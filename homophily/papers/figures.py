@@ -13,7 +13,7 @@ import torch
 from homophily.groups import two_groups
 from homophily.keys import taken
 from homophily.papers.reproduce import Reproduction
-from homophily.papers.tables import numbers
+from homophily.papers.tables import numbers, score_in
 from homophily.pictures import COLOURS, pyplot
 from homophily.storage import writing
 from homophily.topology import topologies
@@ -56,7 +56,7 @@ def _curves(found: Reproduction) -> Any:
     recipe = found.recipe
     figure, axes = _panels([recipe.columns[column].label for column in found.columns])
     for axis, column in zip(axes, found.columns, strict=False):
-        score = recipe.score_of(column).partition(".")[0]
+        score = recipe.score_of(column)
         for number, row in enumerate(found.rows):
             lines = [_curve(found, row, column, seed, score) for seed in range(found.seeds)]
             there = [line for line in lines if line]
@@ -74,7 +74,7 @@ def _curves(found: Reproduction) -> Any:
 def _curve(found: Reproduction, row: str, column: str, seed: int, score: str) -> dict[int, float]:
     result = found.result(row, column, seed)
     lines = [] if result is None else result["curve"]
-    return {line["round"]: line[score] for line in lines if line.get(score) is not None}
+    return {line["round"]: value for line in lines if (value := score_in(line, score)) is not None}
 
 
 def _heatmap(found: Reproduction) -> Any:

@@ -23,7 +23,10 @@ from homophily.runs import Run
 from homophily.storage import read_json, write_json
 from homophily.sweep import Wanted, played
 
-_CURVES = ("round", "accuracy", "mse", "accuracy_over_clusters", "mse_over_clusters", "loss")
+_CURVES = (
+    "round", "accuracy", "accuracy_over_clusters", "accuracy_by_cluster", "mse", "mse_over_clusters", "mse_by_cluster",
+    "loss", "neighbour_precision", "neighbour_recall", "models_sent_per_peer",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ def numbers(found: Reproduction) -> dict[str, dict[str, Number]]:
 def _number(found: Reproduction, row: str, column: str) -> Number:
     results = (found.result(row, column, seed) for seed in range(found.seeds))
     score = found.recipe.score_of(column)
-    values = [_score(result["summary"], score) for result in results if result is not None]
+    values = [score_in(result["summary"], score) for result in results if result is not None]
     mean, deviation = _split(found.recipe.printed.get(row, {}).get(column))
     return Number([value for value in values if value is not None], mean, deviation)
 
@@ -63,7 +63,7 @@ def _split(printed: Printed | None) -> tuple[float | None, float | None]:
     return printed
 
 
-def _score(summary: dict[str, Any], score: str) -> float | None:
+def score_in(summary: dict[str, Any], score: str) -> float | None:
     """A number of a summary; dots go deeper."""
     value: Any = summary
     for part in score.split("."):

@@ -36,11 +36,11 @@ class Stacked:
         self.places = places(chain)
         self.order = StageOrder(chain, task.ids.device)
         self.gradient = output_gradients[task.loss]
+        self.threads = workers
         self.workers = ThreadPoolExecutor(workers, initializer=_one_thread) if workers > 1 else None
 
     def on(self, task: Task, chunk: int) -> Stacked:
-        workers = 1 if self.workers is None else self.workers._max_workers
-        return Stacked(task, self.chain, chunk, workers)
+        return Stacked(task, self.chain, chunk, self.threads)
 
     def _all(self, work: Callable[[T], None], parts: Iterable[T]) -> None:
         list((self.workers.map if self.workers else map)(torch.no_grad()(work), parts))

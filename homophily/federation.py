@@ -48,49 +48,51 @@ class Federation:
         weighty = gathering.there if share is None else gathering.there & (share > 0)
         partners = weighty & ~gathering.own
         some = partners.any(1).nonzero()[:, 0]
-        shared = self.layout.mask(shared=True).to(self.rows.device)
         width = self.layout.width * self.rows.element_size() * (1 if share is not None else 3 * gathering.ids.shape[1])
-        everything = not any(column.personal for column in self.layout.columns)
+        device = self.rows.device
         merged = []
         for peers in some.split(max(1, (_ON_GPU if self.rows.is_cuda else _ON_CPU) // max(1, width))):
-            those, here = gathering.of(peers, self.rows.device), peers.to(self.rows.device)
+            ids, there = gathering.ids[peers].clamp(min=0).to(device), gathering.there[peers].to(device)
+            here = peers.to(device)
             if share is None:
-                merged.append((here, self._rowwise(those, how, here)))
+                rows = self._rowwise(ids, there, gathering.own[peers].to(device), how, here)
             else:
-                merged.append((here, self._sum(those, share[peers].to(self.rows.device))))
-        for peers, rows in merged:
-            self.rows[peers] = rows if everything else torch.where(shared, rows, self.rows[peers])
+                rows = self._sum(ids, there, share[peers].to(device))
+            merged.append((here, rows))
+        for here, rows in merged:
+            if self.layout.has_personal:
+                rows = torch.where(self.layout.mask(shared=True).to(device), rows, self.rows[here])
+            self.rows[here] = rows
         return partners
 
     def heal(self, start: Federation) -> None:
         """Personal numbers that are not finite begin again: merging cannot reach them."""
-        if any(column.personal for column in self.layout.columns):
+        if self.layout.has_personal:
             personal = self.layout.mask(shared=False).to(self.rows.device)
             shared_well = torch.where(personal, 0.0, self.rows).isfinite().all(1, keepdim=True)
             self.rows.copy_(torch.where(personal & shared_well & ~self.rows.isfinite(), start.rows, self.rows))
 
-    def _sum(self, gathering: Gathering, share: Tensor) -> Tensor:
+    def _sum(self, ids: Tensor, there: Tensor, share: Tensor) -> Tensor:
         """Weight times row, one partner after the other, multiply and add apart: the same bits alone or among all."""
-        share = torch.where(gathering.there, share, 0.0).to(self.rows.dtype)
+        share = torch.where(there, share, 0.0).to(self.rows.dtype)
         if self.rows.is_cuda and has_triton():
             from homophily.merge_kernel import weighted_rows  # needs Triton, which only comes with a GPU
 
-            return weighted_rows(self.rows, gathering.ids.clamp(min=0), share)
+            return weighted_rows(self.rows, ids, share)
         total = torch.zeros(len(share), self.layout.width, dtype=self.rows.dtype, device=self.rows.device)
-        for slot in range(gathering.ids.shape[1]):
-            there = gathering.there[:, slot]
-            term = self.rows[gathering.ids[:, slot].clamp(min=0)].mul_(share[:, slot, None])
-            if not bool(there.all()):  # the row is left out, not multiplied by zero: it may be sick
-                term[~there] = 0.0
+        for slot in range(ids.shape[1]):
+            term = self.rows[ids[:, slot]].mul_(share[:, slot, None])
+            if not bool(there[:, slot].all()):  # the row is left out, not multiplied by zero: it may be sick
+                term[~there[:, slot]] = 0.0
             total += term
         return total
 
-    def _rowwise(self, gathering: Gathering, how: Merge, peers: Tensor) -> Tensor:
+    def _rowwise(self, ids: Tensor, there: Tensor, own: Tensor, how: Merge, peers: Tensor) -> Tensor:
         """Personal numbers are hidden from the merge: they do not travel."""
-        there, shared = gathering.there, self.layout.mask(shared=True).to(self.rows.device)
-        rows = self.rows[gathering.ids.clamp(min=0)]
+        shared = self.layout.mask(shared=True).to(self.rows.device)
+        rows = self.rows[ids]
         out = self.rows[peers].clone()
-        out[:, shared] = how(torch.where(there[..., None], rows, 0.0)[..., shared], there, gathering.own)
+        out[:, shared] = how(torch.where(there[..., None], rows, 0.0)[..., shared], there, own)
         return out
 
 

@@ -95,6 +95,11 @@ class Layout:
         return out
 
     @cached_property
+    def has_personal(self) -> bool:
+        """Whether some numbers never travel."""
+        return any(column.personal for column in self.columns)
+
+    @cached_property
     def sent_numbers(self) -> int:
         """How many numbers of a row travel."""
         return int(self.mask(shared=True).sum())

@@ -21,11 +21,6 @@ class Gathering:
     samples: Tensor  # [P, K] float64: how many training samples each has
     similarity: Tensor  # [P, K] float64: to oneself; -inf where not measured
 
-    def of(self, peers: Tensor, device: torch.device) -> Gathering:
-        """Those of some peers [M], on a device."""
-        tables = (self.ids, self.there, self.own, self.samples, self.similarity)
-        return Gathering(*(table[peers].to(device) for table in tables))
-
 
 Merge = Callable[..., Tensor]
 """Usually weights of a sum of rows: (gathering) -> [P, K] float64; a peer whose weights are all 0 keeps its model.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -9,6 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from homophily.data.types import Shares
 from homophily.federation import Federation
 from homophily.layout import Layout
 from homophily.scoring import Scorer, Scores
@@ -73,6 +75,7 @@ class Simulation:
         self.waited = torch.zeros(peers, dtype=torch.int64)
         self.stopped = torch.zeros(peers, dtype=torch.bool)
         self.sick_rounds = torch.zeros(peers, dtype=torch.int64)
+        self.clusters = _clusters(problem.task.data)
         self.round, self.seconds = 0, 0.0
         self.sick = torch.zeros(peers, dtype=torch.bool)  # after this round's training
         self._before: Tensor | None = None
@@ -146,18 +149,15 @@ class Simulation:
     def _summary(self, scores: Scores) -> dict[str, Any]:
         """Means over peers and clusters of one evaluation; a loss that is not finite is left out of its mean."""
         name = "mse" if scores.regression else "accuracy"
-        data = self.problem.task.data
-        cluster = data.cluster.cpu() if data.cluster is not None else torch.zeros_like(self.stopped, dtype=torch.int64)
-        names = data.cluster_names if data.cluster is not None else ("all",)
-        value = scores.value.cpu()
-        by_cluster = {names[c]: _mean(value[cluster == c]) for c in range(len(names))}
-        found = [value for value in by_cluster.values() if value is not None]
+        value = scores.value.tolist()
+        by_cluster = {cluster: _mean([value[peer] for peer in peers]) for cluster, peers in self.clusters.items()}
+        found = [mean for mean in by_cluster.values() if mean is not None]
         return {
             name: _mean(value),
             f"{name}_over_clusters": sum(found) / len(found) if found else None,
             f"{name}_by_cluster": by_cluster,
-            "loss": _mean(scores.loss.cpu()),
-            **{extra: _mean(values) for extra, values in scores.extra.items()},
+            "loss": _mean(scores.loss.tolist()),
+            **{extra: _mean(values.tolist()) for extra, values in scores.extra.items()},
         }
 
     def models(self) -> Federation:
@@ -220,7 +220,15 @@ def _unflat(prefix: str, layout: Layout, tensors: dict[str, Tensor]) -> Federati
     return Federation(layout, tensors[f"{prefix}/rows"], kept)
 
 
-def _mean(values: Tensor) -> float | None:
+def _mean(values: list[float]) -> float | None:
     """Mean of the finite ones."""
-    finite = values[values.isfinite()]
-    return float(finite.mean()) if len(finite) else None
+    finite = [value for value in values if math.isfinite(value)]
+    return sum(finite) / len(finite) if finite else None
+
+
+def _clusters(data: Shares) -> dict[str, list[int]]:
+    """The peers of each cluster, by its name; all in one where clusters are not known."""
+    if data.cluster is None:
+        return {"all": list(range(data.peers))}
+    cluster = data.cluster.tolist()
+    return {name: [i for i, c in enumerate(cluster) if c == number] for number, name in enumerate(data.cluster_names)}

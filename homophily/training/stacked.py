@@ -15,7 +15,7 @@ from homophily.training.chain import Chain
 from homophily.training.row_updates import RowUpdates
 from homophily.training.schedule import batches, chunks
 from homophily.training.task import Task
-from homophily.training.visiting import guests, has_personal, most_samples
+from homophily.training.visiting import guests, most_samples
 from homophily.training.written_out import StageOrder, arranged, backwards, forwards, places
 
 T = TypeVar("T")
@@ -78,7 +78,7 @@ class Stacked:
     def visit(self, rows: Tensor, kept: Kept, guest: Tensor, host: Tensor) -> Tensor:
         task, data = self.task, self.task.data.train
         samples = data.samples(host, most_samples(task, host))
-        if has_personal(task):
+        if task.layout.has_personal:
             return self.predict(guests(task, rows, guest, host), kept, data.x[samples])
         work = self.order.sorted(rows)
         return self._outputs(

@@ -14,7 +14,7 @@ from homophily.training.plans import Plan, plan
 from homophily.training.schedule import chunks
 from homophily.training.stage_kernels import Learning, StageKernels, optimiser_of, power
 from homophily.training.task import Settings, Task
-from homophily.training.visiting import guests, has_personal, most_samples
+from homophily.training.visiting import guests, most_samples
 from homophily.training.written_out import arranged
 
 _KEPT_READY = 4 << 30  # bytes
@@ -66,7 +66,7 @@ class StackedKernels:
     def visit(self, rows: Tensor, kept: Kept, guest: Tensor, host: Tensor) -> Tensor:
         """Guests and hosts are looked up by the kernels: neither models nor samples are copied for each pair."""
         task, most = self.task, most_samples(self.task, host)
-        personal = has_personal(task)
+        personal = task.layout.has_personal
         work = self._sorted(guests(task, rows, guest, host) if personal else rows)
         return self._outputs(work, *self._hosted(host, most), None if personal else guest)
 

@@ -26,14 +26,9 @@ class Visits:
 
 def guests(task: Task, rows: Tensor, guest: Tensor, host: Tensor) -> Tensor:
     """The rows of guests [M], with the personal numbers of their hosts: [M, D]."""
-    if not has_personal(task):
+    if not task.layout.has_personal:
         return rows[guest]
     return torch.where(task.layout.mask(shared=True).to(rows.device), rows[guest], rows[host])
-
-
-def has_personal(task: Task) -> bool:
-    """Whether some numbers of a row never travel."""
-    return any(column.personal for column in task.layout.columns)
 
 
 def most_samples(task: Task, peers: Tensor) -> int:

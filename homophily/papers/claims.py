@@ -16,7 +16,7 @@ _SUMS: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
 }  # fmt: skip
 _ORDER: dict[type, Callable[[Any, Any], bool]] = {
-    ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Lt: operator.lt, ast.LtE: operator.le,
+    ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Eq: operator.eq,
 }  # fmt: skip
 _FUNCTIONS: dict[str, Callable[..., float]] = {"max": max, "min": min, "abs": abs}
 

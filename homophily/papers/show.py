@@ -43,7 +43,8 @@ def reproduction(found: Reproduction, paths: Sequence[Path]) -> None:
     """Ours, the paper's in brackets, the difference; the claims; what is missing."""
     console, recipe, cells = Console(), found.recipe, numbers(found)
     note = " (a quick, small version, not the paper's)" if found.quick else ""
-    title = f"{recipe.title}{note}\n{recipe.unit}: ours (the paper's) difference"
+    beside = "" if found.quick else ": ours (the paper's) difference"
+    title = f"{recipe.title}{note}\n{recipe.unit}{beside}"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
     table.add_column("")
     for column in found.columns:

@@ -53,7 +53,8 @@ def _number(found: Reproduction, row: str, column: str) -> Number:
     results = (found.result(row, column, seed) for seed in range(found.seeds))
     score = found.recipe.score_of(column)
     values = [score_in(result["summary"], score) for result in results if result is not None]
-    mean, deviation = _split(found.recipe.printed.get(row, {}).get(column))
+    # A quick version is another experiment: the paper's numbers do not belong beside it.
+    mean, deviation = (None, None) if found.quick else _split(found.recipe.printed.get(row, {}).get(column))
     return Number([value for value in values if value is not None], mean, deviation)
 
 
@@ -97,7 +98,7 @@ def _lines(found: Reproduction) -> Iterator[str]:
     if found.quick:
         yield "**A quick, small version, not the paper's: other peers, rounds and data.**"
         yield ""
-    yield f"{recipe.unit}: ours, in brackets the paper's, then the difference. `{command}`"
+    yield f"{recipe.unit}: ours{_BESIDE if not found.quick else ''}. `{command}`"
     yield f"{date.today()}, {_made_on(found)}."
     yield ""
     labels = [recipe.columns[column].label for column in found.columns]
@@ -117,6 +118,7 @@ def _lines(found: Reproduction) -> Iterator[str]:
         yield from (f"- {name}: {why}" for name, why in recipe.choices.items())
 
 
+_BESIDE = ", in brackets the paper's, then the difference"
 _HELD = {True: "held", False: "**not held**", None: "not computed"}
 
 

@@ -18,7 +18,7 @@ CELLS = {"panm": {"mnist": 90.0, "cifar": 50.0}, "oracle": {"mnist": 89.5, "cifa
         ("80 < panm.mnist < 95", True),
         ("panm.mnist > 80 and panm.cifar > 80", False),
         ("panm.mnist > 80 or panm.cifar > 80", True),
-        ("mean(panm) == mean(oracle)", None),
+        ("panm.mnist == 90", True),
         ("mean(panm) > 69", True),
         ("max(panm.mnist, oracle.mnist) >= 90", True),
         ("abs(panm.cifar - oracle.cifar) * 2 / 4 <= 1", True),
@@ -29,11 +29,7 @@ CELLS = {"panm": {"mnist": 90.0, "cifar": 50.0}, "oracle": {"mnist": 89.5, "cifa
     ],
 )
 def test_claims(check: str, answer: bool | None) -> None:
-    if "==" in check:
-        with pytest.raises(UserError, match="cannot read"):
-            holds(check, CELLS)
-    else:
-        assert holds(check, CELLS) is answer
+    assert holds(check, CELLS) is answer
 
 
 @pytest.mark.parametrize(

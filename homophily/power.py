@@ -2,8 +2,8 @@
 
 N peers with n samples each, c kinds of N / c peers, C the covariance of one sample's sketched gradient and r kin's
 ridge. D^2 = (m - m')' (C + r)^-1 (m - m') is the squared whitened distance of two kinds. All kinds equally far apart
-give c - 1 directions of strength t = n N D^2 / (2 c) each. Whitening leaves less than one of the noise in a direction of
-variance v: the level l = v / (v + r).
+give c - 1 directions of strength t = n N D^2 / (2 c) each. Whitening leaves less than one of the noise in a direction
+of variance v: the level l = v / (v + r).
 
 The covariance is estimated too, from f degrees of freedom. For large N, d and f (a Fisher matrix with a ridge), let
 

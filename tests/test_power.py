@@ -86,5 +86,5 @@ def test_what_is_further_apart_or_has_more_peers_needs_fewer_samples() -> None:
 def test_impossible_numbers_are_refused() -> None:
     with pytest.raises(UserError, match="peers = 2"):
         samples_needed(1.0, 2)
-    with pytest.raises(UserError, match="level = 1.5"):
+    with pytest.raises(UserError, match=r"level = 1\.5"):
         samples_needed(1.0, 3, level=1.5)

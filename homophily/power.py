@@ -15,7 +15,6 @@ h + s with s(g) = t / (g l + 1 - l), at the g where s k = N - 1, if there is one
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -44,6 +43,15 @@ def typical_levels(numbers: int) -> Tensor:
     return variance / (variance + RIDGE * variance.mean())
 
 
+def folded_strength(strength: float, level: float, numbers: int) -> float:
+    """What is left of a strength when a sketch is folded to fewer numbers.
+
+    Half the numbers can hold half the directions: with the usual fall of the variances, noise that was 2^FALL times
+    weaker stands in the way as the ridge did before.
+    """
+    return strength / (level + (1.0 - level) * (BUCKETS / numbers) ** FALL)
+
+
 def edge(peers: int, samples: int, levels: Tensor) -> float:
     """The largest squared singular value of pure noise. levels: what whitening leaves of it in each direction."""
     return _Noise(peers, _freedom(peers, samples), levels).edge[1]
@@ -54,12 +62,12 @@ def expected(per_sample: float, level: float, peers: int, samples: int, levels: 
     return _Noise(peers, _freedom(peers, samples), levels).with_signal(per_sample * samples, level)
 
 
-def samples_needed(per_sample: float, peers: int, level: float = LEVEL, margin: float = 1.2) -> int | None:
+def samples_needed(per_sample: float, peers: int, level: float = LEVEL, margin: float = 1.3) -> int | None:
     """The fewest samples a peer whose expected squared singular value passes the edge by that factor; None: more than
     a fingerprint is made of.
 
-    per_sample: the strength in an unfolded sketch; one folded to half its numbers keeps about seven tenths of it. The
-    margin is for chance: kin's own edge is about a tenth higher, so that noise rarely passes it, and values vary.
+    per_sample: the strength in an unfolded sketch. The margin is for chance: kin's own edge is about a tenth higher, so
+    that noise rarely passes it, and the weakest of several directions shows less than their mean.
     """
     if per_sample < 0 or peers < 3 or not 0 <= level <= 1:
         raise UserError(f"strength = {per_sample}, peers = {peers}, level = {level}: must be at least 0, 3, and 0 to 1")
@@ -70,7 +78,7 @@ def samples_needed(per_sample: float, peers: int, level: float = LEVEL, margin: 
         if numbers is None:
             return False
         noise = _typical_noise(peers, freedom, numbers)
-        value = noise.with_signal(per_sample * samples * math.sqrt(numbers / BUCKETS), level)
+        value = noise.with_signal(samples * folded_strength(per_sample, level, numbers), level)
         return value >= margin * noise.edge[1]
 
     return next((samples for samples in range(2, SAMPLES + 1) if enough(samples)), None)

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from homophily.errors import UserError
-from homophily.kinship import ridge, whitening
-from homophily.power import edge, expected, samples_needed, strength, typical_levels
+from homophily.introductions import BUCKETS
+from homophily.kinship import folded, ridge, whitening
+from homophily.power import edge, expected, folded_strength, samples_needed, strength, typical_levels
 
 PEERS, SAMPLES, NUMBERS, KINDS = 60, 20, 64, 3
 VARIANCE = torch.arange(1, NUMBERS + 1, dtype=torch.float64) ** -1.0
@@ -71,6 +72,32 @@ def test_typical_levels_fall_from_nearly_one() -> None:
     assert 0.99 < float(levels[0]) < 1.0
     assert bool((levels.diff() < 0).all())
     assert float(levels.sum()) == pytest.approx(210.6, abs=0.1)  # 190 to 212 with the MLP on Fashion-MNIST
+
+
+def test_folding_costs_a_difference_the_more_the_lower_its_level() -> None:
+    """Gradients with the usual fall of variances over 8,192 coordinates, hashed into buckets; a difference in a few.
+
+    The formula is a rule of thumb: within a third.
+    """
+    chance = torch.Generator().manual_seed(0)
+    variance = torch.arange(1, 8193, dtype=torch.float64) ** (-4 / 3)
+    sign = 1.0 - 2.0 * torch.randint(2, (8192, 1), generator=chance).double()
+    bucket = torch.randint(BUCKETS, (8192, 1), generator=chance)
+    sketch = torch.zeros(8192, BUCKETS, dtype=torch.float64).scatter_(1, bucket, sign)
+
+    def strength_and_level(some: slice, numbers: int) -> tuple[float, float]:
+        matrix = folded(sketch, numbers)
+        covariance = matrix.T @ (variance[:, None] * matrix)
+        whiten = whitening(covariance)
+        means = matrix[some] @ whiten
+        noise = means @ (whiten.T @ covariance @ whiten) @ means.T
+        return float(means.square().sum()), float(noise.trace() / means.square().sum())
+
+    for some in (slice(10, 30), slice(40, 80)):
+        whole, level = strength_and_level(some, BUCKETS)
+        for numbers in (256, 128):
+            left = strength_and_level(some, numbers)[0] / whole
+            assert folded_strength(1.0, level, numbers) == pytest.approx(left, rel=1 / 3)
 
 
 def test_what_is_further_apart_or_has_more_peers_needs_fewer_samples() -> None:

@@ -15,6 +15,7 @@ h + s with s(g) = t / (g l + 1 - l), at the g where s k = N - 1, if there is one
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -46,10 +47,10 @@ def typical_levels(numbers: int) -> Tensor:
 def folded_strength(strength: float, level: float, numbers: int) -> float:
     """What is left of a strength when a sketch is folded to fewer numbers.
 
-    Half the numbers can hold half the directions: with the usual fall of the variances, noise that was 2^FALL times
-    weaker stands in the way as the ridge did before.
+    Half the numbers hold half the directions. The others get in their way like a ridge that is, with the usual fall of
+    the variances, 2^FALL times as high.
     """
-    return strength / (level + (1.0 - level) * (BUCKETS / numbers) ** FALL)
+    return strength / (level + (1.0 - level) * math.pow(BUCKETS / numbers, FALL))
 
 
 def edge(peers: int, samples: int, levels: Tensor) -> float:

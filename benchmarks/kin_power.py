@@ -22,7 +22,7 @@ from homophily.power import edge, expected, samples_needed
 
 DATA = ("fashion-mnist", "mnist", "cifar-10")
 HEAD = (
-    "data", "shift", "samples", "strength a sample", "samples needed", "expected singular value", "measured",
+    "data", "shift", "samples", "strength a sample", "level", "samples needed", "expected singular value", "measured",
     "expected edge", "measured", "all directions seen",
 )  # fmt: skip
 REFERENCE = 200  # samples a peer, where there are so many, of the federation that distances are estimated from
@@ -48,16 +48,17 @@ def _both(about: tuple[str, str, str, int], samples: int, seed: int, device: str
     prints, cluster = _reference(about, many, seed, device)
     numbers = dimension(peers * (min(samples, ROWS) - 1))
     assert numbers is not None
-    strength, left = _strength(prints, cluster, numbers)
-    whole, _ = _strength(prints, cluster, BUCKETS)
+    strength, level, levels = _strength(prints, cluster, numbers)
+    whole, whole_level, _ = _strength(prints, cluster, BUCKETS)
     answer = homophily.kin(config(data, network, samples, SHIFTS[name], seed, peers), device=device).summary()
     directions = int(cluster.max())
     return {
         "strength": whole,
-        "needed": samples_needed(whole, peers) or float("inf"),
-        "expected": expected(strength, peers, samples, left) ** 0.5,
+        "level": whole_level,
+        "needed": samples_needed(whole, peers, whole_level) or float("inf"),
+        "expected": expected(strength, level, peers, samples, levels) ** 0.5,
         "measured": answer["singular_values"][directions - 1],
-        "expected edge": edge(peers, samples, left) ** 0.5,
+        "expected edge": edge(peers, samples, levels) ** 0.5,
         "edge": answer["edge"],
         "seen": answer["rank"] >= directions,
     }
@@ -72,22 +73,22 @@ def _reference(about: tuple[str, str, str, int], many: int, seed: int, device: s
     return answer.prints, answer.cluster
 
 
-def _strength(prints: Fingerprints, cluster: Tensor, numbers: int) -> tuple[float, float]:
-    """Of the weakest direction, for one sample a peer, in so many numbers; and what the ridge leaves of these."""
+def _strength(prints: Fingerprints, cluster: Tensor, numbers: int) -> tuple[float, float, Tensor]:
+    """Of the weakest direction, for one sample a peer, in so many numbers; its level of noise, and that of all."""
     covariance, centre = pooled(prints, numbers)
     whiten = whitening(covariance)
+    noise = whiten.T @ covariance @ whiten
     member = torch.nn.functional.one_hot(cluster).double()  # [N, c]
     size = member.sum(0)
     means = member.T @ (folded(prints.mean.double(), numbers) - centre) @ whiten / size[:, None]
-    found = torch.linalg.svdvals(size.sqrt()[:, None] * means).square()[len(size) - 2]
-    left = float((whiten.T @ covariance @ whiten).trace())
+    _, found, directions = torch.linalg.svd(size.sqrt()[:, None] * means, full_matrices=False)
+    weakest = directions[len(size) - 2]
     # The noise of the means themselves adds about what it has in all directions together.
-    return max(0.0, float(found) - left / float(prints.count.double().mean())), left
+    strength = float(found[len(size) - 2]) ** 2 - float(noise.trace()) / float(prints.count.double().mean())
+    return max(0.0, strength), float(weakest @ noise @ weakest), torch.linalg.eigvalsh(noise)
 
 
 def _cells(found: list[dict[str, Any]]) -> list[str]:
-    names = ("strength", "needed", "expected", "measured", "expected edge", "edge")
-    means = [statistics.fmean(one[name] for one in found) for name in names]
-    return [f"{mean:.0f}" if name == "needed" else f"{mean:.1f}" for name, mean in zip(names, means, strict=True)] + [
-        f"{sum(one['seen'] for one in found)} of {len(found)}"
-    ]
+    digits = {"strength": 1, "level": 2, "needed": 0, "expected": 1, "measured": 1, "expected edge": 1, "edge": 1}
+    means = [f"{statistics.fmean(one[name] for one in found):.{places}f}" for name, places in digits.items()]
+    return [*means, f"{sum(one['seen'] for one in found)} of {len(found)}"]

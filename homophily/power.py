@@ -1,21 +1,36 @@
 """How many samples kin needs: the singular values that kinds of data will show, against the edge of the noise.
 
-N peers with n samples each, c kinds of N / c peers, D^2 = (m - m')' C^-1 (m - m') the squared whitened distance of two
-kinds (C: the covariance of one sample's sketched gradient, d numbers). All kinds equally far apart give c - 1
-directions of strength t = n N D^2 / (2 c) each. Noise adds to it: with N - 1 degrees of its own, and n N - N of the
-estimated covariance, the squared singular values follow the largest roots of a Fisher matrix. Those of pure noise end
-at an edge, and a strength below a threshold does not come out of it.
+N peers with n samples each, c kinds of N / c peers, C the covariance of one sample's sketched gradient and r kin's
+ridge. D^2 = (m - m')' (C + r)^-1 (m - m') is the squared whitened distance of two kinds. All kinds equally far apart
+give c - 1 directions of strength t = n N D^2 / (2 c) each. Whitening leaves less than one of the noise in a direction
+of variance v: the level l = v / (v + r).
+
+The covariance is estimated too, from f degrees of freedom. For large N, d and f (a Fisher matrix with a ridge), let
+
+    h(g) = sum of l / (g l + 1 - l) over all directions,    k(g) = 1 / (1 + h(g) / f) - g.
+
+The squared singular values of pure noise end at the least h + (N - 1) / k. A direction of strength t and level l shows
+h + s with s(g) = t / (g l + 1 - l), at the g where s k = N - 1, if there is one beyond that of the edge.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import torch
+from torch import Tensor
 
 from homophily.errors import UserError
+from homophily.fingerprint import SAMPLES
 from homophily.introductions import BUCKETS, ROWS
-from homophily.kinship import dimension
+from homophily.kinship import RIDGE, dimension
 
-MOST = 10_000  # samples a peer that are tried
+LEVEL = 0.7  # of a difference between kinds: 0.6 to 0.9 where images are turned or labels exchanged
+FALL = 4 / 3  # of the variances: the j-th largest is about j^(-4/3) of the largest, for networks on images
+_HALVINGS = 60
 
 
 def strength(distance: float, peers: int, kinds: int) -> float:
@@ -23,46 +38,109 @@ def strength(distance: float, peers: int, kinds: int) -> float:
     return peers * distance**2 / (2 * kinds)
 
 
-def edge(peers: int, samples: float, numbers: float) -> float:
-    """The largest squared singular value of pure noise. numbers: d, or what the ridge leaves of them."""
-    _, estimated, spread = _ratios(peers, samples, numbers)
-    return (peers - 1) * ((1 + spread) / (1 - estimated)) ** 2
+def typical_levels(numbers: int) -> Tensor:
+    """What whitening leaves of the noise in each direction [numbers], for the usual fall of the variances."""
+    variance = torch.arange(1, numbers + 1, dtype=torch.float64) ** -FALL
+    return variance / (variance + RIDGE * variance.mean())
 
 
-def expected(per_sample: float, peers: int, samples: float, numbers: float) -> float:
-    """The squared singular value that a direction of that strength shows; at most the edge where it is too weak."""
-    own, estimated, spread = _ratios(peers, samples, numbers)
-    root = 1 + per_sample * samples / (peers - 1)
-    if root <= (1 + spread) / (1 - estimated):
-        return edge(peers, samples, numbers)
-    return (peers - 1) * root * (root - 1 + own) / (root - 1 - root * estimated)
+def folded_strength(strength: float, level: float, numbers: int) -> float:
+    """What is left of a strength when a sketch is folded to fewer numbers.
 
-
-def samples_needed(per_sample: float, peers: int, margin: float = 1.1) -> int | None:
-    """The fewest samples a peer whose expected squared singular value passes the edge by that factor; None: too many.
-
-    per_sample: the strength in an unfolded sketch; one folded to half its numbers keeps about half of it. The margin
-    is for chance: kin's own edge is a few percent higher, so that noise rarely passes it, and singular values vary.
+    Half the numbers hold half the directions. The others get in their way like a ridge that is, with the usual fall of
+    the variances, 2^FALL times as high.
     """
-    if per_sample < 0 or peers < 3:
-        raise UserError(f"strength = {per_sample}, peers = {peers}: must be at least 0 and 3")
+    return strength / (level + (1.0 - level) * math.pow(BUCKETS / numbers, FALL))
+
+
+def edge(peers: int, samples: int, levels: Tensor) -> float:
+    """The largest squared singular value of pure noise. levels: what whitening leaves of it in each direction."""
+    return _Noise(peers, _freedom(peers, samples), levels).edge[1]
+
+
+def expected(per_sample: float, level: float, peers: int, samples: int, levels: Tensor) -> float:
+    """The squared singular value that a direction of that strength and level shows; the edge where it is too weak."""
+    return _Noise(peers, _freedom(peers, samples), levels).with_signal(per_sample * samples, level)
+
+
+def samples_needed(per_sample: float, peers: int, level: float = LEVEL, margin: float = 1.3) -> int | None:
+    """The fewest samples a peer whose expected squared singular value passes the edge by that factor; None: more than
+    a fingerprint is made of.
+
+    per_sample: the strength in an unfolded sketch. The margin is for chance: kin's own edge is about a tenth higher, so
+    that noise rarely passes it, and the weakest of several directions shows less than their mean.
+    """
+    if per_sample < 0 or peers < 3 or not 0 <= level <= 1:
+        raise UserError(f"strength = {per_sample}, peers = {peers}, level = {level}: must be at least 0, 3, and 0 to 1")
 
     def enough(samples: int) -> bool:
-        numbers = dimension(_freedom(peers, samples))
+        freedom = _freedom(peers, samples)
+        numbers = dimension(freedom)
         if numbers is None:
             return False
-        value = expected(per_sample * numbers / BUCKETS, peers, samples, numbers)
-        return value >= margin * edge(peers, samples, numbers)
+        noise = _typical_noise(peers, freedom, numbers)
+        value = noise.with_signal(samples * folded_strength(per_sample, level, numbers), level)
+        return value >= margin * noise.edge[1]
 
-    return next((samples for samples in range(2, MOST + 1) if enough(samples)), None)
-
-
-def _ratios(peers: int, samples: float, numbers: float) -> tuple[float, float, float]:
-    """Numbers for each degree of freedom of the means, and of the covariance, and the half-width of the noise."""
-    own, estimated = numbers / (peers - 1), numbers / _freedom(peers, samples)
-    return own, estimated, math.sqrt(own + estimated - own * estimated)
+    return next((samples for samples in range(2, SAMPLES + 1) if enough(samples)), None)
 
 
-def _freedom(peers: int, samples: float) -> int:
+@dataclass(frozen=True, eq=False)
+class _Noise:
+    """h, k and the edge of the module's text, for one federation."""
+
+    peers: int
+    freedom: int
+    levels: Tensor
+
+    def h(self, g: float) -> float:
+        return float((self.levels / (g * self.levels + 1.0 - self.levels)).sum())
+
+    def k(self, g: float) -> float:
+        return 1.0 / (1.0 + self.h(g) / self.freedom) - g
+
+    def value(self, g: float) -> float:
+        return self.h(g) + (self.peers - 1) / self.k(g)
+
+    @cached_property
+    def edge(self) -> tuple[float, float]:
+        """g and the squared singular value: the least there is, of a convex function."""
+        top = float(self.levels.max())
+        low, high = (top - 1.0) / top, self.last
+        for _ in range(_HALVINGS):
+            third = (high - low) / 3
+            if self.value(low + third) < self.value(high - third):
+                high -= third
+            else:
+                low += third
+        return low, self.value(low)
+
+    @cached_property
+    def last(self) -> float:
+        """g at which k vanishes: values are infinite there."""
+        return _root(self.k, 0.0, 1.0)
+
+    def with_signal(self, strength: float, level: float) -> float:
+        def beyond(g: float) -> float:
+            return strength / (g * level + 1.0 - level) * self.k(g) - (self.peers - 1)
+
+        at, top = self.edge
+        return self.value(_root(beyond, at, self.last)) if beyond(at) > 0 else top
+
+
+@lru_cache
+def _typical_noise(peers: int, freedom: int, numbers: int) -> _Noise:
+    return _Noise(peers, freedom, typical_levels(numbers))
+
+
+def _root(falling: Callable[[float], float], low: float, high: float) -> float:
+    """Where a function changes from above 0 to below."""
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if falling(middle) > 0 else (low, middle)
+    return low
+
+
+def _freedom(peers: int, samples: int) -> int:
     """Degrees of freedom behind the covariance."""
-    return int(peers * (min(samples, ROWS) - 1))
+    return peers * (min(samples, ROWS) - 1)

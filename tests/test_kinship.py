@@ -146,6 +146,20 @@ def test_a_continuum_is_no_family_and_neighbours_on_it_count_most() -> None:
     assert float(first[:10].sum()) > 0.9
 
 
+def test_a_faint_line_and_two_faint_families_of_the_same_extent_are_told_apart() -> None:
+    """Both ways, where the difference is just seen: one error in 20 federations of either kind would be much."""
+    lines, pairs = [], []
+    for seed in range(10):
+        chance = torch.Generator().manual_seed(500 + seed)
+        direction = 0.15 * torch.randn(BUCKETS, generator=chance, dtype=torch.float64)
+        at = 2.0 * torch.rand(40, 1, generator=chance, dtype=torch.float64) - 1.0
+        lines.append(found(gaussian(at * direction, [20] * 40, seed), seed))
+        pairs.append(found(gaussian(at.sign() / math.sqrt(3.0) * direction, [20] * 40, seed), seed))
+    assert all(answer.rank > 0 for answer in lines + pairs)
+    assert sum(answer.family is not None for answer in lines) <= 1
+    assert sum(answer.family is None for answer in pairs) <= 1
+
+
 def test_the_order_of_peers_changes_nothing() -> None:
     prints, _ = clusters([8, 8, 8], 30, gap=0.5, seed=1)
     order = torch.randperm(24, generator=torch.Generator().manual_seed(0))

@@ -104,7 +104,7 @@ BAD_RUNS = [
     fails("book=0", says=["book = 0", 'a whole number of at least 1 or "all"']),
     # Words that are none of those there are.
     fails("score=after", says=["score", '"after"', "'after-merge' or 'after-training'"]),
-    fails("engine=fast", says=["engine", '"fast"', "'auto', 'vectorised' or 'one-by-one'"]),
+    fails("engine=fast", says=["engine", '"fast"', "'auto', 'stacked', 'vectorised' or 'one-by-one'"]),
     fails("precision=half", says=["precision", '"half"', "'full' or 'fast'"]),
     fails("init=zero", says=["init", '"zero"', "'common' or 'independent'"]),
     fails("training.optimizer=rmsprop", says=["training.optimizer", '"rmsprop"', "'sgd' or 'adam'"]),

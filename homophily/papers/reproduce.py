@@ -103,16 +103,11 @@ class Reproduction:
     def _keep(self, run: Run) -> None:
         """What the tables and figures need of a run; its models are many and large, and go."""
         about, lines = run.about, run.metrics()
-        drawn = {
-            "merges": run.merges().tolist(),
-            "clusters": run.scores["cluster"],
-            "similarities": _last_similarities(lines),
-        }
         kept = {
             "config": run.config.toml(),
             "summary": run.summary,
             "curve": [{key: line[key] for key in _CURVES if key in line} for line in lines],
-            **(drawn if self.recipe.figure else {}),
+            **(_drawn(run, lines) if self.recipe.figure else {}),
             "machine": about["machine"],
             "versions": about["versions"],
             "engine": about["resolved"]["engine"],
@@ -126,6 +121,12 @@ def _name(config: Config) -> str:
     method = config.method.name.replace(":", ".")
     text = json.dumps(config.toml(), sort_keys=True)
     return f"{method}-{config.seed}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
+def _drawn(run: Run, lines: list[dict[str, Any]]) -> dict[str, Any]:
+    """What only figures need."""
+    clusters, similarities = run.scores["cluster"], _last_similarities(lines)
+    return {"merges": run.merges().tolist(), "clusters": clusters, "similarities": similarities}
 
 
 def _last_similarities(lines: list[dict[str, Any]]) -> list[float]:

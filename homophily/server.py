@@ -68,8 +68,13 @@ class ServerExchange:
         return torch.cat(parts).view(peers, count)
 
     def _hand_out(self, federation: Federation, to: Tensor) -> None:
-        rows = torch.where(self.shared, self.models[self.choice], federation.rows)
-        federation.rows.copy_(torch.where(to[:, None], rows, federation.rows))
+        if federation.layout.has_personal:
+            rows = torch.where(self.shared, self.models[self.choice], federation.rows)
+            federation.rows.copy_(torch.where(to[:, None], rows, federation.rows))
+        elif len(self.models) == 1 and bool(to.all()):
+            federation.rows.copy_(self.models.expand_as(federation.rows))
+        else:
+            federation.rows[to] = self.models[self.choice[to]]
 
     def wants_rows_before(self, round: int) -> bool:
         return False
@@ -85,7 +90,9 @@ class ServerExchange:
             weights = torch.where(mine, counts, 0.0)
             if bool(mine.any()):
                 share = (weights / weights.sum()).to(federation.rows.dtype)
-                self.models[model] = torch.where(mine[:, None], federation.rows * share[:, None], 0.0).sum(0)
+                everyone = bool(mine.all())  # the others are left out, not multiplied by zero: they may be sick
+                rows = federation.rows if everyone else federation.rows[mine]
+                self.models[model] = (share if everyone else share[mine]) @ rows
         self._hand_out(federation, ~stopped)
         one_hop = torch.ones(len(self.choice), 1, dtype=torch.int64, device=self.choice.device)
         size = federation.layout.model_bytes

@@ -48,7 +48,8 @@ def main() -> None:
         resolved = run.about["resolved"]
     samples = y.numel() * job.epochs
     repeats = [Repeat(samples, end - began) for began, end in pairwise(ends[job.warmup - 1 : -1])]
-    job.answer(repeats, ["torch"], f"{resolved['engine']}, {resolved['threads']} thread(s)")
+    threads = resolved["threads"] * resolved["workers"]
+    job.answer(repeats, ["torch"], f"{resolved['engine']}, {threads} thread(s)")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import torch
 from torch import Tensor
 
@@ -9,13 +11,13 @@ from homophily.layout import Kept
 from homophily.training.task import Task
 
 
-class Visits:
+class Visits(ABC):
     """How an engine that can predict receives guests: each guest's row and its host's samples side by side."""
 
     task: Task
 
-    def predict(self, rows: Tensor, kept: Kept, x: Tensor) -> Tensor:
-        raise NotImplementedError
+    @abstractmethod
+    def predict(self, rows: Tensor, kept: Kept, x: Tensor) -> Tensor: ...
 
     def visit(self, rows: Tensor, kept: Kept, guest: Tensor, host: Tensor) -> Tensor:
         task, data = self.task, self.task.data.train

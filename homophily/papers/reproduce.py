@@ -83,11 +83,10 @@ class Reproduction:
         progress: told each run that begins, gives what is called with its rounds.
         """
         missing = self.missing()
-        wanted = iter(missing)
         until = time.monotonic() + budget
 
         def in_time() -> Iterator[Wanted]:
-            for config in wanted:
+            for config in missing:
                 if time.monotonic() > until:
                     return
                 target = self.folder / "running" / _name(config)

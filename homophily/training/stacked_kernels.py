@@ -10,6 +10,7 @@ from torch import Tensor
 from homophily.layout import Kept
 from homophily.training import kernels
 from homophily.training.chain import Chain
+from homophily.training.optimisers import RowAdam
 from homophily.training.plans import Plan, plan
 from homophily.training.schedule import chunks
 from homophily.training.stage_kernels import Learning, StageKernels, optimiser_of, power
@@ -196,4 +197,5 @@ def _rates(settings: Settings, round: int, steps: int) -> Tensor:
     """[steps, 3]: for each step the learning rate, and Adam's step size and root as its means grow old."""
     step = torch.arange(1, steps + 1, dtype=torch.float64)
     lr = torch.full_like(step, settings.lr_in(round))
-    return torch.stack([lr, lr / (1 - 0.9**step), (1 - 0.999**step).sqrt()], dim=1).float()
+    size, root = lr / (1 - RowAdam.beta1**step), (1 - RowAdam.beta2**step).sqrt()
+    return torch.stack([lr, size, root], dim=1).float()

@@ -67,7 +67,7 @@ def compare(
     configs, numbers = _configs(values, methods, seeds)
     given = Given(model, data, loss, None, extra_metrics or {})
     everyone = _is_all(methods if methods is not None else values.get("methods"))
-    known: Known = {}
+    known = Known()
     left_out = _unsuitable(configs, given, device, known)
     if left_out and not everyone:
         raise UserError(next(iter(left_out.values())))

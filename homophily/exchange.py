@@ -81,8 +81,9 @@ class PeerExchange:
         self, federation: Federation, before: Tensor | None, round: int, stopped: Tensor, sick: Tensor
     ) -> dict[str, Any]:
         """Meet, measure, choose and merge; the round's line of metrics."""
-        stopped, sick = stopped.to(self.view.me.device), sick.to(self.view.me.device)
+        stopped = stopped.to(self.view.me.device)
         met = deciding.meet(self.method, self.view, round, self.memory) & self.view.known & ~stopped[:, None]
+        sick = sick.to(self.view.me.device)  # may wait for a GPU that is still training, so not before meeting
         similarity = None
         if self.measurer is not None and self._measures(round):
             similarity = self.measurer.measure(Models(federation, before, self.start), self.view, met, sick)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -52,12 +53,11 @@ class Federation:
         device = self.rows.device
         merged = []
         for peers in some.split(max(1, (_ON_GPU if self.rows.is_cuda else _ON_CPU) // max(1, width))):
-            ids, there = gathering.ids[peers].clamp(min=0).to(device), gathering.there[peers].to(device)
-            here = peers.to(device)
+            ids, there, here = gathering.ids[peers].clamp(min=0).to(device), gathering.there[peers], peers.to(device)
             if share is None:
-                rows = self._rowwise(ids, there, gathering.own[peers].to(device), how, here)
+                rows = self._rowwise(ids, there.to(device), gathering.own[peers].to(device), how, here)
             else:
-                rows = self._sum(ids, there, share[peers].to(device))
+                rows = self._sum(ids, there, torch.where(there, share[peers], 0.0))
             merged.append((here, rows))
         for here, rows in merged:
             if self.layout.has_personal:
@@ -74,7 +74,7 @@ class Federation:
 
     def _sum(self, ids: Tensor, there: Tensor, share: Tensor) -> Tensor:
         """Weight times row, one partner after the other, multiply and add apart: the same bits alone or among all."""
-        share = torch.where(there, share, 0.0).to(self.rows.dtype)
+        share = share.to(self.rows.device, self.rows.dtype)
         if self.rows.is_cuda and has_triton():
             from homophily.merge_kernel import weighted_rows  # needs Triton, which only comes with a GPU
 
@@ -83,7 +83,7 @@ class Federation:
         for slot in range(ids.shape[1]):
             term = self.rows[ids[:, slot]].mul_(share[:, slot, None])
             if not bool(there[:, slot].all()):  # the row is left out, not multiplied by zero: it may be sick
-                term[~there[:, slot]] = 0.0
+                term[~there[:, slot].to(term.device)] = 0.0
             total += term
         return total
 
@@ -96,6 +96,7 @@ class Federation:
         return out
 
 
+@cache
 def has_triton() -> bool:
     """Whether kernels can be compiled for a GPU."""
     return importlib.util.find_spec("triton") is not None

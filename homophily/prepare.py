@@ -34,6 +34,7 @@ from homophily.server import ServerExchange
 from homophily.similarity import metrics, models_for_each, needs_updates, size_of_each
 from homophily.simulate import Exchange, Problem
 from homophily.topology import all_distances, topologies, view_of_all
+from homophily.training.chain import Chain
 from homophily.training.engines import engine_of, read_chain
 from homophily.training.probe import Character, probe
 from homophily.training.task import Engine, Settings, Task
@@ -58,7 +59,12 @@ class Given:
     extra_metrics: Mapping[str, ExtraMetric] = field(default_factory=dict)
 
 
-Known = dict[str, tuple[Ready, Shares]]  # data made before, and the same on the device, by what made it
+@dataclass
+class Known:
+    """What other runs of the same caller have made already, by what made it."""
+
+    data: dict[str, tuple[Ready, Shares]] = field(default_factory=dict)  # as it was made, and on the device
+    networks: dict[str, tuple[Character, Layout, Chain | str]] = field(default_factory=dict)
 
 
 def prepare(
@@ -70,16 +76,15 @@ def prepare(
 ) -> tuple[Problem, Config, Resolved]:
     """The problem, the config with nothing left out, and what was resolved (taken over where given).
 
-    known: data that other runs of the same caller have made already; what is made here is added.
+    What is made here is added to what is known.
     """
-    data, shares = _data(config, given, device, {} if known is None else known)
+    known = Known() if known is None else known
+    data, shares = _data(config, given, device, known)
     _check_sizes(config, data.shares)
     network = Network(config, given.model, data.shares.inputs, data.shares.outputs)
     loss = _loss(config.training, given, data.shares)
     module = with_keyed_dropout(network.common(config.seed)).eval()
-    character = _character(module, loss, data.shares)
-    layout = Layout.of(module, config.model.personal, character.unused)
-    chain = read_chain(module, layout, loss, data.shares)
+    character, layout, chain = _read(module, config, loss, data.shares, known)
     resolved = resolved or resolve(config.engine, config.training.batch, data.shares, layout, character, chain, device)
     method, method_keys = _method(config, given, data.shares.peers)
     ids = torch.arange(shares.peers, device=device)
@@ -117,12 +122,27 @@ def _data(config: Config, given: Given, device: torch.device, known: Known) -> t
     """Everyone's data, as it was made and on the device."""
     section = config.data
     name = f"{section.model_dump_json()} {config.peers} {config.seed} {device}"
-    if name not in known:
+    if name not in known.data:
         settings = {key: getattr(section, key) for key in type(section).model_fields if key != "name"}
         with threads(1):  # the same bits however many there are: a resumed run must find the very same data
             data = ready(section.name, section.keys, settings, config.peers, config.seed, given.data)
-        known[name] = data, data.shares.to(device)
-    return known[name]
+        known.data[name] = data, data.shares.to(device)
+    return known.data[name]
+
+
+def _read(
+    module: nn.Module, config: Config, loss: Loss, shares: Shares, known: Known
+) -> tuple[Character, Layout, Chain | str]:
+    """What the network is like, how its numbers are laid out, and what it is as a chain of layers (or why it is none).
+
+    Its weights, which differ from seed to seed, do not matter.
+    """
+    name = f"{config.model.model_dump_json()} {config.training.loss} {shares.inputs} {shares.outputs}"
+    if name not in known.networks:
+        character = _character(module, loss, shares)
+        layout = Layout.of(module, config.model.personal, character.unused)
+        known.networks[name] = character, layout, read_chain(module, layout, loss, shares)
+    return known.networks[name]
 
 
 def _character(module: nn.Module, loss: Loss, shares: Shares) -> Character:

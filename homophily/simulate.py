@@ -32,7 +32,7 @@ class Exchange(Protocol):
     def after_training(
         self, federation: Federation, before: Tensor | None, round: int, stopped: Tensor, sick: Tensor
     ) -> dict[str, Any]:
-        """Exchange and merge; the round's line of metrics. stopped, sick: [N] bool, on the CPU."""
+        """Exchange and merge; the round's line of metrics. stopped: [N] bool, on the CPU; sick: [N] bool, anywhere."""
 
     def summary(self, rounds: int) -> dict[str, Any]:
         """Over the whole run."""
@@ -91,7 +91,7 @@ class Simulation:
         began, problem = time.perf_counter(), self.problem
         problem.engine.train(self.federation.rows, self.federation.kept, self.begin(), self.round)
         scores = problem.scorer.test(self.federation) if self.trained() else None
-        if self.exchanged():
+        if self.exchanged(self.federation.sick):
             scores = problem.scorer.test(self.federation)
         self.seconds += time.perf_counter() - began
         return self.line(scores)
@@ -112,12 +112,15 @@ class Simulation:
             self.scored = self.federation.copy() if self.finished else None
         return due
 
-    def exchanged(self) -> bool:
-        """Let the models pass between peers; returns whether merged models are to be scored now."""
-        self.sick = self.federation.sick.cpu()
-        self.sick_rounds += self.sick
-        self._line = self.exchange.after_training(self.federation, self._before, self.round, self.stopped, self.sick)
+    def exchanged(self, sick: Tensor) -> bool:
+        """Let the models pass between peers; returns whether merged models are to be scored now.
+
+        sick: [N] bool, after training; maybe still being found out on a GPU.
+        """
+        self._line = self.exchange.after_training(self.federation, self._before, self.round, self.stopped, sick)
         self._before = None
+        self.sick = sick.cpu()
+        self.sick_rounds += self.sick
         self.federation.heal(self.problem.start)
         return self._due and not self.problem.after_training
 

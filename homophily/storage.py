@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -54,12 +55,17 @@ def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
         try:
             partial.mkdir()
             file = partial / "tensors"
-            save_file({name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}, file)
+            save_file({name: _copied(t) for name, t in tensors.items()}, file)
             file.chmod(partial.stat().st_mode & 0o666)  # safetensors lets nobody else read it
             sync(file)
             file.replace(path)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    """On the CPU, with memory of its own, which safetensors asks for."""
+    return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
 
 
 def write_folder(path: Path, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:

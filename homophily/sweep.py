@@ -34,7 +34,7 @@ class Wanted:
 
 def played(wanted: Iterable[Wanted], given: Given, device: torch.device, known: Known | None = None) -> Iterator[Run]:
     """The runs, in their order; on a GPU, runs that follow one another side by side where they do the same work."""
-    known = {} if known is None else known
+    known = Known() if known is None else known
     waiting = _Peekable(iter(wanted))
     while (first := waiting.peek()) is not None:
         group: list[Playing] = []
@@ -43,8 +43,8 @@ def played(wanted: Iterable[Wanted], given: Given, device: torch.device, known: 
             waiting.take()
             problem, config, resolved = prepare(one.config, given, device, known=known)
             if device.type == "cpu":  # the data of the run before is not needed any more, unless it is the same
-                for name in list(known)[:-1]:
-                    del known[name]
+                for name in list(known.data)[:-1]:
+                    del known.data[name]
             if not group:
                 room = runs_at_once(problem, resolved.engine, device)
                 setting = settings(config, resolved, device)
@@ -112,7 +112,8 @@ class Sweep:
         training = [one.simulation.begin() + number * self.peers for number, one in going]
         self.engine.train(self.everyone.rows, {}, torch.cat(training), going[0][1].simulation.round)
         scores = self._scores([number for number, one in going if one.simulation.trained()])
-        scores |= self._scores([number for number, one in going if one.simulation.exchanged()])
+        sick = self.everyone.sick.cpu()
+        scores |= self._scores([number for number, one in going if one.simulation.exchanged(sick[self._rows(number)])])
         took = (time.perf_counter() - began) / len(going)
         for number, one in going:
             one.simulation.seconds += took

@@ -124,7 +124,7 @@ def test_rows_merge_as_on_the_cpu_and_the_sick_are_not_read() -> None:
 def test_whole_runs_agree(method: str) -> None:
     config: dict[str, Any] = {"rounds": 12, "peers": 16, "method": {"name": method}, "training": {"lr": 0.02}}
     here, there = (homophily.run(config, device=device) for device in ("cpu", "cuda"))
-    assert there.about["device"] == "cuda"
+    assert there.about["device"].startswith("cuda")
     assert abs(here.summary["accuracy"] - there.summary["accuracy"]) < 3.0
     if method in ("random", "oracle"):  # they do not look at models
         assert np.array_equal(here.merges(), there.merges())

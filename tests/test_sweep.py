@@ -38,11 +38,11 @@ def rows(run: Run) -> torch.Tensor:
     ids=["after each merge", "after training, now and then", "some stop early"],
 )
 def test_runs_side_by_side_end_as_alone(tmp_path: Path, keys: dict[str, Any]) -> None:
-    known: Known = {}
+    known = Known()
     which = [(method, seed) for method in ("random", "panm", "kin", "fedavg", "oracle") for seed in (0, 3)]
     together = Sweep([playing(tmp_path / "together", m, s, known, **keys) for m, s in which]).play()
     for (method, seed), run in zip(which, together, strict=True):
-        alone = playing(tmp_path / "alone", method, seed, {}, **keys).play()
+        alone = playing(tmp_path / "alone", method, seed, Known(), **keys).play()
         assert torch.allclose(rows(run), rows(alone), atol=1e-4), (method, seed)
         mine, other = run.metrics(), alone.metrics()
         assert [line["round"] for line in mine] == [line["round"] for line in other]
@@ -52,7 +52,7 @@ def test_runs_side_by_side_end_as_alone(tmp_path: Path, keys: dict[str, Any]) ->
 
 
 def test_data_that_runs_share_is_held_once(tmp_path: Path) -> None:
-    known: Known = {}
+    known = Known()
     runs = [playing(tmp_path, method, seed, known) for seed in (0, 1) for method in ("random", "kin", "oracle")]
     tasks = [one.simulation.problem.task for one in runs]
     task = joined(tasks)
@@ -68,7 +68,7 @@ def test_data_that_runs_share_is_held_once(tmp_path: Path) -> None:
 
 def test_a_cpu_plays_one_run_after_the_other(tmp_path: Path) -> None:
     """So that a compared run has the same bits as one alone."""
-    problem = playing(tmp_path, "random", 0, {}).simulation.problem
+    problem = playing(tmp_path, "random", 0, Known()).simulation.problem
     assert runs_at_once(problem, "stacked", CPU) == 1
     compared = homophily.compare({**SMALL, "methods": "random,oracle", "seeds": "0,1"}, out=tmp_path / "compared")
     alone = homophily.run({**SMALL, "seed": 1, "method": {"name": "oracle"}}, out=tmp_path / "one")

@@ -9,7 +9,6 @@ from homophily.errors import UserError
 
 NORMALISATIONS = ("unit", "half", "standard")
 LEAST_DEVIATION = 1e-6  # a channel or feature that varies less is constant, and becomes 0
-_AT_ONCE = 2048  # samples
 
 
 def as_floats(x: Tensor) -> Tensor:
@@ -46,16 +45,13 @@ def _over(x: Tensor) -> list[int]:
 
 
 def _pixel_statistics(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The same of pixels (uint8), from sums of whole numbers, which are exact however they are added up."""
-    total, squares = torch.zeros((), dtype=torch.int64), torch.zeros((), dtype=torch.int64)
-    for part in x.split(_AT_ONCE):
-        whole = part.to(torch.int32)
-        total = total + whole.sum(_over(x), keepdim=True)
-        squares = squares + whole.square_().sum(_over(x), keepdim=True)
-    count = x.numel() // x.shape[1]
-    mean = total.double() / count
-    variance = (squares.double() / count - mean.square()).clamp(min=0.0)
-    return (mean / 255.0).float(), (variance.sqrt() / 255.0).float()
+    """The same of pixels (uint8), from how often each value occurs, which is exact however it is counted."""
+    counts = torch.stack([channel.flatten().bincount(minlength=256) for channel in x.unbind(1)])
+    share, value = counts.double() / counts.sum(1, keepdim=True), torch.arange(256, dtype=torch.float64)
+    mean = share @ value
+    variance = (share @ value.square() - mean.square()).clamp(min=0.0)
+    shape = [1, -1, *(1 for _ in x.shape[2:])]
+    return (mean / 255.0).float().view(shape), (variance.sqrt() / 255.0).float().view(shape)
 
 
 def _statistics(x: Tensor) -> tuple[Tensor, Tensor]:

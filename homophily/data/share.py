@@ -52,7 +52,8 @@ def share_out(
     if validation:
         splits.append(_split(plan, source.train, for_validation, kind))
     splits = _scaled(normalise, source, splits)
-    _impute(splits, shared_test=test == "all")
+    if source.train.x.dtype != torch.uint8:  # pixels are all there
+        _impute(splits, shared_test=test == "all")
     return Shares(
         train=splits[0],
         test=splits[1],

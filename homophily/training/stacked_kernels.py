@@ -14,7 +14,7 @@ from homophily.training.optimisers import RowAdam
 from homophily.training.plans import Plan, plan
 from homophily.training.schedule import chunks
 from homophily.training.stage_kernels import Learning, StageKernels, optimiser_of, power
-from homophily.training.task import Settings, Task
+from homophily.training.task import Task
 from homophily.training.visiting import guests, most_samples
 from homophily.training.written_out import arranged
 
@@ -44,15 +44,16 @@ class StackedKernels:
         for chunk in chunks(self.task, peers, self.chunk):
             trainer, there = self._trainer(len(chunk)), chunk.to(rows.device)
             trainer.rows[: len(chunk)].index_copy_(1, self.slots, rows[there][:, self.columns])
-            trainer.train(self._plan(chunk, round), round)
+            trainer.train(self._plan(chunk, there, round), round)
             rows[there] = trainer.rows[: len(chunk)][:, self.back]
-            # The next round is planned while the GPU is busy with this one.
-            self.ahead = (round + 1, chunk, self._plan(chunk, round + 1)) if len(peers) == len(chunk) else None
+            # The next round is planned while the GPU is busy with this one, so nothing here may wait for it.
+            self.ahead = (round + 1, chunk, self._plan(chunk, there, round + 1)) if len(peers) == len(chunk) else None
 
-    def _plan(self, chunk: Tensor, round: int) -> Plan:
+    def _plan(self, chunk: Tensor, there: Tensor, round: int) -> Plan:
+        """For peers by their ids here and on the GPU."""
         if self.ahead is not None and self.ahead[0] == round and torch.equal(self.ahead[1], chunk):
             return self.ahead[2]
-        return plan(self.task, chunk.to(self.task.ids.device), int(self.task.counts[chunk[0]]), round)
+        return plan(self.task, there, int(self.task.counts[chunk[0]]), round)
 
     def _trainer(self, peers: int) -> Trainer:
         """With room for that many peers: few sizes serve all, so that few graphs are made."""
@@ -131,9 +132,10 @@ class Trainer:
             step=memory(1, dtype=torch.int64),
             live=memory(steps, peers, dtype=torch.int8),
             before=memory(steps, peers, dtype=torch.int64),
-            rates=memory(steps, 3),
+            rates=_ageing(steps).to(device),
             settings=settings,
         )
+        self.ageing = self.learning.rates[:, :2].clone()
         self.values = [memory(peers, batch, *stages.shape(i)) for i in range(len(chain) + 1)]
         self.slopes = [memory(peers, batch, *stage.shape) for stage in chain]
         self.largest = [memory(peers, batch, *stage.shape, dtype=torch.int8) if stage.pool else None for stage in chain]
@@ -145,7 +147,7 @@ class Trainer:
         at, steps, those = self.learning, len(plan.live), slice(0, plan.live.shape[1])
         for table in (*self.state, at.live):
             table.zero_()
-        at.rates.copy_(_rates(at.settings, round, len(at.rates)))
+        torch.mul(self.ageing, at.settings.lr_in(round), out=at.rates[:, :2])
         self.samples[:steps, those], self.shares[:steps, those] = plan.samples, plan.shares
         at.live[:steps, those], at.before[:steps, those] = plan.live, plan.before.clamp(max=len(at.rates) - 1)
         at.step.zero_()
@@ -193,9 +195,8 @@ class Trainer:
 _STATES = {kernels.SGD: 0, kernels.MOMENTUM: 1, kernels.ADAM: 2}
 
 
-def _rates(settings: Settings, round: int, steps: int) -> Tensor:
-    """[steps, 3]: for each step the learning rate, and Adam's step size and root as its means grow old."""
+def _ageing(steps: int) -> Tensor:
+    """[steps, 3]: for each step 1, and Adam's step size for a rate of 1 and root as its means grow old."""
     step = torch.arange(1, steps + 1, dtype=torch.float64)
-    lr = torch.full_like(step, settings.lr_in(round))
-    size, root = lr / (1 - RowAdam.beta1**step), (1 - RowAdam.beta2**step).sqrt()
-    return torch.stack([lr, size, root], dim=1).float()
+    size, root = 1 / (1 - RowAdam.beta1**step), (1 - RowAdam.beta2**step).sqrt()
+    return torch.stack([torch.ones_like(step), size, root], dim=1).float()

@@ -1,7 +1,8 @@
 """What kin's models are worth: accuracy and traffic against the other methods, with the PANM paper's training.
 
 Every run is a line of JSON in a folder (--store) as soon as it is done, so that several calls add up: what is there is
-not run again. Means and deviations are over seeds; MB are those sent per peer, kin's fingerprints included.
+not run again. On a GPU the runs of a row are played side by side, so --jobs 1 is best there. Means and deviations are
+over seeds; MB are those sent per peer, kin's fingerprints included.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import statistics
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,7 +19,10 @@ from typing import Any
 from kin_settings import SHIFTS, TRAINING, config
 from kin_work import Row, Study
 
-import homophily
+from homophily.api import chosen_device
+from homophily.config import make
+from homophily.prepare import Given
+from homophily.sweep import Wanted, played
 
 METHODS = ("random", "panm", "dac", "kin", "oracle")
 KEYS: dict[str, dict[str, Any]] = {"panm": {"l": 10, "tau": 10}}  # all have k = 5, and the package's other defaults
@@ -78,43 +83,43 @@ def study(options: Any) -> Study:
         if options.data and setting.data not in options.data:
             continue
         rounds = options.rounds or setting.rounds
-        jobs = [
-            partial(_done, options.store, setting, rounds, options.peers, seed, method, options.device)
-            for seed in options.seeds
-            for method in setting.methods
-        ]
+        jobs = [partial(_runs, options.store, setting, rounds, options.peers, options.seeds, options.device)]
         rows.append(Row((str(setting),), jobs))
     return Study(HEAD, rows, _cells)
 
 
-def _done(
-    store: Path, setting: Setting, rounds: int, peers: int, seed: int, method: str, device: str
-) -> dict[str, Any]:
-    """A run's line: the stored one, or that of a run made now."""
+def _runs(
+    store: Path, setting: Setting, rounds: int, peers: int, seeds: Sequence[int], device: str
+) -> list[dict[str, Any]]:
+    """The lines of a row's runs: those stored, and those of the runs made now."""
     words = f"{setting} {peers} peers {rounds} rounds".replace(",", "").replace("/", "-")
     path = store / f"{words.replace(' ', '-')}.jsonl"
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    for line in map(json.loads, lines):
-        if (line["seed"], line["method"]) == (seed, method):
-            return dict(line)
-    line = {"seed": seed, "method": method, **_run(setting, rounds, peers, seed, method, device)}
+    found = {(line["seed"], line["method"]): line for line in map(json.loads, lines)}
+    asked = [(seed, method) for seed in seeds for method in setting.methods]
+    missing = [key for key in asked if key not in found]
     store.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:  # one short write, so that processes do not mix their lines
-        file.write(json.dumps(line) + "\n")
-    return line
+    with tempfile.TemporaryDirectory() as folder:
+        wanted = [
+            Wanted(make(_config(setting, rounds, peers, seed, method)), Path(folder) / f"{method}-{seed}")
+            for seed, method in missing
+        ]
+        for (seed, method), run in zip(missing, played(wanted, Given(), chosen_device(device)), strict=True):
+            found[seed, method] = {"seed": seed, "method": method, **{key: run.summary[key] for key in KEPT}}
+            with path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(found[seed, method]) + "\n")
+    return [found[key] for key in asked]
 
 
-def _run(setting: Setting, rounds: int, peers: int, seed: int, method: str, device: str) -> dict[str, Any]:
+def _config(setting: Setting, rounds: int, peers: int, seed: int, method: str) -> dict[str, Any]:
     shift = {**ALL_SHIFTS[setting.shift], "test": 100}
     asked = config(setting.data, setting.network, setting.samples, shift, seed, peers, training=TRAINING)
     asked |= {"method": {"name": method, "k": 5, **KEYS.get(method, {})}}
-    asked |= {"rounds": rounds, "evaluate": rounds, "checkpoint": rounds}
-    with tempfile.TemporaryDirectory() as folder:
-        summary = homophily.run(asked, out=Path(folder) / "run", device=device).summary
-    return {key: summary[key] for key in KEPT}
+    return asked | {"rounds": rounds, "evaluate": rounds, "checkpoint": rounds}
 
 
-def _cells(runs: list[dict[str, Any]]) -> list[Any]:
+def _cells(done: list[list[dict[str, Any]]]) -> list[Any]:
+    (runs,) = done
     of = {method: [run for run in runs if run["method"] == method] for method in METHODS}
     accuracies = [_spread([run["accuracy"] for run in of[method]]) for method in METHODS]
     kin, panm = of["kin"], of["panm"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -55,14 +56,15 @@ class Network:
             raise UserError(f"model.name = {self.name!r}: must make an nn.Module, not {type(module).__name__}")
         return module
 
-    def start(self, config: Config, layout: Layout, peers: int, device: torch.device) -> Federation:
-        """The models before the first round: one common initialisation, or everyone's own."""
+    def start(self, config: Config, layout: Layout, ids: Sequence[int], device: torch.device) -> Federation:
+        """The models of the peers ``ids`` before the first round: one common initialisation, or everyone's own."""
+        peers = len(ids)
         if config.init == "common":
             row, kept = layout.read(self.common(config.seed))
             tables = {name: buffer.expand(peers, *buffer.shape) for name, buffer in kept.items()}
             rows = row.expand(peers, -1)
         else:
-            drawn = [layout.read(self.fresh(config.seed, peer)) for peer in range(peers)]
+            drawn = [layout.read(self.fresh(config.seed, id)) for id in ids]
             rows = torch.stack([row for row, _ in drawn])
             tables = {name: torch.stack([kept[name] for _, kept in drawn]) for name in layout.kept}
         return Federation(layout, rows.to(device).clone(), {name: t.to(device).clone() for name, t in tables.items()})

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from homophily.config import PASSED, Config, Training
 from homophily.data import PeerArrays, Ready, Shares, ready
@@ -79,46 +79,68 @@ def prepare(
     What is made here is added to what is known.
     """
     known = Known() if known is None else known
-    data, shares = _data(config, given, device, known)
+    data, shares = data_of(config, given, device, known)
     _check_sizes(config, data.shares)
-    network = Network(config, given.model, data.shares.inputs, data.shares.outputs)
-    loss = _loss(config.training, given, data.shares)
+    method, method_keys = method_of(config, given, data.shares.peers)
+    ready = ground(config, given, data.shares, shares, torch.arange(shares.peers, device=device), resolved, known)
+    network, task, engine, resolved = ready.network, ready.task, ready.engine, ready.resolved
+    start = network.start(config, task.layout, task.ids.tolist(), device)
+    exchange: Exchange
+    graph, topology_keys = _graph(config, shares.peers)
+    if isinstance(method, ServerMethod):
+        rows = network.server_rows(config, task.layout, method.count, device)
+        exchange = ServerExchange(method, task, engine, rows, resolved.measure_pairs, _ignored_by_a_server(config))
+    else:
+        exchange = _peer_exchange(config, method, task, engine, start, graph, resolved.measure_pairs)
+    problem = ready.problem(config, given, start, exchange)
+    keys = {"data": data.settings, "model": network.keys, "method": method_keys, "topology": topology_keys}
+    return problem, _complete(config, given, shares.peers, keys), resolved
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What training stands on, made ready."""
+
+    network: Network
+    task: Task
+    engine: Engine
+    resolved: Resolved
+
+    def problem(self, config: Config, given: Given, start: Federation, exchange: Exchange) -> Problem:
+        metrics, resolved = _extra_metrics(config, given), self.resolved
+        return Problem(
+            self.task,
+            self.engine,
+            Scorer(self.task, self.engine, resolved.score_peers, resolved.score_samples, metrics),
+            start,
+            exchange,
+            config.rounds,
+            config.score == "after-training",
+            config.evaluate,
+            config.training.patience,
+        )
+
+
+def ground(
+    config: Config, given: Given, made: Shares, shares: Shares, ids: Tensor, resolved: Resolved | None, known: Known
+) -> Ground:
+    """Network, task and engine for the peers ``ids``. made: their data as it was made; shares: on their device."""
+    network = Network(config, given.model, made.inputs, made.outputs)
+    loss = _loss(config.training, given, made)
     module = with_keyed_dropout(network.common(config.seed)).eval()
-    character, layout, chain = _read(module, config, loss, data.shares, known)
-    resolved = resolved or resolve(config.engine, config.training.batch, data.shares, layout, character, chain, device)
-    method, method_keys = _method(config, given, data.shares.peers)
-    ids = torch.arange(shares.peers, device=device)
+    character, layout, chain = _read(module, config, loss, made, known)
+    resolved = resolved or resolve(config.engine, config.training.batch, made, layout, character, chain, ids.device)
     task = Task(
-        module.to(device), layout, loss, shares, torch.full_like(ids, config.seed), ids,
+        module.to(ids.device), layout, loss, shares, torch.full_like(ids, config.seed), ids,
         Settings(**config.training.model_dump(exclude={"loss", "patience"})), character.coupled, character.draws,
     )  # fmt: skip
     _check_batches(task)
     fast = config.precision == "fast"
     engine = engine_of(task, resolved.engine, chain, resolved.chunk, resolved.workers, fast)
-    start = network.start(config, layout, shares.peers, device)
-    exchange: Exchange
-    graph, topology_keys = _graph(config, shares.peers)
-    if isinstance(method, ServerMethod):
-        rows = network.server_rows(config, layout, method.count, device)
-        exchange = ServerExchange(method, task, engine, rows, resolved.measure_pairs, _ignored_by_a_server(config))
-    else:
-        exchange = _peer_exchange(config, method, task, engine, start, graph, resolved.measure_pairs)
-    problem = Problem(
-        task,
-        engine,
-        Scorer(task, engine, resolved.score_peers, resolved.score_samples, _extra_metrics(config, given)),
-        start,
-        exchange,
-        config.rounds,
-        config.score == "after-training",
-        config.evaluate,
-        config.training.patience,
-    )
-    keys = {"data": data.settings, "model": network.keys, "method": method_keys, "topology": topology_keys}
-    return problem, _complete(config, given, shares.peers, keys), resolved
+    return Ground(network, task, engine, resolved)
 
 
-def _data(config: Config, given: Given, device: torch.device, known: Known) -> tuple[Ready, Shares]:
+def data_of(config: Config, given: Given, device: torch.device, known: Known) -> tuple[Ready, Shares]:
     """Everyone's data, as it was made and on the device."""
     section = config.data
     name = f"{section.model_dump_json()} {config.peers} {config.seed} {device}"
@@ -189,7 +211,7 @@ def _loss(training: Training, given: Given, shares: Shares) -> Loss:
     return losses.get(training.loss)
 
 
-def _method(config: Config, given: Given, peers: int) -> tuple[Method | ServerMethod, dict[str, Any]]:
+def method_of(config: Config, given: Given, peers: int) -> tuple[Method | ServerMethod, dict[str, Any]]:
     """The method, and all its keys; a default of k or l that is too large for so few peers is cut."""
     if given.method is not None:
         return _given_method(given.method, config)
@@ -238,11 +260,8 @@ def _peer_exchange(
     cluster = None if data.cluster is None else data.cluster.to(where)
     view = view_of_all(data.peers, config.seed, graph, method.hops, book, cluster, where)
     method.check(view)
-    merge, measurer = merges.get(config.merge), _measurer(method, task, engine, chunk)
-    if needs_similarity(merge) and measurer is None:
-        raise UnsuitableError(
-            f"merge = {config.merge!r} needs a method that compares models, and {config.method.name!r} does not"
-        )
+    merge, measurer = merges.get(config.merge), measurer_of(method, task, engine, chunk)
+    check_merge(config, measurer)
     return PeerExchange(
         method,
         view,
@@ -257,12 +276,19 @@ def _peer_exchange(
     )
 
 
+def check_merge(config: Config, measurer: Measurer | None) -> None:
+    if needs_similarity(merges.get(config.merge)) and measurer is None:
+        raise UnsuitableError(
+            f"merge = {config.merge!r} needs a method that compares models, and {config.method.name!r} does not"
+        )
+
+
 def task_fingerprints(task: Task, seed: int) -> Fingerprints:
     """Everyone's fingerprint at the common model."""
     return fingerprints(task.module, task.loss, task.data.train, task.ids, seed, task.cast)
 
 
-def _measurer(method: Method, task: Task, engine: Engine, chunk: int) -> Measurer | None:
+def measurer_of(method: Method, task: Task, engine: Engine, chunk: int) -> Measurer | None:
     """The method's metric with those of the method's settings that it takes."""
     if method.metric is None:
         return None

@@ -130,6 +130,10 @@ class Method:
         """What to remember from fingerprints [N], by id; heard: [P, H] ids each row has heard of, None: of everyone."""
         raise NotImplementedError
 
+    def acquainted(self, view: View, prints: Fingerprints, ids: Tensor) -> Memory:
+        """The same for one peer: prints are of the peers ``ids`` [M] it has heard of, ascending, itself among them."""
+        raise NotImplementedError
+
     def compares(self, now: Now) -> bool:
         """Whether similarities are wanted in this round: measuring them is not free."""
         return self.metric is not None

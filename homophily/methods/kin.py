@@ -32,12 +32,14 @@ class Kin(Method):
         parts = []
         for row in range(len(view.me)):  # books of their own: everyone looks for itself
             ids = heard[row][heard[row] >= 0]
-            found = kinship(prints.of(ids), ids, int(view.seed[row]))
-            one = view.rows(slice(row, row + 1))
-            place = torch.searchsorted(ids, one.book.clamp(min=0)).clamp(max=len(ids) - 1)
-            part = _memory(found, one, torch.searchsorted(ids, one.me), place)
-            parts.append(part | {"weights": torch.where(ids[place] == one.book, part["weights"], 0.0)})
+            parts.append(self.acquainted(view.rows(slice(row, row + 1)), prints.of(ids), ids))
         return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+    def acquainted(self, view: View, prints: Fingerprints, ids: Tensor) -> Memory:
+        found = kinship(prints, ids, int(view.seed[0]))
+        place = torch.searchsorted(ids, view.book.clamp(min=0)).clamp(max=len(ids) - 1)
+        memory = _memory(found, view, torch.searchsorted(ids, view.me), place)
+        return memory | {"weights": torch.where(ids[place] == view.book, memory["weights"], 0.0)}
 
     def meet(self, now: Now) -> Tensor:
         weights = now.memory["weights"]

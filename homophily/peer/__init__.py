@@ -1,0 +1,1 @@
+"""Real peers: the round loop of the simulator with a network where the other rows were."""

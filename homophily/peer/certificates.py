@@ -1,0 +1,165 @@
+"""A private authority and the certificates it issues: who may talk to whom is decided by who holds one.
+
+Keys are Ed25519. A peer's key opens its TLS links and signs what it sends, so one file is its whole identity.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from homophily.errors import UserError
+
+AUTHORITY = "ca"
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_LATE_CLOCK = timedelta(days=1)  # of a machine whose clock is behind
+
+
+def check_name(name: str) -> str:
+    """A peer's name, which is part of addresses: letters a to z, digits and hyphens."""
+    if not _NAME.fullmatch(name) or name == AUTHORITY:
+        raise UserError(
+            f"{name!r} cannot be a peer's name: it takes 1 to 63 of a-z, 0-9 and -, and {AUTHORITY!r} is taken"
+        )
+    return name
+
+
+def init(folder: Path, days: int = 3650) -> Path:
+    """A new authority in a folder: ca.pem to hand out, ca.key to lock away."""
+    certificate, key = _paths(folder, AUTHORITY)
+    _refuse_to_overwrite(certificate, key)
+    secret = Ed25519PrivateKey.generate()
+    name = _subject("homophily authority")
+    built = (
+        _builder(name, name, secret, days)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs_certificates=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(secret.public_key()), critical=False)
+    )
+    return _write(folder, certificate, key, built.sign(secret, None), secret)
+
+
+def issue(folder: Path, name: str, hosts: Sequence[str] = (), days: int = 365) -> Path:
+    """A key and a certificate for a peer, signed by the authority in the folder. hosts: where others reach it."""
+    certificate, key = _paths(folder, check_name(name))
+    _refuse_to_overwrite(certificate, key)
+    signer, authority = _authority(folder)
+    secret = Ed25519PrivateKey.generate()
+    reached = [_host(host) for host in dict.fromkeys([name, *hosts])]
+    built = (
+        _builder(_subject(name), authority.subject, secret, days)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs_certificates=False), critical=True)
+        .add_extension(x509.SubjectAlternativeName(reached), critical=False)
+        .add_extension(x509.ExtendedKeyUsage(list(_BOTH_ENDS)), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
+    )
+    return _write(folder, certificate, key, built.sign(signer, None), secret)
+
+
+_BOTH_ENDS = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
+
+
+def read_certificate(path: Path) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except OSError as error:
+        raise UserError(f"cannot read the certificate {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise UserError(f"{path} is not a certificate in PEM form") from error
+
+
+def read_key(path: Path) -> Ed25519PrivateKey:
+    try:
+        found = serialization.load_pem_private_key(path.read_bytes(), None)
+    except OSError as error:
+        raise UserError(f"cannot read the key {path}: {error.strerror}") from error
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{path} is not an unencrypted private key in PEM form") from error
+    if not isinstance(found, Ed25519PrivateKey):
+        raise UserError(f"{path} is not an Ed25519 key: make one with homophily cert issue")
+    return found
+
+
+def name_in(certificate: x509.Certificate) -> str:
+    """Whose certificate it is."""
+    found = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(found[0].value) if len(found) == 1 else ""
+
+
+def _authority(folder: Path) -> tuple[Ed25519PrivateKey, x509.Certificate]:
+    certificate, key = _paths(folder, AUTHORITY)
+    if not key.exists():
+        raise UserError(f"there is no authority in {folder}: make one with homophily cert init --folder {folder}")
+    return read_key(key), read_certificate(certificate)
+
+
+def _paths(folder: Path, name: str) -> tuple[Path, Path]:
+    return folder / f"{name}.pem", folder / f"{name}.key"
+
+
+def _refuse_to_overwrite(*paths: Path) -> None:
+    for path in paths:
+        if path.exists():
+            raise UserError(f"{path} is there already, and is not overwritten")
+
+
+def _subject(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _host(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def _builder(subject: x509.Name, issuer: x509.Name, key: Ed25519PrivateKey, days: int) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _LATE_CLOCK)
+        .not_valid_after(now + timedelta(days=days))
+    )
+
+
+def _usage(signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _write(folder: Path, certificate: Path, key: Path, made: x509.Certificate, secret: Ed25519PrivateKey) -> Path:
+    """The key for its owner's eyes only, and before the certificate that makes it worth something."""
+    pem = serialization.Encoding.PEM
+    text = secret.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with os.fdopen(os.open(key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(text)
+        certificate.write_bytes(made.public_bytes(pem))
+    except OSError as error:
+        raise UserError(f"cannot write into {folder}: {error.strerror}") from error
+    return certificate

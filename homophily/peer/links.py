@@ -1,0 +1,212 @@
+"""The links to other peers: the one place that knows zenoh.
+
+Small messages to everyone (they find their way over several hops), questions to a direct neighbour, who is alive, and
+who is at the other end of a link, by its certificate.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import zenoh
+
+from homophily.errors import UserError
+from homophily.peer.manifest import CHUNK
+
+_ROOT = "homophily"
+_ROOM = 256 << 10  # for what surrounds a chunk in a message
+_RETRY = {"period_init_ms": 200, "period_max_ms": 2000, "period_increase_factor": 2}
+_MESSAGES = [
+    "put", "delete", "declare_subscriber", "query", "reply", "declare_queryable", "liveliness_token",
+    "declare_liveliness_subscriber", "liveliness_query",
+]  # fmt: skip
+
+
+class Unanswered(Exception):
+    """A neighbour gave no answer, or said why it cannot."""
+
+
+class Question(Protocol):
+    """Asked by someone; to be answered once, by any thread."""
+
+    @property
+    def path(self) -> str: ...
+
+    def answer(self, data: bytes) -> None: ...
+
+    def decline(self, why: str) -> None: ...
+
+
+class Links(Protocol):
+    def tell(self, data: bytes) -> None:
+        """To everyone there is, near or far; may get lost."""
+
+    def ask(self, neighbour: str, path: str, timeout: float) -> bytes:
+        """A direct neighbour's answer; raises Unanswered."""
+
+    def neighbours(self) -> frozenset[str]:
+        """Who is at the other end of a link."""
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Ears:
+    """What is called, from threads of its own, with what comes in."""
+
+    heard: Callable[[bytes], None]
+    asked: Callable[[Question], None]
+    came: Callable[[str], None]
+    went: Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Address:
+    """How a peer is reached, and how it knows whom it reaches. tls: authority, certificate and key; None: in plain."""
+
+    name: str
+    federation: str
+    allowed: tuple[str, ...]
+    listen: tuple[str, ...]
+    connect: tuple[str, ...]
+    full: bool  # everyone is everyone's neighbour
+    lease: float
+    tls: tuple[Path, Path, Path] | None
+
+
+class ZenohLinks:
+    """Links over mutual TLS. Names that are not allowed get no message in or out, whatever certificate they have."""
+
+    def __init__(self, address: Address, ears: Ears) -> None:
+        self._name, self._root = address.name, f"{_ROOT}/{address.federation}"
+        self._by_id = {_zenoh_id(address, name): name for name in address.allowed}
+        zenoh.init_log_from_env_or("off")
+        try:
+            self._session = zenoh.open(_config(address))
+        except zenoh.ZError as error:
+            raise UserError(f"peer.listen: cannot listen on {', '.join(address.listen)}: {error}") from error
+        alive = f"{self._root}/alive"
+
+        def life(sample: zenoh.Sample) -> None:
+            name = str(sample.key_expr).rpartition("/")[2]
+            (ears.came if sample.kind == zenoh.SampleKind.PUT else ears.went)(name)
+
+        asked = f"{self._root}/ask/{self._name}/"
+        self._declared = [  # what is not held is undeclared
+            self._session.declare_subscriber(f"{self._root}/tell/*", lambda s: ears.heard(s.payload.to_bytes())),
+            self._session.declare_queryable(f"{asked}**", lambda query: ears.asked(_Query(query, asked))),
+            self._session.liveliness().declare_subscriber(f"{alive}/*", life, history=True),
+            self._session.liveliness().declare_token(f"{alive}/{self._name}"),
+        ]
+
+    def tell(self, data: bytes) -> None:
+        self._session.put(f"{self._root}/tell/{self._name}", data)
+
+    def ask(self, neighbour: str, path: str, timeout: float) -> bytes:
+        try:
+            replies = self._session.get(
+                f"{self._root}/ask/{neighbour}/{path}",
+                target=zenoh.QueryTarget.BEST_MATCHING,
+                consolidation=zenoh.ConsolidationMode.NONE,
+                congestion_control=zenoh.CongestionControl.BLOCK,
+                timeout=timeout,
+            )
+            reply = next(iter(replies), None)
+        except zenoh.ZError as error:
+            raise Unanswered("no link") from error
+        if reply is None:
+            raise Unanswered("no answer")
+        if reply.ok is None:
+            raise Unanswered(reply.err.payload.to_bytes()[:64].decode("ascii", "replace") if reply.err else "refused")
+        return reply.ok.payload.to_bytes()
+
+    def neighbours(self) -> frozenset[str]:
+        found = [link.auth_identifier or self._by_id.get(str(link.zid), "") for link in self._session.info.links()]
+        return frozenset(found).intersection(self._by_id.values())
+
+    def close(self) -> None:
+        self._session.close()
+
+
+class _Query:
+    def __init__(self, query: zenoh.Query, root: str) -> None:
+        self._query = query
+        self.path = str(query.key_expr).removeprefix(root)
+
+    def answer(self, data: bytes) -> None:
+        try:
+            self._query.reply(self._query.key_expr, data, congestion_control=zenoh.CongestionControl.BLOCK)
+        except zenoh.ZError:
+            pass  # whoever asked is gone
+        finally:
+            self._query.drop()
+
+    def decline(self, why: str) -> None:
+        try:
+            self._query.reply_err(why.encode())
+        except zenoh.ZError:
+            pass
+        finally:
+            self._query.drop()
+
+
+def _config(address: Address) -> zenoh.Config:
+    config = zenoh.Config()
+    for key, value in _keys(address).items():
+        config.insert_json5(key, json.dumps(value))
+    return config
+
+
+def _keys(address: Address) -> dict[str, Any]:
+    protocol = "tls" if address.tls is not None else "tcp"
+    keys: dict[str, Any] = {
+        "id": _zenoh_id(address, address.name),
+        "mode": "peer" if address.full else "router",  # routers pass small messages on
+        "listen/endpoints": [f"{protocol}/{host}" for host in address.listen],
+        "connect/endpoints": [f"{protocol}/{host}" for host in address.connect],
+        "connect/timeout_ms": -1,
+        "connect/exit_on_failure": False,
+        "connect/retry": _RETRY,
+        "scouting/multicast/enabled": False,
+        "scouting/gossip/enabled": address.full,
+        "transport/link/protocols": [protocol],
+        "transport/link/tx/lease": int(1000 * address.lease),
+        "transport/link/rx/max_message_size": CHUNK + _ROOM,
+    }
+    if address.tls is not None:
+        authority, certificate, key = map(str, address.tls)
+        keys["transport/link/tls"] = {
+            "root_ca_certificate": authority,
+            "enable_mtls": True,
+            "listen_private_key": key,
+            "listen_certificate": certificate,
+            "connect_private_key": key,
+            "connect_certificate": certificate,
+            "verify_name_on_connect": True,
+        }
+        keys["access_control"] = {
+            "enabled": True,
+            "default_permission": "deny",
+            "rules": [
+                {
+                    "id": "talk",
+                    "permission": "allow",
+                    "flows": ["ingress", "egress"],
+                    "key_exprs": [f"{_ROOT}/{address.federation}/**"],
+                    "messages": _MESSAGES,
+                }
+            ],
+            "subjects": [{"id": "allowed", "cert_common_names": list(address.allowed)}],
+            "policies": [{"rules": ["talk"], "subjects": ["allowed"]}],
+        }
+    return keys
+
+
+def _zenoh_id(address: Address, name: str) -> str:
+    """Names a process on the network; it begins with no 0, which would be cut off."""
+    return "1" + hashlib.sha256(f"{address.federation}/{name}".encode()).hexdigest()[:31]

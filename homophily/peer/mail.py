@@ -1,0 +1,272 @@
+"""Parcels on their way: one's own on a shelf, others' fetched chunk by chunk from the neighbour nearest to the origin.
+
+A chunk that was fetched for one is kept for the next, so that a model crosses a link once however many want it. Every
+chunk is checked against the manifest that its origin signed, at every hop.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from homophily.peer.identity import Authority, Identity, Refused
+from homophily.peer.links import Links, Question, Unanswered
+from homophily.peer.manifest import KINDS, Kind, Manifest, chunks_of, manifest_of, opened
+from homophily.peer.members import Members
+
+_PATH = re.compile(r"([a-z0-9-]{1,63})/([a-z]{1,8})/([0-9]{1,12})/(manifest|[0-9]{1,6})")
+_KEPT_ROUNDS = 2
+_SHORT_PAUSE = 0.05
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """Which parcel: whose, of what kind and round."""
+
+    origin: str
+    kind: Kind
+    round: int
+
+
+Part = tuple[Parcel, int]  # a chunk by its number; -1: the manifest
+_MANIFEST = -1
+
+
+def _path(part: Part) -> str:
+    parcel, number = part
+    return f"{parcel.origin}/{parcel.kind}/{parcel.round}/{'manifest' if number == _MANIFEST else number}"
+
+
+def part_of(path: str) -> Part:
+    """What a path asks for. Raises Refused."""
+    found = _PATH.fullmatch(path)
+    origin, kind, round, part = found.groups() if found is not None else ("", "", "", "")
+    if kind not in KINDS:
+        raise Refused("malformed request")
+    return Parcel(origin, kind, int(round)), _MANIFEST if part == "manifest" else int(part)
+
+
+class Mail:
+    """Fetches, serves and passes on. ``most``: bytes a parcel of a kind may have."""
+
+    def __init__(
+        self,
+        federation: str,
+        identity: Identity,
+        authority: Authority,
+        most: dict[Kind, int],
+        *,
+        timeout: float,
+        slots: int,
+        waiting: int,
+        window: int,
+        cache_bytes: int,
+    ) -> None:
+        self._federation, self._identity, self._authority, self._most = federation, identity, authority, most
+        self._timeout, self._slots, self._waiting, self._window = timeout, slots, waiting, window
+        self._shelf: dict[Parcel, tuple[bytes, list[bytes]]] = {}
+        self._cache: OrderedDict[Part, bytes] = OrderedDict()
+        self._cached, self._cache_bytes = 0, cache_bytes
+        self._coming: dict[Part, Future[bytes]] = {}
+        self._lock = threading.Lock()
+        self._desks: dict[int, _Desk] = {}
+        self.refused: Counter[str] = Counter()
+        self.links: Links
+        self.members: Members
+
+    # One's own
+
+    def publish(self, kind: Kind, round: int, data: bytes) -> None:
+        """Put a parcel on the shelf, for whoever asks; those of earlier rounds but one are taken off."""
+        mine = Parcel(self._identity.name, kind, round)
+        sealed = manifest_of(data, self._federation, kind, round, self._identity)
+        with self._lock:
+            self._shelf[mine] = sealed, chunks_of(data)
+            rounds = sorted(parcel.round for parcel in self._shelf if parcel.kind == kind)
+            for old in rounds[:-_KEPT_ROUNDS]:
+                del self._shelf[Parcel(self._identity.name, kind, old)]
+
+    # Others'
+
+    def fetch(self, parcel: Parcel, deadline: float) -> bytes:
+        """A whole parcel, checked; tried once more, over another way if there is one. Raises Unanswered or Refused."""
+        try:
+            return self._fetch(parcel, deadline)
+        except (Unanswered, Refused):
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_SHORT_PAUSE)
+            return self._fetch(parcel, deadline)
+
+    def _fetch(self, parcel: Parcel, deadline: float) -> bytes:
+        manifest = self._manifest(parcel, deadline)
+        parts = [(parcel, number) for number in range(len(manifest.chunks))]
+        with ThreadPoolExecutor(min(self._window, len(parts))) as pool:
+            chunks = list(pool.map(lambda part: self._part(part, deadline), parts))
+        data = b"".join(chunks)
+        manifest.check_whole(data)
+        return data
+
+    def _manifest(self, parcel: Parcel, deadline: float) -> Manifest:
+        found = opened(
+            self._part((parcel, _MANIFEST), deadline), self._authority, self._federation, self._most[parcel.kind]
+        )
+        if (found.origin, found.kind, found.round) != (parcel.origin, parcel.kind, parcel.round):
+            self._forget(parcel)
+            raise Refused("manifest of another parcel")
+        return found
+
+    def _part(self, part: Part, deadline: float) -> bytes:
+        """From the shelf, the cache, or a neighbour; whoever asks for what is on its way waits for it."""
+        with self._lock:
+            if part[0].origin == self._identity.name:
+                return self._own(part)
+            if part in self._cache:
+                self._cache.move_to_end(part)
+                return self._cache[part]
+            coming = self._coming.get(part)
+            if coming is None:
+                mine = self._coming[part] = Future()
+        if coming is not None:
+            try:
+                return coming.result(max(0.0, deadline - time.monotonic()))
+            except TimeoutError:
+                raise Unanswered("too late") from None
+        try:
+            data = self._ask(part, deadline)
+        except BaseException as error:
+            with self._lock:
+                del self._coming[part]
+            mine.set_exception(error)
+            raise
+        with self._lock:
+            del self._coming[part]
+            self._keep(part, data)
+        mine.set_result(data)
+        return data
+
+    def _own(self, part: Part) -> bytes:
+        parcel, number = part
+        if parcel not in self._shelf:
+            raise Unanswered("not there")
+        sealed, chunks = self._shelf[parcel]
+        if number >= len(chunks):
+            raise Refused("malformed request")
+        return sealed if number == _MANIFEST else chunks[number]
+
+    def _ask(self, part: Part, deadline: float) -> bytes:
+        """The neighbour nearest to the origin, and if it fails another."""
+        parcel, number = part
+        manifest = self._manifest(parcel, deadline) if number != _MANIFEST else None
+        if manifest is not None and number >= len(manifest.chunks):
+            raise Refused("malformed request")
+        failed: list[str] = []
+        why: Exception = Unanswered("no way")
+        while (neighbour := self.members.towards(parcel.origin, failed)) is not None:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise Unanswered("too late")
+            try:
+                data = self.links.ask(neighbour, _path(part), min(left, self._timeout))
+                if manifest is not None:
+                    manifest.check_chunk(number, data)
+                else:
+                    opened(data, self._authority, self._federation, self._most[parcel.kind])
+                return data
+            except (Unanswered, Refused) as error:
+                why = error
+                failed.append(neighbour)
+                if isinstance(error, Refused):
+                    self.refused[str(error)] += 1
+        raise why
+
+    def _keep(self, part: Part, data: bytes) -> None:
+        self._cache[part] = data
+        self._cached += len(data)
+        while self._cached > self._cache_bytes:
+            _, old = self._cache.popitem(last=False)
+            self._cached -= len(old)
+
+    def _forget(self, parcel: Parcel) -> None:
+        with self._lock:
+            for part in [part for part in self._cache if part[0] == parcel]:
+                self._cached -= len(self._cache.pop(part))
+
+    # Serving
+
+    def asked(self, question: Question) -> None:
+        """Have it answered at the desk for its distance, or decline. Must not block: the network's threads call it."""
+        try:
+            part = part_of(question.path)
+            distance = self._distance(part[0].origin)
+        except Refused as error:
+            self.refused[str(error)] += 1
+            question.decline(str(error))
+            return
+        with self._lock:
+            desk = self._desks.get(distance)
+            if desk is None:
+                desk = self._desks[distance] = _Desk(self._slots, self._waiting)
+        if not desk.take(lambda: self._answer(question, part)):
+            self.refused["too many requests"] += 1
+            question.decline("busy")
+
+    def _distance(self, origin: str) -> int:
+        """Desks are apart by distance to the origin: what waits at one waits for a nearer one, so never in a circle."""
+        if origin == self._identity.name:
+            return 0
+        hops = self.members.hops().get(origin)
+        if hops is None:
+            raise Refused("nobody by that name")
+        return hops
+
+    def _answer(self, question: Question, part: Part) -> None:
+        try:
+            question.answer(self._part(part, time.monotonic() + self._timeout))
+        except (Unanswered, Refused) as error:
+            question.decline(str(error))
+
+    def close(self) -> None:
+        for desk in self._desks.values():
+            desk.close()
+
+
+class _Desk:
+    """So many threads, and so many jobs that may wait for them."""
+
+    def __init__(self, slots: int, waiting: int) -> None:
+        self._room = threading.BoundedSemaphore(slots + waiting)
+        self._pool = ThreadPoolExecutor(slots)
+
+    def take(self, job: Callable[[], None]) -> bool:
+        if not self._room.acquire(blocking=False):
+            return False
+        try:
+            self._pool.submit(job).add_done_callback(lambda done: self._room.release())
+        except RuntimeError:  # closed
+            self._room.release()
+            return False
+        return True
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def fetch_all(mail: Mail, parcels: Sequence[Parcel], deadline: float, at_once: int) -> dict[Parcel, bytes | Exception]:
+    """All parcels, several at a time: the data of each, or why there is none."""
+
+    def one(parcel: Parcel) -> bytes | Exception:
+        try:
+            return mail.fetch(parcel, deadline)
+        except (Unanswered, Refused) as error:
+            return error
+
+    if not parcels:
+        return {}
+    with ThreadPoolExecutor(min(at_once, len(parcels))) as pool:
+        return dict(zip(parcels, pool.map(one, parcels), strict=True))

@@ -1,0 +1,162 @@
+"""Who is there, how far along, and over whom each one is reached: what peers tell everyone about themselves."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import networkx as nx
+
+from homophily.peer.identity import Authority, Identity, Refused
+from homophily.peer.manifest import MOST_ROUNDS
+
+_ROUNDS = (0, MOST_ROUNDS)
+_BOUNDS = {"time": (0, 1 << 62), "trained": _ROUNDS, "merged": _ROUNDS, "printed": (-1, MOST_ROUNDS)}
+
+
+@dataclass(frozen=True)
+class Status:
+    """What a peer says of itself. trained, merged: the last round it has done so in; time only grows."""
+
+    time: int = 0
+    trained: int = 0
+    merged: int = 0
+    printed: int = -1  # the round that its fingerprint is of; -1: none yet
+    finished: bool = False
+    neighbours: tuple[str, ...] = ()
+
+
+def seal(status: Status, federation: str, identity: Identity) -> bytes:
+    return identity.seal({"federation": federation, "status": asdict(status)})
+
+
+def opened(sealed: bytes, authority: Authority, federation: str, most: int) -> tuple[str, Status]:
+    """Whose status, and the status, every field checked; most: neighbours one may have. Raises Refused."""
+    body = authority.open(sealed)
+    status = body.get("status")
+    if body.get("federation") != federation:
+        raise Refused("of another federation")
+    if not isinstance(status, dict) or set(status) != set(Status.__dataclass_fields__):
+        raise Refused("malformed status")
+    for key, (least, highest) in _BOUNDS.items():
+        if type(status[key]) is not int or not least <= status[key] <= highest:
+            raise Refused("malformed status")
+    names = status["neighbours"]
+    if type(status["finished"]) is not bool or not isinstance(names, list) or len(names) > most:
+        raise Refused("malformed status")
+    if not all(isinstance(name, str) for name in names):
+        raise Refused("malformed status")
+    return str(body["origin"]), Status(**{**status, "neighbours": tuple(names)})
+
+
+@dataclass
+class _Member:
+    alive: bool = False
+    status: Status = field(default_factory=Status)
+
+
+class Members:
+    """What is known of the others, by name. Threads that bring news wake those that wait for them."""
+
+    def __init__(self, me: str, allowed: Collection[str], full: bool, neighbours: Callable[[], frozenset[str]]) -> None:
+        self._me, self._full, self._neighbours = me, full, neighbours
+        self._others = {name: _Member() for name in sorted(allowed) if name != me}
+        self._news = threading.Condition()
+
+    def came(self, name: str) -> None:
+        self._alive(name, True)
+
+    def went(self, name: str) -> None:
+        self._alive(name, False)
+
+    def _alive(self, name: str, alive: bool) -> None:
+        with self._news:
+            if name in self._others:
+                self._others[name].alive = alive
+                self._news.notify_all()
+
+    def update(self, name: str, status: Status) -> None:
+        """Older news than what is known is refused: someone plays it back."""
+        with self._news:
+            member = self._others.get(name)
+            if member is None:
+                return
+            if status.time < member.status.time:
+                raise Refused("replayed status")
+            member.status = status
+            self._news.notify_all()
+
+    def status(self, name: str) -> Status:
+        return self._others[name].status
+
+    def alive(self) -> list[str]:
+        """Who is there now, near or far, and has said something of itself."""
+        return [name for name, member in self._others.items() if member.alive and member.status.time]
+
+    def wait(self, enough: Callable[[], bool], seconds: float) -> bool:
+        """Until ``enough`` says so, asked again with all news; False: the time was over."""
+        with self._news:
+            return self._news.wait_for(enough, seconds)
+
+    def hops(self) -> dict[str, int]:
+        """How far those alive are whom messages can reach."""
+        if self._full:
+            return dict.fromkeys(self.alive(), 1)
+        far = nx.single_source_shortest_path_length(self._graph(), self._me)
+        return {name: hops for name, hops in far.items() if hops}
+
+    def towards(self, name: str, avoiding: Collection[str] = ()) -> str | None:
+        """The neighbour that is nearest to a peer; None: there is no way."""
+        if self._full:
+            return name if name not in avoiding else None
+        graph = self._graph()
+        graph.remove_nodes_from([other for other in avoiding if other in graph])
+        try:
+            return str(nx.shortest_path(graph, self._me, name)[1])
+        except (nx.NodeNotFound, nx.NetworkXNoPath, IndexError):
+            return None
+
+    def _graph(self) -> Any:
+        """The links that both ends speak of, between those alive."""
+        alive = set(self.alive())
+        said = {name: set(self._others[name].status.neighbours) & (alive | {self._me}) for name in alive}
+        said[self._me] = set(self._neighbours()) & alive
+        graph = nx.Graph()
+        graph.add_nodes_from(sorted(said))
+        graph.add_edges_from((a, b) for a in sorted(said) for b in sorted(said[a]) if a in said.get(b, ()))
+        return graph
+
+    def current_round(self) -> int:
+        """The round that most of the others have come to."""
+        rounds = sorted(self._others[name].status.trained for name in self.alive())
+        return rounds[len(rounds) // 2] if rounds else 0
+
+
+class Announcer:
+    """Tells everyone one's own status: whenever it changes, and every so often for those who did not hear it."""
+
+    def __init__(self, tell: Callable[[Status], None], neighbours: Callable[[], frozenset[str]], every: float) -> None:
+        self._tell, self._neighbours, self._every = tell, neighbours, every
+        self._status, self._lock, self._over = Status(), threading.Lock(), threading.Event()
+        self._thread = threading.Thread(target=self._repeat, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def announce(self, **changes: Any) -> None:
+        with self._lock:
+            known = {**asdict(self._status), **changes}
+            names = tuple(sorted(self._neighbours()))
+            self._status = Status(**{**known, "time": time.time_ns(), "neighbours": names})
+            self._tell(self._status)
+
+    def _repeat(self) -> None:
+        while not self._over.wait(self._every):
+            self.announce()
+
+    def stop(self) -> None:
+        self._over.set()
+        self._thread.join()

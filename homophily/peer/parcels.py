@@ -1,0 +1,139 @@
+"""What is inside a parcel: a model, or a fingerprint, as safetensors; checked tensor by tensor when it is opened."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from homophily.introductions import BUCKETS, ROWS
+from homophily.peer.identity import Refused
+
+_TABLE = "table/"
+MOST_SAMPLES = 1 << 40
+
+
+@dataclass(frozen=True)
+class ModelParcel:
+    """A model after training and what goes with it. row: [d], the numbers that travel; None: the model is sick."""
+
+    row: Tensor | None
+    samples: int
+    before: Tensor | None = None  # [d]: the same before this round's training, where the metric asks for it
+    tables: dict[str, Tensor] = field(default_factory=dict)  # [B] float64: what a method shares, over ``book``
+    book: Tensor | None = None  # [B] int64: ids
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a model parcel of this federation must look like."""
+
+    numbers: int
+    dtype: torch.dtype
+    before: bool
+    tables: tuple[str, ...]
+    book: int  # entries of the longest table, at most
+
+    @property
+    def most_bytes(self) -> int:
+        """No honest parcel is larger."""
+        numbers = self.numbers * self.dtype.itemsize * (2 if self.before else 1)
+        return numbers + 8 * self.book * (1 + len(self.tables)) + 8 + 4096 * (4 + len(self.tables))
+
+
+def pack_model(parcel: ModelParcel) -> bytes:
+    tensors = {"samples": torch.tensor([parcel.samples])}
+    if parcel.row is not None:
+        tensors["row"] = parcel.row
+    if parcel.before is not None and parcel.row is not None:
+        tensors["before"] = parcel.before
+    if parcel.tables and parcel.book is not None:
+        tensors |= {"book": parcel.book, **{_TABLE + name: table for name, table in parcel.tables.items()}}
+    return save({name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()})
+
+
+def unpack_model(data: bytes, expected: Expected) -> ModelParcel:
+    """Raises Refused where a tensor is missing, unknown, of another shape or type, or not finite."""
+    tensors = _tensors(data)
+    samples = _taken(tensors, "samples", (1,), torch.int64)
+    row = before = None
+    if "row" in tensors:
+        row = _finite(_taken(tensors, "row", (expected.numbers,), expected.dtype))
+        if expected.before:
+            before = _finite(_taken(tensors, "before", (expected.numbers,), expected.dtype))
+    tables: dict[str, Tensor] = {}
+    book = tensors.pop("book", None)
+    if book is not None:
+        if book.dim() != 1 or book.dtype != torch.int64 or len(book) > expected.book or bool((book.diff() <= 0).any()):
+            raise Refused("book of the wrong shape")
+        names = [name for name in expected.tables if _TABLE + name in tensors]
+        tables = {name: _taken(tensors, _TABLE + name, (len(book),), torch.float64) for name in names}
+        if any(bool(table.isinf().any()) for table in tables.values()):
+            raise Refused("not finite")
+    if tensors:
+        raise Refused("tensor that nobody asked for")
+    if not 1 <= int(samples) <= MOST_SAMPLES:
+        raise Refused("samples out of range")
+    return ModelParcel(row, int(samples), before, tables, book)
+
+
+def pack_print(mean: Tensor, factor: Tensor, count: int) -> bytes:
+    """A fingerprint (mean [512], factor [F, 512], both rounded to float16 times a power of two) as it travels."""
+    scales = [_scale(values) for values in (mean, factor)]
+    halves = [(values.double() / scale).half() for values, scale in zip((mean, factor), scales, strict=True)]
+    upper = torch.ones(factor.shape, dtype=torch.bool).triu()
+    tensors = {"mean": halves[0], "factor": halves[1][upper], "scales": torch.tensor(scales).double()}
+    return save({**tensors, "count": torch.tensor([count])})
+
+
+def unpack_print(data: bytes) -> tuple[Tensor, Tensor, int]:
+    """The mean [512], factor [F, 512] and count of a fingerprint, the very numbers that were packed."""
+    tensors = _tensors(data)
+    count = int(_taken(tensors, "count", (1,), torch.int64))
+    if not 2 <= count <= MOST_SAMPLES:
+        raise Refused("samples out of range")
+    rows = min(count, ROWS) - 1
+    upper = torch.ones(rows, BUCKETS, dtype=torch.bool).triu()
+    mean = _finite(_taken(tensors, "mean", (BUCKETS,), torch.float16))
+    factor = _finite(_taken(tensors, "factor", (int(upper.sum()),), torch.float16))
+    scales = _finite(_taken(tensors, "scales", (2,), torch.float64))
+    if tensors or not all(math.frexp(scale)[0] == 0.5 for scale in scales.tolist()):
+        raise Refused("fingerprint of another form")
+    whole = torch.zeros(rows, BUCKETS, dtype=torch.float64)
+    whole[upper] = factor.double() * scales[1]
+    return _finite((mean.double() * scales[0]).float()), _finite(whole.float()), count
+
+
+MOST_PRINT = 2 * BUCKETS * (1 + ROWS) + 4096  # bytes
+
+
+def _scale(values: Tensor) -> float:
+    """The power of two that brings the largest number to 1 at most."""
+    largest = float(values.abs().max()) if values.numel() else 0.0
+    return 2.0 ** math.ceil(math.log2(largest)) if largest > 0 else 1.0
+
+
+def _tensors(data: bytes) -> dict[str, Tensor]:
+    try:
+        return load(data)
+    except (SafetensorError, ValueError, KeyError, TypeError, OverflowError, RuntimeError):
+        raise Refused("not safetensors") from None
+
+
+def _taken(tensors: dict[str, Tensor], name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    found = tensors.pop(name, None)
+    if found is None:
+        raise Refused(f"without {name.partition('/')[0]}")
+    if tuple(found.shape) != shape or found.dtype != dtype:
+        raise Refused(f"{name.partition('/')[0]} of the wrong shape")
+    return found
+
+
+def _finite(tensor: Tensor) -> Tensor:
+    if not bool(tensor.isfinite().all()):
+        raise Refused("not finite")
+    return tensor

@@ -1,0 +1,111 @@
+"""peer.toml: an ordinary config and a table [peer] that says who this peer is and whom it talks to."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from homophily.config import Config, Table, make, read
+from homophily.errors import UserError
+from homophily.keys import parsed, refuse_unknown
+from homophily.peer.certificates import check_name
+
+
+class Peer(Table):
+    """The table [peer]."""
+
+    name: str
+    allow: list[str]  # the peers of the federation, oneself among them
+    federation: str = "federation"
+    listen: list[str] = Field(default=[])  # host:port
+    connect: list[str] = Field(default=[])  # host:port
+    mesh: Literal["full", "partial"] = "full"
+    ca: str = "certs/ca.pem"
+    certificate: str = ""  # left out: certs/NAME.pem
+    key: str = ""  # left out: certs/NAME.key
+    state: str = ""  # left out: the peer's name
+    pace: Literal["free", "lockstep"] = "free"
+    wait_for: int | None = Field(None, ge=0)  # others that must be there before the first round
+    deadline: float = Field(30.0, gt=0, allow_inf_nan=False)  # seconds that a round waits for models
+    staleness: int = Field(3, ge=0)  # rounds that a model may be old, at a free pace
+    lease: float = Field(3.0, ge=0.5, le=60)  # seconds without a sign of life
+    pulls: int = Field(4, ge=1, le=64)  # models that are pulled at a time
+    window: int = Field(4, ge=1, le=64)  # chunks of one of them
+    slots: int = Field(8, ge=1, le=64)  # requests that are answered at a time, for each distance
+    waiting: int = Field(256, ge=1, le=65536)  # requests that may wait for that, for each distance
+    cache_mb: int = Field(256, ge=8)  # of others' chunks that were passed on
+    share: int | None = Field(None, ge=0)  # whose part of simulated data this peer plays; ids are places in ``allow``
+
+
+@dataclass(frozen=True)
+class PeerSettings:
+    """All that a peer's file says. Paths are relative to the file."""
+
+    config: Config
+    peer: Peer
+    folder: Path
+
+    def path(self, given: str, default: str = "") -> Path:
+        return self.folder / (given or default)
+
+    @property
+    def certificate(self) -> Path:
+        return self.path(self.peer.certificate, f"certs/{self.peer.name}.pem")
+
+    @property
+    def key(self) -> Path:
+        return self.path(self.peer.key, f"certs/{self.peer.name}.key")
+
+    @property
+    def state(self) -> Path:
+        return self.path(self.peer.state, self.peer.name)
+
+
+def load(path: Path) -> PeerSettings:
+    """A peer's file, every key of every table checked."""
+    values = read(path)
+    table = values.pop("peer", None)
+    if not isinstance(table, Mapping):
+        raise UserError(f"{path} has no table [peer]: it says who this peer is")
+    refuse_unknown("peer", table, list(Peer.model_fields), "[peer] has")
+    for key in ("name", "allow"):
+        if key not in table:
+            raise UserError(f"peer.{key} is missing in {path}")
+    peer: Peer = parsed(Peer, table, "peer")
+    _check(peer)
+    config = make(values)
+    return PeerSettings(config, peer, path.parent)
+
+
+def _check(peer: Peer) -> None:
+    for name in [peer.name, *peer.allow]:
+        check_name(name)
+    if len(set(peer.allow)) < len(peer.allow):
+        raise UserError("peer.allow names a peer twice")
+    if peer.name not in peer.allow:
+        raise UserError(f"peer.allow must name this peer itself, {peer.name!r}, as well")
+    place = peer.allow.index(peer.name)
+    if peer.share not in (None, place):
+        raise UserError(f"peer.share = {peer.share}: {peer.name!r} has place {place} in peer.allow")
+    for key in ("listen", "connect"):
+        for address in getattr(peer, key):
+            host, colon, port = address.rpartition(":")
+            if not host or not colon or not port.isdigit() or not 0 < int(port) < 65536:
+                raise UserError(f"peer.{key} = {address!r}: must be host:port")
+
+
+def only_loopback(peer: Peer) -> bool:
+    """Whether all addresses are of this very machine."""
+    return all(_is_loopback(address.rpartition(":")[0].strip("[]")) for address in [*peer.listen, *peer.connect])
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -155,6 +155,29 @@ def show_theory(
     _print({"cni": chances, "pens": [fixed] * rounds}, as_json, lambda: show.chances(chances, fixed))
 
 
+def _add_peer_commands() -> None:
+    """cert, peer, status and deploy, or the sentence that says what they need."""
+    try:
+        from homophily.peer import commands
+    except ModuleNotFoundError as error:
+        missing = error.name
+
+        def unavailable() -> None:
+            """Needs the peer extra: pip install 'homophily[peer]'."""
+            raise UserError(f"this needs {missing}: install the peer extra with pip install 'homophily[peer]'")
+
+        for name in ("cert", "peer", "status", "deploy"):
+            app.command(name, context_settings={"ignore_unknown_options": True, "allow_extra_args": True})(unavailable)
+        return
+    app.add_typer(commands.cert, name="cert")
+    app.command("peer")(commands.peer)
+    app.command("status")(commands.status)
+    app.command("deploy")(commands.run_deployment)
+
+
+_add_peer_commands()
+
+
 @contextmanager
 def _stoppable() -> Iterator[None]:
     """Ctrl-C ends a run between two lines of its folder, and says how to go on."""

@@ -86,7 +86,7 @@ def prepare(
     network, task, engine, resolved = ready.network, ready.task, ready.engine, ready.resolved
     start = network.start(config, task.layout, task.ids.tolist(), device)
     exchange: Exchange
-    graph, topology_keys = _graph(config, shares.peers)
+    graph, topology_keys = graph_of(config, shares.peers)
     if isinstance(method, ServerMethod):
         rows = network.server_rows(config, task.layout, method.count, device)
         exchange = ServerExchange(method, task, engine, rows, resolved.measure_pairs, _ignored_by_a_server(config))
@@ -243,7 +243,7 @@ def _given_method(method: Method, config: Config) -> tuple[Method, dict[str, Any
     return method, {name: getattr(method, name) for name in names if getattr(method, name) is not None}
 
 
-def _graph(config: Config, peers: int) -> tuple[Any, dict[str, Any]]:
+def graph_of(config: Config, peers: int) -> tuple[Any, dict[str, Any]]:
     """The topology's graph (None: full), and all its keys."""
     name = config.topology.name
     make = topologies.get(name)

@@ -82,6 +82,11 @@ def needs_updates(metric: str) -> bool:
     return metric not in ("loss", "l2", "cosine-weights", "cosine-gradients")
 
 
+def needs_path(metric: str) -> bool:
+    """Whether it asks how far the other has come since its own start."""
+    return metric in ("panm", "cosine-gradients")
+
+
 def models_for_each(metric: str, on: str) -> int:
     """Models that travel for each peer met in a comparison: on the peer's data, one's own goes there too."""
     return 2 if metric == "loss" and on == "peer" else 1

@@ -50,10 +50,11 @@ def read_folder(path: Path | str) -> list[PeerArrays]:
     files = sorted(file for file in Path(path).glob("*.npz") if file.is_file())
     if not files:
         raise UserError(f"{path}: there is no .npz file in this folder; it must hold one for each peer")
-    return [_read_file(file) for file in files]
+    return [read_file(file) for file in files]
 
 
-def _read_file(file: Path) -> PeerArrays:
+def read_file(file: Path) -> PeerArrays:
+    """One peer's samples from a .npz file with x, y and any other field of PeerArrays."""
     try:
         loaded = np.load(file, allow_pickle=False)
         if not isinstance(loaded, np.lib.npyio.NpzFile):

@@ -39,6 +39,7 @@ class Peer(Table):
     slots: int = Field(8, ge=1, le=64)  # requests that are answered at a time, for each distance
     waiting: int = Field(256, ge=1, le=65536)  # requests that may wait for that, for each distance
     cache_mb: int = Field(256, ge=8)  # of others' chunks that were passed on
+    classes: int | None = Field(None, ge=2)  # in the whole federation, where one's own data may lack some
     share: int | None = Field(None, ge=0)  # whose part of simulated data this peer plays; ids are places in ``allow``
 
 

@@ -1,0 +1,108 @@
+"""The commands of real peers: cert, peer, status, deploy. Imported only with the [peer] extra installed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from homophily import show
+from homophily.config import load, nested
+from homophily.errors import UserError
+from homophily.peer import certificates, deploy
+from homophily.peer.play import play
+from homophily.peer.settings import load as load_peer
+from homophily.runs import RunFolder
+
+cert = typer.Typer(no_args_is_help=True, help="A private authority, and a certificate for each peer.")
+
+Folder = Annotated[Path, typer.Option("--folder", help="Where keys and certificates are.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on the last line.")]
+
+
+@cert.command()
+def init(folder: Folder = Path("certs")) -> None:
+    """Make the authority: ca.pem for everyone, ca.key to lock away."""
+    print(certificates.init(folder))
+
+
+@cert.command()
+def issue(
+    name: Annotated[str, typer.Argument(help="The peer's name.")],
+    host: Annotated[list[str] | None, typer.Option("--host", help="Host or address others dial; may repeat.")] = None,
+    days: Annotated[int, typer.Option("--days", min=1, help="How long it is good for.")] = 365,
+    folder: Folder = Path("certs"),
+) -> None:
+    """Make a key and a certificate for a peer."""
+    print(certificates.issue(folder, name, host or [], days))
+
+
+def peer(
+    file: Annotated[Path, typer.Argument(metavar="PEER.toml", help="Who this peer is.")],
+    insecure: Annotated[bool, typer.Option("--insecure", help="No TLS; on loopback addresses only.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Be a peer: train on one's own data, find those who are alike, merge with them."""
+    with show.progress() as bar:
+        run = play(load_peer(file), insecure, bar)
+    if as_json:
+        print(json.dumps(run.summary, ensure_ascii=False))
+    else:
+        show.summary(run)
+
+
+def status(
+    folder: Annotated[Path, typer.Argument(help="A peer's state folder.")],
+    as_json: Json = False,
+) -> None:
+    """What a peer is doing: round, neighbours, similarities, accuracy, traffic, who is unreachable."""
+    found = deploy.status(folder)
+    if as_json:
+        print(json.dumps(found, ensure_ascii=False))
+        return
+    table = Table(show_header=False, box=None)
+    for key, value in found.items():
+        table.add_row(escape(key.replace("_", " ")), escape(_words(value)))
+    Console(soft_wrap=True).print(table)
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_words(inner)}" for key, inner in value.items()) or "-"
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "-"
+    return f"{value:.4g}" if isinstance(value, float) and abs(value) < 1e6 else str(value)
+
+
+def run_deployment(
+    words: Annotated[list[str] | None, typer.Argument(metavar="[CONFIG.toml] [key=value ...]")] = None,
+    local: Annotated[int, typer.Option("--local", min=2, help="Peers, as processes on this machine.")] = 8,
+    pace: Annotated[str, typer.Option("--pace", help="lockstep, which equals the simulation, or free.")] = "lockstep",
+    out: Annotated[Path | None, typer.Option("--out", help="Folder (default: a new one under runs/).")] = None,
+    as_json: Json = False,
+) -> None:
+    """Play a simulation by real peers on this machine, over TLS, and compare."""
+    if pace not in ("lockstep", "free"):
+        raise UserError(f"--pace {pace}: must be lockstep or free")
+    file = Path(words[0]) if words and "=" not in words[0] else None
+    config = load(file, nested((words or [])[bool(file) :]))
+    folder = RunFolder.create(out, f"deploy-{config.method.name}-{config.seed}").path
+    say = Console(stderr=True, soft_wrap=True)
+    result = deploy.deploy(
+        config, local, folder.resolve(), pace, lambda text: say.print(text, highlight=False)
+    ).result()
+    if as_json:
+        print(json.dumps(result, ensure_ascii=False))
+        return
+    same = (
+        "the same weights, bit for bit"
+        if result["identical"]
+        else f"weights differ by {result['largest_difference']:.3g}"
+    )
+    accuracy = "real {accuracy:.2f}, simulated {simulated_accuracy:.2f}".format(**result)
+    Console(soft_wrap=True).print(f"{local} real peers and the simulation: {same}; {accuracy}; {result['run']}")

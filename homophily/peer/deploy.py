@@ -1,0 +1,174 @@
+"""A simulated federation played by real peers on this machine, a process each, and what they made of it compared."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+import torch
+from torch import Tensor
+
+from homophily.api import run as simulate
+from homophily.config import Config, over
+from homophily.errors import UserError
+from homophily.methods.base import Method
+from homophily.peer import certificates
+from homophily.peer.play import play
+from homophily.peer.settings import load
+from homophily.prepare import Given, graph_of, method_of
+from homophily.runs import Run
+from homophily.storage import read_json, read_tensors
+
+_HOST = "127.0.0.1"
+_LAST_WORDS = 2000  # characters of a peer's complaint
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """What came of it: real peers beside the simulation."""
+
+    folder: Path
+    peers: list[Run]
+    simulation: Run
+    seconds: float
+
+    def result(self) -> dict[str, Any]:
+        """The object that ``--json`` prints."""
+        real, simulated = torch.cat([rows(run) for run in self.peers]), rows(self.simulation)
+        both = [self._accuracy([run.summary for run in self.peers]), self._accuracy([self.simulation.summary])]
+        return {
+            "identical": bool(torch.equal(real, simulated)),
+            "largest_difference": float((real.double() - simulated.double()).abs().max()),
+            "accuracy": both[0],
+            "simulated_accuracy": both[1],
+            "peers": len(self.peers),
+            "rounds": self.simulation.summary["rounds"],
+            "seconds": round(self.seconds, 1),
+            "run": str(self.folder),
+        }
+
+    @staticmethod
+    def _accuracy(summaries: Sequence[dict[str, Any]]) -> float | None:
+        found = [summary.get("accuracy", summary.get("mse")) for summary in summaries]
+        known = [float(value) for value in found if value is not None]
+        return sum(known) / len(known) if known else None
+
+
+def rows(run: Run) -> Tensor:
+    """A run's final models [N, D]."""
+    return read_tensors(run.path / "models.safetensors")["rows"]
+
+
+def deploy(
+    config: Config, peers: int, folder: Path, pace: str = "lockstep", progress: Callable[[str], None] = print
+) -> Deployment:
+    """Real peers over mutual TLS on loopback, then the simulation of the same config, with the plain engine."""
+    config = over(config, {"peers": peers, "engine": "one-by-one"})
+    progress("in the simulator")  # which tells what is wrong with the config, too
+    simulated = simulate(config, out=folder / "simulation", device="cpu")
+    files = write_files(config, peers, folder, pace)
+    progress(f"by {peers} peers, a process each, in {folder}")
+    began = time.monotonic()
+    _played(files)
+    seconds = time.monotonic() - began
+    return Deployment(folder, [Run(folder / f"peer-{i}") for i in range(peers)], simulated, seconds)
+
+
+def write_files(config: Config, peers: int, folder: Path, pace: str, **keys: Any) -> list[Path]:
+    """A certificate and a file for each peer; they dial those of their neighbours that come before them."""
+    method, _ = method_of(config, Given(), peers)
+    if not isinstance(method, Method):
+        raise UserError(f"method.name = {config.method.name!r}: has a server, and peers have none")
+    graph, _ = graph_of(config, peers)
+    names = [f"peer-{i}" for i in range(peers)]
+    certs = folder / "certs"
+    certificates.init(certs)
+    ports = _free_ports(peers)
+    files = []
+    for i, name in enumerate(names):
+        certificates.issue(certs, name, [_HOST])
+        dialled = [j for j in (range(i) if graph is None else sorted(graph[i])) if j < i]
+        table = {
+            "name": name,
+            "allow": names,
+            "listen": [f"{_HOST}:{ports[i]}"],
+            "connect": [f"{_HOST}:{ports[j]}" for j in dialled],
+            "mesh": "full" if graph is None else "partial",
+            "pace": pace,
+            "share": i,
+            **keys,
+        }
+        path = folder / f"{name}.toml"
+        path.write_text(tomli_w.dumps({**config.toml(), "peer": table}), encoding="utf-8")
+        files.append(path)
+    return files
+
+
+def start_peer(file: Path, log: Path) -> BaseProcess:
+    """A peer's process, its output in a file. It is forked from one that has the libraries loaded, for speed."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["homophily.peer.play", "sklearn.datasets"])
+    process = context.Process(target=_be_peer, args=(file, log))
+    process.start()
+    return process
+
+
+def _be_peer(file: Path, log: Path) -> None:
+    with log.open("ab") as out:
+        os.dup2(out.fileno(), 1)
+        os.dup2(out.fileno(), 2)
+    try:
+        play(load(file))
+    except UserError as error:
+        sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _played(files: Sequence[Path]) -> None:
+    """All peers to their ends; where one fails, the others are stopped and its complaint is told."""
+    logs = [file.with_suffix(".log") for file in files]
+    running = [start_peer(file, log) for file, log in zip(files, logs, strict=True)]
+    try:
+        while any(process.is_alive() for process in running):
+            failed = [i for i, process in enumerate(running) if process.exitcode not in (None, 0)]
+            if failed:
+                said = logs[failed[0]].read_text(encoding="utf-8", errors="replace")[-_LAST_WORDS:].strip()
+                raise UserError(f"{files[failed[0]].stem} failed: {said}")
+            wait([process.sentinel for process in running if process.is_alive()], timeout=1.0)
+    finally:
+        for process in running:
+            if process.is_alive():
+                process.terminate()
+        for process in running:
+            process.join()
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on just now."""
+    held = [socket.socket() for _ in range(count)]
+    try:
+        for each in held:
+            each.bind((_HOST, 0))
+        return [each.getsockname()[1] for each in held]
+    finally:
+        for each in held:
+            each.close()
+
+
+def status(folder: Path) -> dict[str, Any]:
+    """What a peer wrote of itself after its last round."""
+    path = folder / "status.json"
+    if not path.is_file():
+        raise UserError(f"{folder} is not the state folder of a peer that has played a round: it has no status.json")
+    return dict(read_json(path))

@@ -1,0 +1,343 @@
+"""What happens between real peers in a round: the simulator's exchange, for one row, with a network in between.
+
+Every decision, draw, measure and merge is the simulator's own code on one row, so that in lockstep a peer does what it
+would do in a simulation, bit for bit.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from homophily.federation import Federation, gather
+from homophily.introductions import Fingerprints, checked
+from homophily.measuring import Measurer, Models
+from homophily.merging import Merge, needs_similarity
+from homophily.methods.base import Memory, Method, Now, nothing_told
+from homophily.peer.identity import Refused
+from homophily.peer.mail import Mail, Parcel, fetch_all
+from homophily.peer.members import Announcer, Members
+from homophily.peer.parcels import Expected, ModelParcel, pack_model, pack_print, unpack_model, unpack_print
+from homophily.traffic import Traffic
+from homophily.view import View
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How peers keep step. lockstep: everyone waits for everyone; else nobody waits beyond a deadline."""
+
+    lockstep: bool
+    deadline: float  # seconds
+    staleness: int  # rounds that a model may be old
+    wait_for: int  # others that must be there before the first round
+    pulls: int  # models at a time
+
+
+@dataclass
+class FieldExchange:
+    """One peer's side. Its book is everyone allowed, ids ascending; known are those it can reach at the moment."""
+
+    method: Method
+    merge: Merge
+    measurer: Measurer | None
+    start: Tensor  # [1, D]: the model before the first round
+    samples: int
+    me: int
+    seed: int
+    book: dict[int, str]  # names by id, ascending
+    expected: Expected
+    introduce: Callable[[], Fingerprints]  # one's own fingerprint
+    pace: Pace
+    mail: Mail
+    members: Members
+    announcer: Announcer
+    memory: Memory = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.traffic = Traffic(1, torch.device("cpu"))
+        self._ids = torch.tensor(list(self.book), dtype=torch.int64)
+        self._names = list(self.book.values())
+        self._prints: dict[str, tuple[int, tuple[Tensor, Tensor, int]]] = {}  # by name: the round it is of, and it
+        self._own_print: Fingerprints | None = None
+        self.line: dict[str, Any] = {}  # of the last round
+        self.unreachable: list[str] = []
+
+    # Before training
+
+    def before_training(self, federation: Federation, round: int, active: Tensor) -> Tensor:
+        """Everyone trains from its own model; introductions come first, and again when someone new is there."""
+        if self.method.introduces:
+            self._introduce(round)
+        return active
+
+    def come_together(self, seconds: float) -> None:
+        """Wait until enough others are there."""
+        self.announcer.announce()
+        self.members.wait(lambda: len(self.members.hops()) >= self.pace.wait_for, seconds)
+
+    def _introduce(self, round: int) -> None:
+        due = (round - 1) // self.method.renew if self.method.renew else 0
+        if self._own_print is None or due > self.members_printed:
+            self._own_print = self.introduce()
+            mean, factor, count = self._own_print.mean[0], self._own_print.factor[0], int(self._own_print.count[0])
+            if count >= 2:
+                self.mail.publish("print", due, pack_print(mean, factor, count))
+                self.announcer.announce(printed=due)
+            self.members_printed = due
+        deadline = time.monotonic() + self.pace.deadline
+        if self.pace.lockstep:
+            self._wait(lambda name: self.members.status(name).printed >= due, deadline)
+        if self._fetch_prints(deadline) or "weights" not in self.memory:
+            self._acquaint()
+
+    members_printed: int = -1
+
+    def _fetch_prints(self, deadline: float) -> bool:
+        """Fingerprints that are new; whether there are any."""
+        said = {name: self.members.status(name).printed for name in self.members.hops()}
+        wanted = [
+            Parcel(name, "print", stamp)
+            for name, stamp in said.items()
+            if stamp >= 0 and self._prints.get(name, (-1,))[0] < stamp
+        ]
+        found = fetch_all(self.mail, wanted, deadline, self.pace.pulls)
+        before = len(self._prints)
+        for parcel, data in found.items():
+            if isinstance(data, bytes):
+                try:
+                    self._prints[parcel.origin] = parcel.round, unpack_print(data)
+                    before = -1
+                except Refused as error:
+                    self._count(parcel.origin, error)
+        return before < 0
+
+    def _acquaint(self) -> None:
+        own = self._own_print
+        assert own is not None
+        others = {id: self._prints[name][1] for id, name in self.book.items() if name in self._prints}
+        mine = own.mean[0], own.factor[0], int(own.count[0])
+        everyone = dict(sorted({**others, self.me: mine}.items()))
+        most = max(len(factor) for _, factor, _ in everyone.values())
+        prints = checked(
+            torch.stack([mean for mean, _, _ in everyone.values()]),
+            torch.stack([torch.nn.functional.pad(f, (0, 0, 0, most - len(f))) for _, f, _ in everyone.values()]),
+            torch.tensor([count for _, _, count in everyone.values()]),
+        )
+        self.memory = self.memory | self.method.acquainted(self._view(), prints, torch.tensor(list(everyone)))
+        hops = self.members.hops()
+        sizes = dict(zip(everyone, prints.bytes.tolist(), strict=True))
+        self.traffic.extra_bytes(float(sum(sizes[id] * hops.get(self.book[id], 1) for id in others)))
+
+    # After training
+
+    def wants_rows_before(self, round: int) -> bool:
+        return self.measurer is not None and self.measurer.updates
+
+    def after_training(
+        self, federation: Federation, before: Tensor | None, round: int, stopped: Tensor, sick: Tensor
+    ) -> dict[str, Any]:
+        """Publish, meet, pull, measure, choose and merge; the round's line of metrics."""
+        deadline = time.monotonic() + self.pace.deadline
+        if self.pace.lockstep:  # the shelf holds two rounds: who is still merging the one before the last needs it
+            self._wait(lambda name: self.members.status(name).merged >= round - 2, deadline)
+        self._publish(federation, before, round, bool(sick[0]))
+        view = self._view()
+        now = Now(view, round, dict(self.memory))
+        met = self.method.meet(now) & view.known & ~stopped[:, None]
+        found = self._pull(view, met, round)
+        met = met & torch.tensor([[name in found for name in self._names]], dtype=torch.bool)
+        here = _Gathered(self, federation, before, met, found, bool(sick[0]))
+        similarity = None
+        if self.measurer is not None and (needs_similarity(self.merge) or self.method.compares(now)):
+            similarity = here.similarity(self.measurer, view)
+        now = Now(view, round, dict(self.memory), here.told if self.method.shares else nothing_told)
+        wanted = similarity if self.method.compares(now) else None
+        partners = self.method.choose(now, met, wanted) & met
+        if not bool(stopped[0]):
+            self.memory = now.memory
+        merged = here.merge(partners, similarity)
+        models, size = self.measurer.sends if similarity is not None and self.measurer else (1, 1.0)
+        self.traffic.count(met, view.hops, size * federation.layout.model_bytes, models)
+        self.announcer.announce(merged=round)
+        self.line = {
+            "neighbour_precision": None,
+            "neighbour_recall": None,
+            "same_cluster_merges": None,
+            "models_sent_per_peer": float(self.traffic.received.double().mean()),
+            "met": self._who(met),
+            "merged": self._who(merged),
+            "unreachable": self.unreachable,
+            **({"similarities": self._similarities(met, similarity)} if similarity is not None else {}),
+        }
+        return self.line
+
+    def _publish(self, federation: Federation, before: Tensor | None, round: int, sick: bool) -> None:
+        shared = federation.layout.mask(shared=True)
+        tables = {name: self.memory[name][0] for name in self.method.shares if name in self.memory}
+        earlier = before[0, shared] if before is not None else None
+        parcel = ModelParcel(None if sick else federation.rows[0, shared], self.samples, earlier, tables, self._ids)
+        self.mail.publish("model", round, pack_model(parcel))
+        self.announcer.announce(trained=round)
+
+    def _pull(self, view: View, met: Tensor, round: int) -> dict[str, ModelParcel]:
+        """The models of those met, as far as they come in time: in lockstep this round's, else the freshest."""
+        deadline = time.monotonic() + self.pace.deadline
+        names = self._who(met)
+        if self.pace.lockstep:
+            self._wait(lambda name: self.members.status(name).trained >= round, deadline, names)
+            wanted = [Parcel(name, "model", round) for name in names]
+        else:
+            fresh = {name: self.members.status(name).trained for name in names}
+            oldest = max(1, round - self.pace.staleness)
+            wanted = [Parcel(name, "model", last) for name, last in fresh.items() if last >= oldest]
+        found: dict[str, ModelParcel] = {}
+        for parcel, data in fetch_all(self.mail, wanted, deadline, self.pace.pulls).items():
+            if isinstance(data, bytes):
+                try:
+                    found[parcel.origin] = unpack_model(data, self.expected)
+                except Refused as error:
+                    self._count(parcel.origin, error)
+            elif isinstance(data, Refused):
+                self._count(parcel.origin, data)
+        self.unreachable = [name for name in names if name not in found]
+        return found
+
+    def _wait(self, ready: Callable[[str], bool], deadline: float, names: list[str] | None = None) -> None:
+        """Until everyone (or those named) who is alive is ready, or the time is over."""
+
+        def enough() -> bool:
+            alive = self.members.alive()
+            return all(ready(name) for name in (alive if names is None else set(alive) & set(names)))
+
+        self.members.wait(enough, max(0.0, deadline - time.monotonic()))
+
+    def _view(self) -> View:
+        far = self.members.hops()
+        hops = torch.tensor([[far.get(name, 0) for name in self._names]], dtype=torch.int64)
+        known = (hops > 0) & (hops <= self.method.hops)
+        return View(torch.tensor([self.me]), torch.tensor([self.seed]), self._ids[None], known, hops.clamp(min=1), None)
+
+    def _who(self, some: Tensor) -> list[str]:
+        return [name for name, there in zip(self._names, some[0].tolist(), strict=True) if there]
+
+    def _similarities(self, met: Tensor, similarity: Tensor) -> dict[str, float]:
+        values = similarity[0].tolist()
+        return {name: values[i] for i, name in enumerate(self._names) if bool(met[0, i])}
+
+    def _count(self, name: str, error: Refused) -> None:
+        self.mail.refused[f"{error} (from {name})"] += 1
+
+    # The end, and in between
+
+    def summary(self, rounds: int) -> dict[str, Any]:
+        return {
+            "neighbour_precision": None,
+            "neighbour_recall": None,
+            "same_cluster_merges": None,
+            **self.traffic.summary(rounds),
+            "nominal_models_per_peer": self.method.nominal(rounds),
+            "notes": [],
+        }
+
+    def final(self) -> dict[str, Tensor]:
+        return {}
+
+    def tensors(self) -> dict[str, Tensor]:
+        memory = {f"memory/{name}": table for name, table in self.memory.items()}
+        return {"received": self.traffic.received, "book": self._ids, **memory}
+
+    def numbers(self) -> dict[str, Any]:
+        return {"traffic": self.traffic.numbers()}
+
+    def restore(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
+        """Go on; what was remembered of another book is forgotten."""
+        self.traffic.restore(tensors["received"], numbers["traffic"])
+        if torch.equal(tensors["book"], self._ids):
+            self.memory = {n.removeprefix("memory/"): t for n, t in tensors.items() if n.startswith("memory/")}
+
+
+class _Gathered:
+    """My model and those pulled, as rows of a small federation: mine first to measure, in ascending id to merge."""
+
+    def __init__(
+        self,
+        exchange: FieldExchange,
+        federation: Federation,
+        before: Tensor | None,
+        met: Tensor,
+        found: dict[str, ModelParcel],
+        sick: bool,
+    ) -> None:
+        self._exchange, self._mine, self._met = exchange, federation, met
+        self._columns = met[0].nonzero()[:, 0]
+        self._ids = exchange._ids[self._columns]
+        self._parcels = [found[exchange._names[column]] for column in self._columns.tolist()]
+        self._shared = federation.layout.mask(shared=True)
+        self._rows = torch.cat([federation.rows, *(self._whole(p.row) for p in self._parcels)])
+        self._sick = torch.tensor([sick, *(p.row is None for p in self._parcels)])
+        self._before = None
+        if before is not None:
+            self._before = torch.cat([before, *(self._whole(p.before) for p in self._parcels)])
+
+    def _whole(self, numbers: Tensor | None) -> Tensor:
+        """What travelled, with my own personal numbers around it: [1, D]; nothing but NaN where the model is sick."""
+        row = self._mine.rows.clone()
+        row[0, self._shared] = torch.nan if numbers is None else numbers
+        return row
+
+    def similarity(self, measurer: Measurer, view: View) -> Tensor:
+        """[1, B] float64: to each peer met, -inf elsewhere."""
+        whole = torch.full(self._met.shape, -torch.inf, dtype=torch.float64)
+        others = len(self._columns)
+        if not others:
+            return whole
+        everyone = torch.ones(1, others, dtype=torch.bool)
+        book = torch.arange(1, others + 1)[None]
+        local = View(torch.zeros(1, dtype=torch.int64), view.seed, book, everyone, book, None)
+        models = Models(
+            Federation(self._mine.layout, self._rows, self._mine.kept),
+            self._before,
+            self._exchange.start.expand(others + 1, -1),
+        )
+        whole[0, self._columns] = measurer.measure(models, local, everyone, self._sick)[0]
+        return whole
+
+    def told(self, name: str, friends: Tensor) -> Tensor:
+        """[1, B] float64: what the first of my friends [1, F] with an entry says of each peer in my book."""
+        book = self._exchange._ids
+        said = torch.full((1, len(book)), torch.nan, dtype=torch.float64)
+        by_id = dict(zip(self._ids.tolist(), self._parcels, strict=True))
+        for friend in reversed(friends[0].tolist()):
+            parcel = by_id.get(friend)
+            if parcel is None or parcel.book is None or name not in parcel.tables:
+                continue
+            place = torch.searchsorted(parcel.book, book).clamp(max=len(parcel.book) - 1)
+            saying = torch.where(parcel.book[place] == book, parcel.tables[name][place], torch.nan)
+            said = torch.where(saying.isnan(), said, saying)
+        return said
+
+    def merge(self, partners: Tensor, similarity: Tensor | None) -> Tensor:
+        """Merge my model with the partners' [1, B]; whose were merged, [1, B] bool."""
+        ids = torch.cat([torch.tensor([self._exchange.me]), self._ids])
+        order = ids.argsort()
+        place = order.argsort()  # where in ascending order everyone is, I first
+        alike = None if similarity is None else similarity[:, self._columns]
+        samples = torch.tensor([self._exchange.samples, *(p.samples for p in self._parcels)])
+        gathering = gather(
+            place[None, 1:], partners[:, self._columns], place[:1], self._sick[order], samples[order], alike
+        )
+        rows = Federation(self._mine.layout, self._rows[order], {})
+        merged = rows.merge(gathering, self._exchange.merge)
+        out = torch.zeros_like(partners)
+        if bool(merged.any()):
+            self._mine.rows[0] = rows.rows[0]  # a gathering of one is merged into the first row
+            positions = gathering.ids[merged]
+            back = torch.full((len(ids),), -1)
+            back[place[1:]] = self._columns
+            out[0, back[positions]] = True
+        return out

@@ -217,7 +217,7 @@ REGISTERED = {
     "topologies": ["full"],
     "data": ["cifar-10", "cifar-100", "digits", "fashion-mnist", "heart-disease", "linear", "mnist"],
     "shifts": ["concept", "dirichlet", "domain", "iid", "label-groups", "label-swap", "natural", "rotation"],
-    "models": ["cifar-cnn", "cnn", "dac-cnn", "linear", "mlp"],
+    "models": ["cifar-cnn", "cnn", "dac-cnn", "linear", "mlp", "mobilenet-v2", "resnet-18"],
 }
 
 

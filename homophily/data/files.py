@@ -93,14 +93,19 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "homophily" / "data"
 
 
+def searched(name: str) -> list[Path]:
+    """Where the files of a data set are looked for: in the folders that the user names, then in the cache."""
+    named = [Path(entry).expanduser() for entry in os.environ.get(FOLDERS_VARIABLE, "").split(os.pathsep) if entry]
+    return [folder / name for folder in (*named, cache_folder())]
+
+
 def find_files(name: str, wanted: Sequence[str]) -> list[Path]:
     """The data set's files, in the order of ``wanted`` (names, or patterns like train*.bin whose matches are sorted).
 
     The first folder that holds all of them is taken; where none does, what the cache lacks is downloaded.
     """
-    named = [Path(entry).expanduser() for entry in os.environ.get(FOLDERS_VARIABLE, "").split(os.pathsep) if entry]
-    cache = cache_folder() / name
-    folders = [*(folder / name for folder in named), cache]
+    folders = searched(name)
+    cache = folders[-1]
     for folder in folders:
         found = [_matches(folder, pattern) for pattern in wanted]
         if all(found):

@@ -81,6 +81,7 @@ class Recipe(_Part):
     columns: dict[Key, Column]
     rows: dict[Key, Row]
     cells: dict[Key, dict[Key, Cell]] = {}
+    left_out: dict[Key, list[Key]] = {}  # cells that the paper does not have: column, rows
     printed: dict[Key, dict[Key, Printed]] = {}
     claims: list[Claim] = []
     quick: Quick
@@ -125,6 +126,7 @@ def _check(name: str, recipe: Recipe) -> None:
     """Every row and column that is spoken of is there."""
     spoken = [(row, column) for row, cells in recipe.cells.items() for column in cells]
     spoken += [(row, column) for row, cells in recipe.printed.items() for column in cells]
+    spoken += [(row, column) for column, rows in recipe.left_out.items() for row in rows]
     rows = [*recipe.quick.rows, *(row for row, _ in spoken)]
     columns = [*recipe.quick.columns, *(column for _, column in spoken)]
     for found, there, what in ((rows, recipe.rows, "row"), (columns, recipe.columns, "column")):

@@ -71,6 +71,7 @@ class Reproduction:
             for seed in range(self.seeds)
             for column in self.columns
             for row in self.rows
+            if row not in self.recipe.left_out.get(column, [])
             for config in [self.config(row, column, seed)]
         }
         return [config for name, config in found.items() if not (self.folder / f"{name}.json").exists()]

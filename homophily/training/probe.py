@@ -15,6 +15,10 @@ from homophily.losses import Loss
 from homophily.training.batching import over_peers
 
 _SAMPLES = 4
+_DIFFERENT = (
+    "its gradients under torch.vmap differ from a plain run",
+    "it changes its buffers in a way that torch.vmap does not see",
+)
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,8 @@ def probe(module: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> Character:
         )
     grads, buffers, saved = _gradients(module, loss, x[:_SAMPLES], y[:_SAMPLES])
     obstacle = "it draws random numbers by itself" if draws else _obstacle(module, loss, x, y, grads, buffers)
+    if obstacle in _DIFFERENT:
+        obstacle = _obstacle_in_double(module, loss, x, y, obstacle)
     unused = frozenset(name for name, grad in grads.items() if grad is None)
     return Character(coupled, draws, obstacle, unused, saved // _SAMPLES)
 
@@ -140,7 +146,18 @@ def _obstacle(
         return f"torch.vmap cannot run it: {str(error).splitlines()[0]}"
     plain = torch.cat([grads[name].flatten() for name in used])  # type: ignore[union-attr]
     if not _same(plain, torch.cat([grad[0].flatten() for grad in found])):
-        return "its gradients under torch.vmap differ from a plain run"
+        return _DIFFERENT[0]
     if not all(_same(after.double(), buffers[name][0].double()) for name, after in buffers_after.items()):
-        return "it changes its buffers in a way that torch.vmap does not see"
+        return _DIFFERENT[1]
     return None
+
+
+def _obstacle_in_double(module: nn.Module, loss: Loss, x: Tensor, y: Tensor, found: str) -> str | None:
+    """The same question in double precision: rounding alone tells two equal runs of a deep network apart."""
+    exact = copy.deepcopy(module).double()
+    x, y = (t.double() if t.is_floating_point() else t for t in (x, y))
+    try:
+        grads, buffers, _ = _gradients(exact, loss, x[:_SAMPLES], y[:_SAMPLES])
+    except Exception:  # it knows single precision only
+        return found
+    return _obstacle(exact, loss, x, y, grads, buffers)

@@ -52,6 +52,15 @@ def test_columns_that_ask_for_the_same_run_share_it(tmp_path: Path) -> None:
     assert found.config("kin", "mean", 0).method.keys["k"] == 2
 
 
+def test_a_cell_that_the_paper_leaves_out_is_not_played(tmp_path: Path) -> None:
+    recipe = Recipe.model_validate({**RECIPE, "left_out": {"more": ["kin"]}})
+    found = Reproduction("small", recipe, tmp_path / "small", quick=False, seeds=1)
+    assert found.config("kin", "more", 0) not in found.missing()
+    assert found.play(CPU, budget=1e9) == 0
+    assert tables.told(tables.numbers(found)["kin"]["more"]) == "-"
+    assert len(tables.numbers(found)["random"]["more"].values) == 1
+
+
 def test_results_add_up_over_calls(tmp_path: Path) -> None:
     one = reproduction(tmp_path, seeds=1)
     assert one.play(CPU, budget=1e9) == 0

@@ -126,3 +126,9 @@ def test_coupling_in_evaluation_mode_is_refused() -> None:
 def test_a_loss_that_fails_is_told_with_the_shapes_it_got() -> None:
     with pytest.raises(UserError, match=r"training\.loss: fails on outputs \[4, 2\] and targets \[4, 3\]"):
         probe(nn.Linear(4, 2), mse, torch.randn(4, 4), torch.randn(4, 3))
+
+
+def test_rounding_in_a_deep_network_is_no_obstacle() -> None:
+    torch.manual_seed(0)
+    layers = [layer for _ in range(30) for layer in (nn.Linear(16, 16, bias=False), nn.BatchNorm1d(16), nn.ReLU())]
+    assert character(nn.Sequential(nn.Linear(4, 16), *layers, nn.Linear(16, 3)), 4).obstacle is None

@@ -1,17 +1,14 @@
-"""The papers' networks, each a function of the input shape and the number of outputs. Anyone's nn.Module works too."""
+"""The papers' small networks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
 from math import prod
 
 from torch import nn
 
 from homophily.errors import UserError
-from homophily.registry import Registry
-
-models: Registry[Callable[..., nn.Module]] = Registry("model")
+from homophily.models.base import image_shape, models
 
 
 @models("mlp")
@@ -35,7 +32,7 @@ def linear(inputs: tuple[int, ...], outputs: int) -> nn.Module:
 @models("cnn")
 def cnn(inputs: tuple[int, ...], outputs: int) -> nn.Module:
     """For 28x28 images: 3x3 convolutions of 16 and 32 channels with pooling, then 64 hidden units."""
-    channels, height, width = _image(inputs, "cnn", 10)
+    channels, height, width = image_shape(inputs, "cnn", 10)
     side = [((size - 2) // 2 - 2) // 2 for size in (height, width)]
     return nn.Sequential(
         nn.Conv2d(channels, 16, 3),
@@ -54,7 +51,7 @@ def cnn(inputs: tuple[int, ...], outputs: int) -> nn.Module:
 @models("dac-cnn")
 def dac_cnn(inputs: tuple[int, ...], outputs: int) -> nn.Module:
     """The DAC paper's network for CIFAR: 5x5 convolutions of 6 and 16 channels, then 120 and 84 hidden units."""
-    channels, height, width = _image(inputs, "dac-cnn", 16)
+    channels, height, width = image_shape(inputs, "dac-cnn", 16)
     side = [((size - 4) // 2 - 4) // 2 for size in (height, width)]
     return nn.Sequential(
         nn.Conv2d(channels, 6, 5),
@@ -75,7 +72,7 @@ def dac_cnn(inputs: tuple[int, ...], outputs: int) -> nn.Module:
 @models("cifar-cnn")
 def cifar_cnn(inputs: tuple[int, ...], outputs: int) -> nn.Module:
     """For 32x32 images: 3x3 convolutions of 32, 64 and 64 channels, then 64 hidden units."""
-    channels, height, width = _image(inputs, "cifar-cnn", 4)
+    channels, height, width = image_shape(inputs, "cifar-cnn", 4)
     return nn.Sequential(
         nn.Conv2d(channels, 32, 3, padding=1),
         nn.ReLU(),
@@ -90,12 +87,3 @@ def cifar_cnn(inputs: tuple[int, ...], outputs: int) -> nn.Module:
         nn.ReLU(),
         nn.Linear(64, outputs),
     )
-
-
-def _image(inputs: tuple[int, ...], name: str, least: int) -> tuple[int, int, int]:
-    if len(inputs) != 3 or min(inputs[1:]) < least:
-        raise UserError(
-            f"model.name = {name!r} needs images [channels, height, width] of at least {least}x{least}, "
-            f"and a sample here has shape {list(inputs)}"
-        )
-    return inputs[0], inputs[1], inputs[2]

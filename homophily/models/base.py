@@ -1,0 +1,22 @@
+"""Where networks register: each a function of the input shape and the number of outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import nn
+
+from homophily.errors import UserError
+from homophily.registry import Registry
+
+models: Registry[Callable[..., nn.Module]] = Registry("model")
+
+
+def image_shape(inputs: tuple[int, ...], name: str, least: int) -> tuple[int, int, int]:
+    """Channels, height and width of a sample, or a sentence that the network ``name`` needs images."""
+    if len(inputs) != 3 or min(inputs[1:]) < least:
+        raise UserError(
+            f"model.name = {name!r} needs images [channels, height, width] of at least {least}x{least}, "
+            f"and a sample here has shape {list(inputs)}"
+        )
+    return inputs[0], inputs[1], inputs[2]

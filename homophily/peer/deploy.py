@@ -117,7 +117,7 @@ def write_files(config: Config, peers: int, folder: Path, pace: str, **keys: Any
 def start_peer(file: Path, log: Path) -> BaseProcess:
     """A peer's process, its output in a file. It is forked from one that has the libraries loaded, for speed."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["homophily.peer.play", "sklearn.datasets"])
+    context.set_forkserver_preload(["homophily.cli", "sklearn.datasets"])
     process = context.Process(target=_be_peer, args=(file, log))
     process.start()
     return process

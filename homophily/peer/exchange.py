@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,11 +20,14 @@ from homophily.measuring import Measurer, Models
 from homophily.merging import Merge, needs_similarity
 from homophily.methods.base import Memory, Method, Now, nothing_told
 from homophily.peer.identity import Refused
+from homophily.peer.links import Unanswered
 from homophily.peer.mail import Mail, Parcel, fetch_all
 from homophily.peer.members import Announcer, Members
 from homophily.peer.parcels import Expected, ModelParcel, pack_model, pack_print, unpack_model, unpack_print
 from homophily.traffic import Traffic
 from homophily.view import View
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,7 @@ class FieldExchange:
         self._names = list(self.book.values())
         self._prints: dict[str, tuple[int, tuple[Tensor, Tensor, int]]] = {}  # by name: the round it is of, and it
         self._own_print: Fingerprints | None = None
+        self._printed = -1  # the renewal that it is of
         self.line: dict[str, Any] = {}  # of the last round
         self.unreachable: list[str] = []
 
@@ -82,20 +86,18 @@ class FieldExchange:
 
     def _introduce(self, round: int) -> None:
         due = (round - 1) // self.method.renew if self.method.renew else 0
-        if self._own_print is None or due > self.members_printed:
+        if self._own_print is None or due > self._printed:
             self._own_print = self.introduce()
             mean, factor, count = self._own_print.mean[0], self._own_print.factor[0], int(self._own_print.count[0])
             if count >= 2:
                 self.mail.publish("print", due, pack_print(mean, factor, count))
                 self.announcer.announce(printed=due)
-            self.members_printed = due
+            self._printed = due
         deadline = time.monotonic() + self.pace.deadline
         if self.pace.lockstep:
             self._wait(lambda name: self.members.status(name).printed >= due, deadline)
         if self._fetch_prints(deadline) or "weights" not in self.memory:
             self._acquaint()
-
-    members_printed: int = -1
 
     def _fetch_prints(self, deadline: float) -> bool:
         """Fingerprints that are new; whether there are any."""
@@ -105,16 +107,23 @@ class FieldExchange:
             for name, stamp in said.items()
             if stamp >= 0 and self._prints.get(name, (-1,))[0] < stamp
         ]
-        found = fetch_all(self.mail, wanted, deadline, self.pace.pulls)
-        before = len(self._prints)
-        for parcel, data in found.items():
-            if isinstance(data, bytes):
-                try:
-                    self._prints[parcel.origin] = parcel.round, unpack_print(data)
-                    before = -1
-                except Refused as error:
-                    self._count(parcel.origin, error)
-        return before < 0
+        new = self._unpacked(wanted, deadline, unpack_print)
+        self._prints |= {parcel.origin: (parcel.round, made) for parcel, made in new.items()}
+        return bool(new)
+
+    def _unpacked(self, wanted: list[Parcel], deadline: float, unpack: Callable[[bytes], T]) -> dict[Parcel, T]:
+        """Parcels as far as they come in time and are what they must be."""
+        out: dict[Parcel, T] = {}
+        for parcel, data in fetch_all(self.mail, wanted, deadline, self.pace.pulls).items():
+            try:
+                if isinstance(data, Exception):
+                    raise data
+                out[parcel] = unpack(data)
+            except Refused as error:
+                self.mail.refusals.add(error, parcel.origin)
+            except Unanswered:
+                pass
+        return out
 
     def _acquaint(self) -> None:
         own = self._own_print
@@ -195,15 +204,8 @@ class FieldExchange:
             fresh = {name: self.members.status(name).trained for name in names}
             oldest = max(1, round - self.pace.staleness)
             wanted = [Parcel(name, "model", last) for name, last in fresh.items() if last >= oldest]
-        found: dict[str, ModelParcel] = {}
-        for parcel, data in fetch_all(self.mail, wanted, deadline, self.pace.pulls).items():
-            if isinstance(data, bytes):
-                try:
-                    found[parcel.origin] = unpack_model(data, self.expected)
-                except Refused as error:
-                    self._count(parcel.origin, error)
-            elif isinstance(data, Refused):
-                self._count(parcel.origin, data)
+        came = self._unpacked(wanted, deadline, lambda data: unpack_model(data, self.expected))
+        found = {parcel.origin: model for parcel, model in came.items()}
         self.unreachable = [name for name in names if name not in found]
         return found
 
@@ -228,9 +230,6 @@ class FieldExchange:
     def _similarities(self, met: Tensor, similarity: Tensor) -> dict[str, float]:
         values = similarity[0].tolist()
         return {name: values[i] for i, name in enumerate(self._names) if bool(met[0, i])}
-
-    def _count(self, name: str, error: Refused) -> None:
-        self.mail.refused[f"{error} (from {name})"] += 1
 
     # The end, and in between
 

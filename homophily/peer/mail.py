@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ from homophily.peer.identity import Authority, Identity, Refused
 from homophily.peer.links import Links, Question, Unanswered
 from homophily.peer.manifest import KINDS, Kind, Manifest, chunks_of, manifest_of, opened
 from homophily.peer.members import Members
+from homophily.peer.refusals import Refusals
 
 _PATH = re.compile(r"([a-z0-9-]{1,63})/([a-z]{1,8})/([0-9]{1,12})/(manifest|[0-9]{1,6})")
 _KEPT_ROUNDS = 2
@@ -60,6 +61,7 @@ class Mail:
         identity: Identity,
         authority: Authority,
         most: dict[Kind, int],
+        refusals: Refusals,
         *,
         timeout: float,
         slots: int,
@@ -75,7 +77,7 @@ class Mail:
         self._coming: dict[Part, Future[bytes]] = {}
         self._lock = threading.Lock()
         self._desks: dict[int, _Desk] = {}
-        self.refused: Counter[str] = Counter()
+        self.refusals = refusals
         self.links: Links
         self.members: Members
 
@@ -182,7 +184,7 @@ class Mail:
                 why = error
                 failed.append(neighbour)
                 if isinstance(error, Refused):
-                    self.refused[str(error)] += 1
+                    self.refusals.add(error, neighbour)
         raise why
 
     def _keep(self, part: Part, data: bytes) -> None:
@@ -205,7 +207,7 @@ class Mail:
             part = part_of(question.path)
             distance = self._distance(part[0].origin)
         except Refused as error:
-            self.refused[str(error)] += 1
+            self.refusals.add(error)
             question.decline(str(error))
             return
         with self._lock:
@@ -213,7 +215,7 @@ class Mail:
             if desk is None:
                 desk = self._desks[distance] = _Desk(self._slots, self._waiting)
         if not desk.take(lambda: self._answer(question, part)):
-            self.refused["too many requests"] += 1
+            self.refusals.add("too many requests")
             question.decline("busy")
 
     def _distance(self, origin: str) -> int:

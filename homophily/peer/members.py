@@ -65,6 +65,8 @@ class Members:
         self._me, self._full, self._neighbours = me, full, neighbours
         self._others = {name: _Member() for name in sorted(allowed) if name != me}
         self._news = threading.Condition()
+        self._said: dict[str, frozenset[str]] = {}  # everyone's neighbours, as last drawn
+        self._drawn: Any = None
 
     def came(self, name: str) -> None:
         self._alive(name, True)
@@ -109,30 +111,34 @@ class Members:
         return {name: hops for name, hops in far.items() if hops}
 
     def towards(self, name: str, avoiding: Collection[str] = ()) -> str | None:
-        """The neighbour that is nearest to a peer; None: there is no way."""
+        """The neighbour that is nearest to a peer, and none of those to avoid; None: there is no way."""
         if self._full:
             return name if name not in avoiding else None
-        graph = self._graph()
-        graph.remove_nodes_from([other for other in avoiding if other in graph])
+        graph = nx.restricted_view(self._graph(), [], [(self._me, other) for other in avoiding])
         try:
             return str(nx.shortest_path(graph, self._me, name)[1])
-        except (nx.NodeNotFound, nx.NetworkXNoPath, IndexError):
+        except (nx.NodeNotFound, nx.NetworkXNoPath):
             return None
 
     def _graph(self) -> Any:
-        """The links that both ends speak of, between those alive."""
-        alive = set(self.alive())
-        said = {name: set(self._others[name].status.neighbours) & (alive | {self._me}) for name in alive}
-        said[self._me] = set(self._neighbours()) & alive
-        graph = nx.Graph()
-        graph.add_nodes_from(sorted(said))
-        graph.add_edges_from((a, b) for a in sorted(said) for b in sorted(said[a]) if a in said.get(b, ()))
-        return graph
+        """The links that both ends speak of, between those alive. Drawn anew only when something has changed."""
+        said = {name: frozenset(self._others[name].status.neighbours) for name in self.alive()}
+        said[self._me] = self._neighbours()
+        if said != self._said:
+            self._said, self._drawn = said, _graph_of(said)
+        return self._drawn
 
     def current_round(self) -> int:
         """The round that most of the others have come to."""
         rounds = sorted(self._others[name].status.trained for name in self.alive())
         return rounds[len(rounds) // 2] if rounds else 0
+
+
+def _graph_of(said: dict[str, frozenset[str]]) -> Any:
+    graph = nx.Graph()
+    graph.add_nodes_from(sorted(said))
+    graph.add_edges_from((a, b) for a in sorted(said) for b in sorted(said[a]) if a in said.get(b, ()))
+    return graph
 
 
 class Announcer:

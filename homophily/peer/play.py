@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,6 +27,7 @@ from homophily.peer.links import Address, Ears, ZenohLinks
 from homophily.peer.mail import Mail
 from homophily.peer.members import Announcer, Members, Status, opened, seal
 from homophily.peer.parcels import MOST_PRINT, Expected
+from homophily.peer.refusals import Refusals, log_to
 from homophily.peer.settings import PeerSettings, only_loopback
 from homophily.prepare import (
     Given,
@@ -67,7 +70,12 @@ def play(asked: PeerSettings, insecure: bool = False, progress: Progress | None 
         peer.name, peer.federation, tuple(peer.allow), tuple(peer.listen), tuple(peer.connect),
         peer.mesh == "full", peer.lease, tls,
     )  # fmt: skip
-    with _joined(exchange, address, authority), torch_settings(config, base.resolved, _CPU), _stopping():
+    with (
+        _logged(folder.path / "peer.log"),
+        _joined(exchange, address, authority),
+        torch_settings(config, base.resolved, _CPU),
+        _stopping(),
+    ):
         _rounds(simulation, exchange, folder, asked, progress)
         summary, scores = simulation.result()
         folder.finish(simulation, {**summary, "run": str(folder.path)}, scores)
@@ -150,6 +158,7 @@ def _exchange(
         identity,
         authority,
         {"model": expected.most_bytes, "print": MOST_PRINT},
+        Refusals(),
         timeout=_HOP_SECONDS,
         slots=peer.slots,
         waiting=peer.waiting,
@@ -183,6 +192,16 @@ def _exchange(
 
 
 @contextmanager
+def _logged(path: Path) -> Iterator[None]:
+    handler = log_to(path)
+    try:
+        yield
+    finally:
+        logging.getLogger("homophily.peer").removeHandler(handler)
+        handler.close()
+
+
+@contextmanager
 def _joined(exchange: FieldExchange, address: Address, authority: Authority) -> Iterator[None]:
     """Links open, serving and listening; closed at the end."""
     mail, members = exchange.mail, exchange.members
@@ -191,7 +210,7 @@ def _joined(exchange: FieldExchange, address: Address, authority: Authority) -> 
         try:
             members.update(*opened(sealed, authority, address.federation, len(address.allowed)))
         except Refused as error:
-            mail.refused[str(error)] += 1
+            mail.refusals.add(error)
 
     mail.links = ZenohLinks(address, Ears(heard, mail.asked, members.came, members.went))
     exchange.announcer.start()
@@ -247,7 +266,7 @@ def _status(
         "similarities": line.get("similarities", {}),
         "unreachable": line.get("unreachable", []),
         "bytes_received": exchange.traffic.bytes,
-        "refused": dict(exchange.mail.refused),
+        "refused": exchange.mail.refusals.counts(),
     }
 
 

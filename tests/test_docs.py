@@ -2,7 +2,8 @@
 
 A page is a story in one folder. A block whose first line is ``# file: NAME`` is a file the reader writes; lines of a
 ``sh`` block are commands; a ``python`` block is run; a ``text`` block right after one of these is what it prints, and a
-``json`` block after a command the object that its ``--json`` prints. ``error:`` as shown output means exit code 2.
+``json`` block after a command the object that its ``--json`` prints. ``error:`` as shown output means exit code 2. A
+command that ends with ``&`` runs beside the rest and must have ended well when the page ends.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import json
 import math
 import re
 import shlex
+import subprocess
 import sys
 import tomllib
 import types
@@ -105,8 +107,21 @@ class Reader:
 
     def __init__(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
         self.capsys, self.monkeypatch = capsys, monkeypatch
+        self.running: list[tuple[str, subprocess.Popen[bytes], Path]] = []
         self.module = types.ModuleType("page")
         monkeypatch.setitem(sys.modules, "page", self.module)
+
+    def beside(self, command: str) -> None:
+        """Start a command and go on."""
+        words = [sys.executable, "-m", "homophily", *shlex.split(command)[1:]]
+        log = Path(f"beside-{len(self.running)}.log")
+        with log.open("wb") as out:
+            self.running.append((command, subprocess.Popen(words, stdout=out, stderr=out), log))
+
+    def finish(self) -> None:
+        """Wait for what runs beside."""
+        for command, process, log in self.running:
+            assert process.wait(60) == 0, f"{command}:\n{log.read_text(encoding='utf-8')}"
 
     def homophily(self, command: str) -> tuple[int, str]:
         """The exit code and all that was printed."""
@@ -138,7 +153,10 @@ def reader(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyte
     monkeypatch.setenv("HOMOPHILY_MIRROR", "http://127.0.0.1:9")  # nothing is downloaded by a test
     for registry in (methods, shifts, sources, models, merges, metrics, topologies):  # a page may register things
         monkeypatch.setattr(registry, "_items", dict(registry._items))
-    yield Reader(capsys, monkeypatch)
+    reader = Reader(capsys, monkeypatch)
+    yield reader
+    for _, process, _ in reader.running:
+        process.kill()
     for name, module in list(sys.modules.items()):
         if str(getattr(module, "__file__", None) or "").startswith(str(tmp_path)):
             del sys.modules[name]
@@ -184,6 +202,9 @@ def follow(reader: Reader, block: Block) -> None:
             if command in NOT_RUN or needs_files(command):
                 continue
             assert command.split()[0] == "homophily", f"{block.where}: nothing is known of the command {command!r}"
+            if command.endswith("&"):
+                reader.beside(command.removesuffix("&"))
+                continue
             code, printed = reader.homophily(command)
             assert code == (2 if failing else 0), f"{block.where}: {command} ended with {code}:\n{printed}"
         if block.shown and block.shown[0] == "json":
@@ -191,7 +212,8 @@ def follow(reader: Reader, block: Block) -> None:
         elif block.shown:
             check_printed(block.where, block.shown[1], printed)
     else:
-        assert block.language in ("text", "json", "toml"), f"{block.where}: {block.language} blocks are not run"
+        shown = ("text", "json", "toml", "ini", "dockerfile")
+        assert block.language in shown, f"{block.where}: {block.language} blocks are not run"
 
 
 @pytest.mark.parametrize("page", STORIES)
@@ -200,6 +222,7 @@ def test_a_page_works_from_top_to_bottom(page: str, reader: Reader) -> None:
         # The first screen's commands set up the machine; what they show is tested below.
         if not (block.language == "sh" and set(block.commands) <= NOT_RUN):
             follow(reader, block)
+    reader.finish()
 
 
 WITH_FILES = [

@@ -140,7 +140,7 @@ class _Query:
 
     def answer(self, data: bytes) -> None:
         try:
-            self._query.reply(self._query.key_expr, data, congestion_control=zenoh.CongestionControl.BLOCK)
+            self._query.reply(self._query.key_expr, data)
         except zenoh.ZError:
             pass  # whoever asked is gone
         finally:

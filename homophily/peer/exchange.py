@@ -28,6 +28,7 @@ from homophily.traffic import Traffic
 from homophily.view import View
 
 T = TypeVar("T")
+_A_WHILE = 1.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -79,23 +80,22 @@ class FieldExchange:
             self._introduce(round)
         return active
 
-    def come_together(self, seconds: float) -> None:
-        """Wait until enough others are there."""
-        self.announcer.announce()
-        self.members.wait(lambda: len(self.members.hops()) >= self.pace.wait_for, seconds)
+    def come_together(self) -> None:
+        """Wait until enough others are there, however long it takes."""
+        while not self.members.wait(lambda: len(self.members.hops()) >= self.pace.wait_for, _A_WHILE):
+            pass
 
     def _introduce(self, round: int) -> None:
         due = (round - 1) // self.method.renew if self.method.renew else 0
+        deadline = time.monotonic() + self.pace.deadline
         if self._own_print is None or due > self._printed:
-            self._own_print = self.introduce()
+            self._own_print, self._printed = self.introduce(), due
             mean, factor, count = self._own_print.mean[0], self._own_print.factor[0], int(self._own_print.count[0])
             if count >= 2:
                 self.mail.publish("print", due, pack_print(mean, factor, count))
                 self.announcer.announce(printed=due)
-            self._printed = due
-        deadline = time.monotonic() + self.pace.deadline
-        if self.pace.lockstep:
-            self._wait(lambda name: self.members.status(name).printed >= due, deadline)
+            if self.pace.lockstep:
+                self._wait(lambda name: self.members.status(name).printed >= due, deadline)
         if self._fetch_prints(deadline) or "weights" not in self.memory:
             self._acquaint()
 

@@ -19,6 +19,7 @@ from homophily.data import Shares
 from homophily.data.own import read_file
 from homophily.data.types import Split
 from homophily.errors import UnsuitableError, UserError
+from homophily.layout import Layout
 from homophily.merging import merges
 from homophily.methods.server import ServerMethod
 from homophily.peer.exchange import FieldExchange, Pace
@@ -227,7 +228,10 @@ def _opened_folder(asked: PeerSettings, config: Config, base: Ground, simulation
     path = asked.state
     if (path / "config.toml").is_file():
         folder = RunFolder(path)
+        if Layout.from_json(Run(path).about["layout"]) != base.task.layout:
+            raise UserError(f"{path} holds the state of another network: name another state folder")
         folder.restore(simulation)
+        folder.write_config(config)
         return folder
     folder = RunFolder.create(path, asked.peer.name)
     folder.describe(config, base.resolved, base.task, _CPU)
@@ -238,7 +242,10 @@ def _rounds(
     simulation: Simulation, exchange: FieldExchange, folder: RunFolder, asked: PeerSettings, progress: Progress | None
 ) -> None:
     exchange.announcer.announce(trained=simulation.round, merged=simulation.round)
-    exchange.come_together(asked.peer.deadline)
+    if simulation.round == 0:
+        exchange.come_together()
+    else:
+        exchange.members.wait(lambda: bool(exchange.members.alive()), asked.peer.lease)
     simulation.round = max(simulation.round, min(exchange.members.current_round(), simulation.problem.rounds) - 1)
     while not simulation.finished:
         line = simulation.step()

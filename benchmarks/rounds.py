@@ -27,13 +27,13 @@ import torch
 import homophily
 from homophily.api import chosen_device, settings
 from homophily.config import make
-from homophily.prepare import Given, prepare
+from homophily.prepare import Given, Known, prepare
 from homophily.runs import machine
 from homophily.simulate import Simulation
 from homophily.training.chain import Chain, Convolution
 from homophily.training.engines import read_chain
 
-BATCH, STEPS, ROUNDS = 8, 60, 5
+BATCH, STEPS = 8, 60
 METHODS = ("local", "random", "pens", "panm", "dac", "kin", "oracle")
 
 
@@ -78,24 +78,26 @@ def shares(options: argparse.Namespace) -> Iterator[str]:
     yield "| peers | method | ms a round | training | guests | all else | training, GFLOP/s | guests, GFLOP/s |"
     yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
     for peers in options.peers:
+        known = Known()  # the data is made once for all methods
         for method in options.methods:
-            yield _share(peers, method, options.device)
+            yield _share(peers, method, options.device, known)
 
 
-def _share(peers: int, method: str, device: torch.device) -> str:
+def _share(peers: int, method: str, device: torch.device, known: Known) -> str:
+    rounds = 5 if peers < 5000 else 2
     chance = torch.Generator().manual_seed(0)
     x, y = torch.randn(BATCH * STEPS, 1, 28, 28, generator=chance), torch.arange(BATCH * STEPS) % 10
     data = [homophily.PeerData(x, y, test_x=x[:100], test_y=y[:100])] * peers
     training = {"optimizer": "adam", "lr": 1e-4, "batch": BATCH, "epochs": 1}
     book = {"book": 1000} if peers > 2000 else {}
     keys = {
-        "rounds": 2 * ROUNDS + 2,
+        "rounds": 2 * rounds + 2,
         "model": {"name": "cnn"},
         "training": training,
         "method": {"name": method},
         **book,
     }
-    problem, config, resolved = prepare(make(keys), Given(data=data), device)
+    problem, config, resolved = prepare(make(keys), Given(data=data), device, known=known)
     chain = read_chain(problem.task.module, problem.task.layout, problem.task.loss, problem.task.data)
     assert isinstance(chain, Chain)
     forward, step = operations(chain)
@@ -104,11 +106,11 @@ def _share(peers: int, method: str, device: torch.device) -> str:
         simulation = Simulation(problem)
         simulation.step()
         simulation.step()
-        plain = statistics.median(_round(simulation, clock) for _ in range(ROUNDS))
+        plain = statistics.median(_round(simulation, clock) for _ in range(rounds))
         samples = BATCH * STEPS
         clock.watch(problem.engine, "train", lambda rows, kept, those, round: len(those) * samples * step)
         clock.watch(problem.engine, "visit", lambda rows, kept, guest, host: len(guest) * samples * forward)
-        watched = [_round(simulation, clock) for _ in range(ROUNDS)]
+        watched = [_round(simulation, clock) for _ in range(rounds)]
     took = {name: clock.seconds.get(name, 0.0) / sum(watched) for name in ("train", "visit")}
     rate = [f"{clock.work[n] / clock.seconds[n] / 1e9:,.0f}" if n in clock.work else "-" for n in ("train", "visit")]
     took["rest"] = 1.0 - sum(took.values())

@@ -24,7 +24,8 @@ from homophily.runs import Run, RunFolder
 from homophily.scoring import ExtraMetric
 from homophily.simulate import Problem, Simulation
 
-_NOTICEABLE, _REST = 0.1, 20  # a checkpoint that takes so many seconds is followed by twenty times as many without
+_NOTICEABLE, _REST = 0.1, 20  # a checkpoint that takes so many seconds comes after twenty times as many without
+_WRITTEN = 400 << 20  # bytes a second that a first checkpoint is thought to take
 Progress = Callable[[dict[str, Any]], None]  # called with each round's line of metrics
 
 
@@ -122,7 +123,10 @@ class Playing:
     config: Config
     given: Given
     progress: Progress | None
-    rested: float = 0.0  # no checkpoint before this time
+
+    def __post_init__(self) -> None:
+        rows = self.simulation.federation.rows
+        self.rested = time.monotonic() + _rest(rows.nbytes / _WRITTEN)  # no checkpoint before this time
 
     def play(self) -> Run:
         """To the end."""
@@ -139,8 +143,8 @@ class Playing:
         began = time.monotonic()
         if self.simulation.round % self.config.checkpoint == 0 and began >= self.rested:
             self.folder.save(self.simulation)
-            took = time.monotonic() - began
-            self.rested = began + took + (_REST * took if took > _NOTICEABLE else 0.0)
+            over = time.monotonic()
+            self.rested = over + _rest(over - began)
         if self.progress is not None:
             self.progress({**line, "rounds": self.config.rounds})
 
@@ -149,6 +153,11 @@ class Playing:
         summary, scores = self.simulation.result()
         self.folder.finish(self.simulation, {**summary, "run": str(self.folder.path)}, scores)
         return Run(self.folder.path, self.given.model)
+
+
+def _rest(seconds: float) -> float:
+    """How long there is no checkpoint, where one takes so many seconds."""
+    return _REST * seconds if seconds > _NOTICEABLE else 0.0
 
 
 def chosen_device(name: str) -> torch.device:

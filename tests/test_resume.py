@@ -19,6 +19,8 @@ import pytest
 import torch
 
 import homophily
+from homophily.runs import RunFolder
+from homophily.simulate import Simulation
 
 # Imports homophily once, then forks a process for each command: a real one, that starts in no time. ``file_bytes`` is
 # the largest file it may write, which looks like a full disk. With ``watch``, the run folder is copied each time just
@@ -429,3 +431,19 @@ def test_a_folder_that_becomes_impossible_later_ends_in_one_sentence(
     assert homophily_process(tmp_path, "run", "--resume", "run").code == 0
     ours, expected = outcome(tmp_path / "run"), outcome(whole / "run")
     assert ours == expected
+
+
+def test_after_a_checkpoint_that_took_long_there_is_none_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved: list[int] = []
+    save = RunFolder.save
+
+    def slowly(folder: RunFolder, simulation: Simulation) -> None:
+        time.sleep(0.5)
+        saved.append(simulation.round)
+        save(folder, simulation)
+
+    monkeypatch.setattr(RunFolder, "save", slowly)
+    homophily.run({"peers": 4, "rounds": 5, "checkpoint": 1, "method": {"name": "local"}}, out=tmp_path / "run")
+    assert saved == [1, 5]  # and the last, which is due in any case

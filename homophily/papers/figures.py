@@ -16,7 +16,16 @@ from homophily.pictures import COLOURS, pyplot
 from homophily.storage import writing
 
 _WIDE, _HIGH = 4.2, 3.4  # a panel, in inches
-_LINES = ("-", "--", "-.", ":")  # so that lines that coincide are all seen
+_LINES = (
+    "-",
+    "--",
+    "-.",
+    ":",
+    (0, (8, 3)),
+    (0, (3, 2)),
+    (0, (8, 2, 1, 2, 1, 2)),
+    (0, (1, 3)),
+)  # all seen if they coincide
 _LETTERS = 14  # of a title, an inch
 _FAR = 20  # times apart: such values are drawn on a logarithmic axis
 
@@ -59,6 +68,11 @@ def _legend(figure: Any, axis: Any) -> None:
     figure.legend(handles, labels, loc="outside lower center", ncols=across, frameon=False, fontsize=8)
 
 
+def _upright(unit: str) -> str:
+    """A unit beside a panel, in as many lines as it takes."""
+    return textwrap.fill(unit, round(8 * _HIGH))
+
+
 def _line(number: int) -> dict[str, Any]:
     return {"color": COLOURS[number % len(COLOURS)], "ls": _LINES[number % len(_LINES)], "lw": 1.4}
 
@@ -78,7 +92,7 @@ def _curves(found: Reproduction) -> Any:
                 look = _line(number)
                 axis.plot(rounds, values.mean(0), **look, label=recipe.rows[row].label)
                 axis.fill_between(rounds, values.min(0), values.max(0), color=look["color"], alpha=0.15, lw=0)
-        axis.set(xlabel="round", ylabel=recipe.unit_of(column))
+        axis.set(xlabel="round", ylabel=_upright(recipe.unit_of(column)))
     _legend(figure, axes[0])
     return figure
 
@@ -104,6 +118,7 @@ def _heatmap(found: Reproduction) -> Any:
         most = max(1.0, float(np.quantile(merges, 0.995)))  # one pair in 200 may be darker than the scale
         image = axis.imshow(merges.T, cmap="magma_r", vmax=most, interpolation="nearest")
         axis.set(xlabel="peer", ylabel="merged with")
+        axis.locator_params(integer=True)
         figure.colorbar(image, ax=axis, shrink=0.75, label="times", extend="max")
     return figure
 
@@ -141,7 +156,7 @@ def _sensitivity(found: Reproduction) -> Any:
         values = [math.nan if mean is None else mean for mean in means]
         axis.plot(labels, values, marker="o", ms=4, **_line(number), label=recipe.rows[row].label)
     assert recipe.figure is not None
-    axis.set(xlabel=recipe.figure.x, ylabel=recipe.unit)
+    axis.set(xlabel=recipe.figure.x, ylabel=_upright(recipe.unit))
     _legend(figure, axis)
     return figure
 

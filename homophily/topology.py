@@ -49,13 +49,21 @@ def star(peers: int) -> Any:
 
 
 @topologies("torus")
-def torus(peers: int, rows: int | None = None) -> Any:
-    """A grid of ``rows`` whose opposite edges meet: four neighbours each (rows left out: as square as can be)."""
+def torus(peers: int, seed: int, rows: int | None = None, shuffle: bool = False) -> Any:
+    """A grid of ``rows`` whose opposite edges meet: four neighbours each (rows left out: as square as can be).
+
+    Peers stand on it row by row, so that those of a cluster are neighbours; ``shuffle``: wherever chance puts them.
+    """
     if rows is None:
         rows = max((r for r in range(1, int(peers**0.5) + 1) if peers % r == 0), default=1)
     if rows < 3 or peers % rows or peers // rows < 3:
         raise UserError(f"topology.rows = {rows}: {peers} peers make no torus of {rows} rows; it needs 3 by 3 or more")
-    return nx.convert_node_labels_to_integers(nx.grid_2d_graph(rows, peers // rows, periodic=True), ordering="sorted")
+    grid = nx.grid_2d_graph(rows, peers // rows, periodic=True)
+    graph = nx.convert_node_labels_to_integers(grid, ordering="sorted")
+    if not shuffle:
+        return graph
+    places = bits(seed, Purpose.TOPOLOGY, torch.arange(peers)).argsort().tolist()
+    return nx.relabel_nodes(graph, dict(enumerate(places)))
 
 
 @topologies("random")

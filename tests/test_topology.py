@@ -39,11 +39,28 @@ def test_a_book_is_the_peers_within_some_hops() -> None:
 
 
 def test_a_torus_has_four_neighbours_each() -> None:
-    torus = topologies.get("torus")(peers=100, rows=10)
+    torus = topologies.get("torus")(peers=100, seed=1, rows=10)
     assert {degree for _, degree in torus.degree} == {4}
     assert known(seen(torus, 100), 0) == {1: 1, 9: 1, 10: 1, 90: 1}
     assert len(known(seen(torus, 100, hops=2), 0)) == 12
-    assert topologies.get("torus")(peers=12).number_of_edges() == 24  # 3 by 4
+    assert topologies.get("torus")(peers=12, seed=1).number_of_edges() == 24  # 3 by 4
+
+
+def test_a_shuffled_torus_is_a_torus_on_which_clusters_are_scattered() -> None:
+    plain, mixed, again, other = (
+        topologies.get("torus")(peers=100, seed=seed, shuffle=shuffle)
+        for seed, shuffle in ((1, False), (1, True), (1, True), (2, True))
+    )
+    assert sorted(mixed) == list(range(100))
+    assert nx.is_isomorphic(plain, mixed)
+    assert set(map(frozenset, mixed.edges)) == set(map(frozenset, again.edges)) != set(map(frozenset, other.edges))
+
+    def inside(graph: "nx.Graph[int]") -> float:
+        """The share of edges within one of four clusters that are numbered one after the other."""
+        return sum(a // 25 == b // 25 for a, b in graph.edges) / graph.number_of_edges()
+
+    assert inside(plain) > 0.7
+    assert 0.15 < inside(mixed) < 0.35  # a random partner is of one's cluster in 24 of 99 cases
 
 
 def test_random_graphs_keep_their_promises() -> None:
@@ -67,8 +84,8 @@ def test_edges_come_from_csv_and_graphml(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "keys", "sentence"),
     [
-        ("torus", {"peers": 10, "rows": 3}, r"topology\.rows = 3: 10 peers"),
-        ("torus", {"peers": 7}, r"topology\.rows"),
+        ("torus", {"peers": 10, "seed": 0, "rows": 3}, r"topology\.rows = 3: 10 peers"),
+        ("torus", {"peers": 7, "seed": 0}, r"topology\.rows"),
         ("random", {"peers": 8, "seed": 0}, r"topology\.low.*8 peers"),
         ("small-world", {"peers": 8, "seed": 0, "rewire": 2.0}, r"topology\.rewire = 2"),
         ("erdos-renyi", {"peers": 30, "seed": 0, "probability": 0.001}, r"topology\.probability = 0\.001"),

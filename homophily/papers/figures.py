@@ -1,61 +1,87 @@
-"""Figures drawn like the papers': curves, heat maps, bars, sensitivities, topologies and histograms."""
+"""Figures drawn like the papers': curves, heat maps, dots, sensitivities, topologies and histograms."""
 
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from homophily.groups import two_groups
-from homophily.keys import taken
 from homophily.papers.reproduce import Reproduction
 from homophily.papers.tables import numbers, score_in
 from homophily.pictures import COLOURS, pyplot
 from homophily.storage import writing
-from homophily.topology import topologies
 
-_PANEL = (4.2, 3.4)
+_WIDE, _HIGH = 4.2, 3.4  # a panel, in inches
+_LINES = (
+    "-",
+    "--",
+    "-.",
+    ":",
+    (0, (8, 3)),
+    (0, (3, 2)),
+    (0, (8, 2, 1, 2, 1, 2)),
+    (0, (1, 3)),
+)  # all seen if they coincide
+_LETTERS = 14  # of a title, an inch
+_FAR = 20  # times apart: such values are drawn on a logarithmic axis
 
 
 def written(found: Reproduction, folder: Path) -> list[Path]:
     """NAME.png, where the recipe has a figure and something was played."""
     figure = found.recipe.figure
-    if figure is None or all(found.result(row, column, 0) is None for row in found.rows for column in found.columns):
+    if figure is None or not found.results():
         return []
     drawn = _DRAW[figure.draw](found)
     note = " (a quick, small version)" if found.quick else ""
-    drawn.suptitle(found.recipe.title + note, fontsize=10)
-    path = folder / f"{found.folder.name}.png"
+    width = round(_LETTERS * drawn.get_figwidth())
+    drawn.suptitle(textwrap.fill(found.recipe.title + note, width), fontsize=10)
+    path = folder / f"{found.title}.png"
     with writing(path):
         drawn.savefig(path, dpi=130)
     pyplot().close(drawn)
     return [path]
 
 
-def _panels(names: list[str]) -> tuple[Any, list[Any]]:
-    """A figure with a panel for each name, at most three in a line."""
-    wide = min(3, len(names))
-    high = -(-len(names) // wide)
-    size = (_PANEL[0] * wide, _PANEL[1] * high)
-    figure, axes = pyplot().subplots(high, wide, figsize=size, layout="constrained", squeeze=False)
+def _panels(names: list[str], wide: float = _WIDE, high: float = _HIGH) -> tuple[Any, list[Any]]:
+    """A figure with a panel for each name, at most three in a line; four stand in a square."""
+    across = 2 if len(names) == 4 else min(3, len(names))
+    down = -(-len(names) // across)
+    size = (wide * across, high * down)
+    figure, axes = pyplot().subplots(down, across, figsize=size, layout="constrained", squeeze=False)
     flat = list(axes.flat)
     for axis, name in zip(flat, names, strict=False):
         axis.set_title(name, fontsize=9)
         axis.spines[["top", "right"]].set_visible(False)
     for axis in flat[len(names) :]:
         axis.set_visible(False)
-    return figure, flat
+    return figure, flat[: len(names)]
+
+
+def _legend(figure: Any, axis: Any) -> None:
+    """Below all panels, where it hides nothing."""
+    handles, labels = axis.get_legend_handles_labels()
+    across = max(1, int(figure.get_figwidth() * _LETTERS / (max(map(len, labels), default=0) + 8)))
+    figure.legend(handles, labels, loc="outside lower center", ncols=across, frameon=False, fontsize=8)
+
+
+def _upright(unit: str) -> str:
+    """A unit beside a panel, in as many lines as it takes."""
+    return textwrap.fill(unit, round(8 * _HIGH))
+
+
+def _line(number: int) -> dict[str, Any]:
+    return {"color": COLOURS[number % len(COLOURS)], "ls": _LINES[number % len(_LINES)], "lw": 1.4}
 
 
 def _curves(found: Reproduction) -> Any:
     """The score over rounds, a line a row, a panel a column: the mean over seeds and, as a band, their range."""
     recipe = found.recipe
     figure, axes = _panels([recipe.columns[column].label for column in found.columns])
-    for axis, column in zip(axes, found.columns, strict=False):
+    for axis, column in zip(axes, found.columns, strict=True):
         score = recipe.score_of(column)
         for number, row in enumerate(found.rows):
             lines = [_curve(found, row, column, seed, score) for seed in range(found.seeds)]
@@ -63,11 +89,11 @@ def _curves(found: Reproduction) -> Any:
             if there:
                 rounds = sorted(set.intersection(*(set(line) for line in there)))
                 values = np.array([[line[round] for round in rounds] for line in there])
-                look = {"color": COLOURS[number % len(COLOURS)]}
-                axis.plot(rounds, values.mean(0), **look, lw=1.2, label=recipe.rows[row].label)
-                axis.fill_between(rounds, values.min(0), values.max(0), **look, alpha=0.15, lw=0)
-        axis.set(xlabel="round", ylabel=recipe.unit)
-    axes[0].legend(frameon=False, fontsize=7)
+                look = _line(number)
+                axis.plot(rounds, values.mean(0), **look, label=recipe.rows[row].label)
+                axis.fill_between(rounds, values.min(0), values.max(0), color=look["color"], alpha=0.15, lw=0)
+        axis.set(xlabel="round", ylabel=_upright(recipe.unit_of(column)))
+    _legend(figure, axes[0])
     return figure
 
 
@@ -79,107 +105,110 @@ def _curve(found: Reproduction, row: str, column: str, seed: int, score: str) ->
 
 def _heatmap(found: Reproduction) -> Any:
     """Who merged whom how often, a panel a row and column."""
-    cells = [(row, column) for row in found.rows for column in found.columns if found.result(row, column, 0)]
-    recipe = found.recipe
-    several = len(found.columns) > 1
-    figure, axes = _panels(
-        [recipe.rows[r].label + (f", {recipe.columns[c].label}" if several else "") for r, c in cells]
-    )
-    for axis, (row, column) in zip(axes, cells, strict=False):
-        result = found.result(row, column, 0)
-        assert result is not None
+    recipe, several = found.recipe, len(found.columns) > 1
+    results = {
+        recipe.rows[row].label + (f", {recipe.columns[column].label}" if several else ""): result
+        for row in found.rows
+        for column in found.columns
+        if (result := found.result(row, column, 0)) is not None
+    }
+    figure, axes = _panels(list(results), wide=_HIGH + 0.4)
+    for axis, result in zip(axes, results.values(), strict=True):
         merges = np.array(result["merges"], dtype=float)
-        axis.imshow(merges, cmap="magma_r", vmax=max(1.0, float(np.quantile(merges, 0.995))), interpolation="nearest")
-        axis.set(xlabel="merged", ylabel="peer")
+        most = max(1.0, float(np.quantile(merges, 0.995)))  # one pair in 200 may be darker than the scale
+        image = axis.imshow(merges.T, cmap="magma_r", vmax=most, interpolation="nearest")
+        axis.set(xlabel="peer", ylabel="merged with")
+        axis.locator_params(integer=True)
+        figure.colorbar(image, ax=axis, shrink=0.75, label="times", extend="max")
     return figure
 
 
-def _bars(found: Reproduction) -> Any:
-    """A bar a row, in groups of columns; the paper's numbers as short lines."""
+def _dots(found: Reproduction) -> Any:
+    """A line a row, a panel a column: our mean with its deviation over seeds, the paper's as an open square."""
     recipe, cells = found.recipe, numbers(found)
-    figure, axes = _panels([recipe.unit])
-    width = 0.8 / len(found.rows)
-    for number, row in enumerate(found.rows):
-        for place, column in enumerate(found.columns):
-            cell = cells[row][column]
-            at = place + (number - (len(found.rows) - 1) / 2) * width
-            label = recipe.rows[row].label if place == 0 else None
-            axes[0].bar(at, cell.mean or math.nan, width * 0.92, color=COLOURS[number % len(COLOURS)], label=label)
-            if cell.printed is not None:
-                axes[0].plot([at - width / 2, at + width / 2], [cell.printed] * 2, color="black", lw=1)
-    labels = [recipe.columns[column].label for column in found.columns]
-    axes[0].set(xticks=range(len(labels)), xticklabels=labels)
-    axes[0].legend(frameon=False, fontsize=7)
+    size = 1.2 + 0.24 * len(found.rows)
+    figure, axes = _panels([recipe.columns[column].label for column in found.columns], wide=5.2, high=size)
+    places = range(len(found.rows))
+    for axis, column in zip(axes, found.columns, strict=True):
+        mine = [cells[row][column] for row in found.rows]
+        means = [math.nan if cell.mean is None else cell.mean for cell in mine]
+        printed = [math.nan if cell.printed is None else cell.printed for cell in mine]
+        axis.errorbar(means, places, xerr=[cell.deviation or 0.0 for cell in mine], fmt="o", ms=5, color=COLOURS[0])
+        axis.plot(printed, places, "s", ms=6, mfc="none", color=COLOURS[1], label="the paper's")
+        shown = [value for value in (*means, *printed) if value > 0]
+        if shown and max(shown) > _FAR * min(shown):
+            axis.set_xscale("log")
+        axis.set(xlabel=recipe.unit_of(column), yticks=places, yticklabels=[recipe.rows[r].label for r in found.rows])
+        axis.grid(axis="y", lw=0.3)
+        axis.invert_yaxis()
+    if not found.quick:
+        _legend(figure, axes[0])
     return figure
 
 
 def _sensitivity(found: Reproduction) -> Any:
     """The score over a key whose values are the columns, a line a row."""
     recipe, cells = found.recipe, numbers(found)
-    figure, axes = _panels([recipe.unit])
+    figure, (axis,) = _panels([""])
     labels = [recipe.columns[column].label for column in found.columns]
     for number, row in enumerate(found.rows):
         means = [cells[row][column].mean for column in found.columns]
         values = [math.nan if mean is None else mean for mean in means]
-        axes[0].plot(
-            labels, values, "o-", color=COLOURS[number % len(COLOURS)], ms=3, lw=1.2, label=recipe.rows[row].label
-        )
+        axis.plot(labels, values, marker="o", ms=4, **_line(number), label=recipe.rows[row].label)
     assert recipe.figure is not None
-    axes[0].set(xlabel=recipe.figure.x)
-    axes[0].legend(frameon=False, fontsize=7)
+    axis.set(xlabel=recipe.figure.x, ylabel=_upright(recipe.unit))
+    _legend(figure, axis)
     return figure
 
 
 def _topology(found: Reproduction) -> Any:
-    """Each column's graph, peers coloured by their cluster."""
+    """Who is whose neighbour at the end, a panel a row, peers coloured by their cluster."""
     import networkx
 
-    recipe, row = found.recipe, found.rows[0]
-    figure, axes = _panels([recipe.columns[column].label for column in found.columns])
-    for axis, column in zip(axes, found.columns, strict=False):
-        result = found.result(row, column, 0)
-        if result is None:
-            continue
-        config = found.config(row, column, 0)
-        make = topologies.get(config.topology.name)
+    recipe, column = found.recipe, found.columns[0]
+    results = {
+        recipe.rows[row].label: result for row in found.rows if (result := found.result(row, column, 0)) is not None
+    }
+    figure, axes = _panels(list(results))
+    for axis, result in zip(axes, results.values(), strict=True):
         clusters = result["clusters"]
-        graph = make(**taken(make, {"peers": len(clusters), "seed": config.seed}), **config.topology.keys)
         names = sorted(set(clusters))
-        colours = [COLOURS[names.index(cluster) % len(COLOURS)] for cluster in clusters]
-        graph = networkx.complete_graph(len(clusters)) if graph is None else graph
-        places = networkx.spring_layout(graph, seed=0)
+        graph = networkx.Graph((peer, other) for peer, mine in enumerate(result["neighbours"]) for other in mine)
+        graph.add_nodes_from(range(len(clusters)))
         networkx.draw_networkx(
-            graph, places, ax=axis, node_color=[colours[peer] for peer in graph], node_size=24, with_labels=False,
-            width=0.4, edge_color="#999999",
+            graph, networkx.spring_layout(graph, seed=0), ax=axis, node_size=24, with_labels=False, width=0.3,
+            node_color=[COLOURS[names.index(clusters[peer]) % len(COLOURS)] for peer in graph], edge_color="#bbbbbb",
         )  # fmt: skip
         axis.axis("off")
     return figure
 
 
 def _histogram(found: Reproduction) -> Any:
-    """The similarities that a few peers last measured, and the two normal distributions that PANM's EM fits to them."""
+    """One peer's similarities to peers of its own cluster and to others, and a normal distribution for each of them."""
     recipe, column = found.recipe, found.columns[0]
     figure, axes = _panels([recipe.rows[row].label for row in found.rows])
-    for axis, row in zip(axes, found.rows, strict=False):
+    for axis, row in zip(axes, found.rows, strict=True):
         result = found.result(row, column, 0)
-        values = np.array(sorted(result["similarities"])) if result is not None else np.zeros(0)
-        if len(values) < 4:
+        groups = {"inside": [], "outside": []} if result is None else result["similarities"]
+        everyone = [value for values in groups.values() for value in values]
+        if not everyone:
             continue
-        axis.hist(values, bins=30, density=True, color="#cccccc")
-        everyone = torch.ones(1, len(values), dtype=torch.bool)
-        alike = two_groups(everyone, ~everyone, torch.from_numpy(values)[None], torch.arange(len(values))[None])[0]
-        for number, group in enumerate((values[~alike.numpy()], values[alike.numpy()])):
-            if not len(group):
+        bins = np.linspace(min(everyone), max(everyone), 31)
+        for number, (name, label) in enumerate((("inside", "own cluster"), ("outside", "other clusters"))):
+            values, colour = np.array(groups[name]), COLOURS[number]
+            if len(values) < 2:
                 continue
-            mean, deviation = float(group.mean()), max(float(group.std()), 1e-3)
-            at = np.linspace(mean - 3 * deviation, mean + 3 * deviation, 100)
+            axis.hist(values, bins=bins, density=True, color=colour, alpha=0.4, label=label)
+            mean, deviation = float(values.mean()), max(float(values.std()), 1e-3)
+            at = np.linspace(bins[0], bins[-1], 200)
             high = np.exp(-0.5 * ((at - mean) / deviation) ** 2) / (deviation * math.sqrt(2 * math.pi))
-            axis.plot(at, high * len(group) / len(values), color=COLOURS[number], lw=1.2)
+            axis.plot(at, high, color=colour, lw=1.2)
         axis.set(xlabel="similarity", ylabel="density")
+    _legend(figure, axes[0])
     return figure
 
 
 _DRAW: dict[str, Callable[[Reproduction], Any]] = {
-    "curves": _curves, "heatmap": _heatmap, "bars": _bars, "sensitivity": _sensitivity, "topology": _topology,
+    "curves": _curves, "heatmap": _heatmap, "dots": _dots, "sensitivity": _sensitivity, "topology": _topology,
     "histogram": _histogram,
 }  # fmt: skip

@@ -22,11 +22,15 @@ class _Part(pydantic.BaseModel):
 
 
 class Column(_Part):
-    """What the cells of a column have in common. score: a key of a run's summary, dots go deeper."""
+    """What the cells of a column have in common. score: a key of a run's summary, dots go deeper.
+
+    score and unit: the recipe's, where left out.
+    """
 
     label: str
     config: dict[str, Any] = {}
     score: str | None = None
+    unit: str | None = None
 
 
 class Row(_Part):
@@ -61,10 +65,10 @@ class Quick(_Part):
 
 
 class Figure(_Part):
-    """How a figure is drawn."""
+    """How a figure is drawn. x: what its columns differ in, in words."""
 
-    draw: Literal["curves", "heatmap", "bars", "topology", "histogram", "sensitivity"]
-    x: str = "round"
+    draw: Literal["curves", "heatmap", "dots", "topology", "histogram", "sensitivity"]
+    x: str = ""
 
 
 class Recipe(_Part):
@@ -101,6 +105,9 @@ class Recipe(_Part):
 
     def score_of(self, column: str) -> str:
         return self.columns[column].score or self.score
+
+    def unit_of(self, column: str) -> str:
+        return self.columns[column].unit or self.unit
 
 
 def names() -> list[str]:

@@ -27,15 +27,16 @@ _CURVES = (
     "round", "accuracy", "accuracy_over_clusters", "accuracy_by_cluster", "mse", "mse_over_clusters", "mse_by_cluster",
     "loss", "neighbour_precision", "neighbour_recall", "models_sent_per_peer",
 )  # fmt: skip
+_RECENT = 10  # rounds whose similarities are kept: in one alone a peer meets few
 
 
 @dataclass(frozen=True)
 class Reproduction:
-    """A recipe and what its runs gave so far, in a folder of one small file a run."""
+    """A recipe and what its runs gave so far: one small file a run in a folder that all recipes share."""
 
     name: str
     recipe: Recipe
-    folder: Path
+    store: Path
     quick: bool
     seeds: int
 
@@ -46,7 +47,12 @@ class Reproduction:
         if seeds is not None and seeds < 1:
             raise UserError(f"--seeds {seeds}: must be at least 1")
         own = recipe.quick.seeds if quick else recipe.seeds
-        return cls(name, recipe, store / (f"{name}-quick" if quick else name), quick, seeds or own)
+        return cls(name, recipe, store, quick, seeds or own)
+
+    @property
+    def title(self) -> str:
+        """What its pages and pictures are called: NAME, or NAME-quick."""
+        return f"{self.name}-quick" if self.quick else self.name
 
     @property
     def rows(self) -> list[str]:
@@ -59,14 +65,9 @@ class Reproduction:
     def config(self, row: str, column: str, seed: int) -> Config:
         return self.recipe.config(row, column, seed, self.quick)
 
-    def result(self, row: str, column: str, seed: int) -> dict[str, Any] | None:
-        """What a cell's run gave; None: it has not been played."""
-        path = self.folder / f"{_name(self.config(row, column, seed))}.json"
-        return read_json(path) if path.exists() else None
-
-    def missing(self) -> list[Config]:
-        """The runs that are to be played, each once, seed by seed."""
-        found = {
+    def runs(self) -> dict[str, Config]:
+        """All runs by name, each once, seed by seed."""
+        return {
             _name(config): config
             for seed in range(self.seeds)
             for column in self.columns
@@ -74,7 +75,22 @@ class Reproduction:
             if row not in self.recipe.left_out.get(column, [])
             for config in [self.config(row, column, seed)]
         }
-        return [config for name, config in found.items() if not (self.folder / f"{name}.json").exists()]
+
+    def result(self, row: str, column: str, seed: int) -> dict[str, Any] | None:
+        """What a cell's run gave; None: it has not been played."""
+        path = self._path(_name(self.config(row, column, seed)))
+        return read_json(path) if path.exists() else None
+
+    def results(self) -> list[dict[str, Any]]:
+        """What all runs played so far gave, each once."""
+        return [read_json(path) for path in map(self._path, self.runs()) if path.exists()]
+
+    def missing(self) -> list[Config]:
+        """The runs that are to be played."""
+        return [config for name, config in self.runs().items() if not self._path(name).exists()]
+
+    def _path(self, run: str) -> Path:
+        return self.store / f"{run}.json"
 
     def play(
         self, device: torch.device, budget: float, progress: Callable[[Config], Progress | None] | None = None
@@ -90,7 +106,7 @@ class Reproduction:
             for config in missing:
                 if time.monotonic() > until:
                     return
-                target = self.folder / "running" / _name(config)
+                target = self.store / "running" / self.title / _name(config)
                 shutil.rmtree(target, ignore_errors=True)  # of a call that was stopped
                 yield Wanted(config, target, partial(progress, config) if progress is not None else None)
 
@@ -107,12 +123,12 @@ class Reproduction:
             "config": run.config.toml(),
             "summary": run.summary,
             "curve": [{key: line[key] for key in _CURVES if key in line} for line in lines],
-            **(_drawn(run, lines) if self.recipe.figure else {}),
+            **_drawn(run, lines),
             "machine": about["machine"],
             "versions": about["versions"],
             "engine": about["resolved"]["engine"],
         }
-        write_json(self.folder / f"{run.path.name}.json", kept)
+        write_json(self._path(run.path.name), kept)
         shutil.rmtree(run.path)
 
 
@@ -125,13 +141,23 @@ def _name(config: Config) -> str:
 
 def _drawn(run: Run, lines: list[dict[str, Any]]) -> dict[str, Any]:
     """What only figures need."""
-    clusters, similarities = run.scores["cluster"], _last_similarities(lines)
-    return {"merges": run.merges().tolist(), "clusters": clusters, "similarities": similarities}
+    clusters = run.scores["cluster"]
+    return {
+        "clusters": clusters,
+        "merges": run.merges().tolist(),
+        "neighbours": [mine.nonzero()[0].tolist() for mine in run.neighbours()],
+        "similarities": _similarities(lines[-_RECENT:], clusters),
+    }
 
 
-def _last_similarities(lines: list[dict[str, Any]]) -> list[float]:
-    """What the watched peers last measured."""
-    last: dict[str, dict[str, float]] = next(
-        (line["similarities"] for line in reversed(lines) if line.get("similarities")), {}
-    )
-    return [value for mine in last.values() for value in mine.values() if value is not None]
+def _similarities(lines: list[dict[str, Any]], clusters: list[str]) -> dict[str, list[float]]:
+    """What the first watched peer last measured of peers of its own cluster (inside) and of others (outside)."""
+    last: dict[str, float] = {}
+    for line in lines:
+        if line.get("similarities"):
+            me, mine = next(iter(line["similarities"].items()))
+            last |= {peer: value for peer, value in mine.items() if value is not None}
+    found: dict[str, list[float]] = {"inside": [], "outside": []}
+    for peer, value in last.items():
+        found["inside" if clusters[int(peer)] == clusters[int(me)] else "outside"].append(value)
+    return found

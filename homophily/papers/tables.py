@@ -137,21 +137,15 @@ def _plus_minus(deviation: float | None) -> str:
 
 def _made_on(found: Reproduction) -> str:
     """The machines and versions behind the results, and how long the runs took."""
-    results = [
-        result
-        for row in found.rows
-        for column in found.columns
-        for seed in range(found.seeds)
-        if (result := found.result(row, column, seed)) is not None
-    ]
+    results = found.results()
     machines = dict.fromkeys(f"{r['machine']}, torch {r['versions']['torch']}" for r in results)
-    seconds = sum({id(r): r["summary"]["seconds"] for r in results}.values())
+    seconds = sum(r["summary"]["seconds"] for r in results)
     return f"{'; '.join(machines) or 'nothing played yet'}; {seconds:,.0f} s in rounds"
 
 
 def write(found: Reproduction, folder: Path) -> list[Path]:
     """NAME.md and NAME.json, or NAME-quick."""
-    paths = [folder / f"{found.folder.name}{ending}" for ending in (".md", ".json")]
+    paths = [folder / f"{found.title}{ending}" for ending in (".md", ".json")]
     folder.mkdir(parents=True, exist_ok=True)
     write_text(paths[0], markdown(found))
     write_json(paths[1], as_json(found))

@@ -23,9 +23,9 @@ def recipe(draw: str) -> Recipe:
     return Recipe.model_validate(values)
 
 
-@pytest.mark.parametrize("draw", ["curves", "heatmap", "bars", "sensitivity", "topology", "histogram"])
+@pytest.mark.parametrize("draw", ["curves", "heatmap", "dots", "sensitivity", "topology", "histogram"])
 def test_figures(tmp_path: Path, draw: str) -> None:
-    found = Reproduction("small", recipe(draw), tmp_path / "small", quick=False, seeds=1)
+    found = Reproduction("small", recipe(draw), tmp_path, quick=False, seeds=1)
     assert written(found, tmp_path) == []  # nothing was played
     found.play(torch.device("cpu"), budget=1e9)
     (path,) = written(found, tmp_path)
@@ -33,6 +33,6 @@ def test_figures(tmp_path: Path, draw: str) -> None:
 
 
 def test_a_table_has_no_figure(tmp_path: Path) -> None:
-    found = Reproduction("small", Recipe.model_validate(RECIPE), tmp_path / "small", quick=True, seeds=1)
+    found = Reproduction("small", Recipe.model_validate(RECIPE), tmp_path, quick=True, seeds=1)
     found.play(torch.device("cpu"), budget=1e9)
     assert written(found, tmp_path) == []

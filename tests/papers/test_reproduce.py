@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 
 from homophily.errors import UserError
-from homophily.papers import tables
+from homophily.papers import show, tables
 from homophily.papers.recipe import Recipe, load
 from homophily.papers.reproduce import Reproduction
 
@@ -42,7 +43,7 @@ RECIPE: dict[str, Any] = {
 
 
 def reproduction(folder: Path, quick: bool = False, seeds: int = 2) -> Reproduction:
-    return Reproduction("small", Recipe.model_validate(RECIPE), folder / "small", quick, seeds)
+    return Reproduction("small", Recipe.model_validate(RECIPE), folder, quick, seeds)
 
 
 def test_columns_that_ask_for_the_same_run_share_it(tmp_path: Path) -> None:
@@ -69,11 +70,41 @@ def test_results_add_up_over_calls(tmp_path: Path) -> None:
     assert both.play(CPU, budget=0.0) == 4  # no time: nothing is begun, nothing lost
     assert both.play(CPU, budget=1e9) == 0
     assert both.missing() == []
-    assert not list((tmp_path / "small" / "running").iterdir())  # models are not kept
+    assert not list((tmp_path / "running" / "small").iterdir())  # models are not kept
     cell = tables.numbers(both)["random"]["mean"]
     assert len(cell.values) == 2
     assert cell.printed == 50.0
     assert cell.difference == pytest.approx(sum(cell.values) / 2 - 50.0)
+
+
+def test_recipes_share_the_runs_they_have_in_common(tmp_path: Path) -> None:
+    reproduction(tmp_path, seeds=1).play(CPU, budget=1e9)
+    alike = Recipe.model_validate(
+        {**RECIPE, "title": "Another table", "rows": {"random": RECIPE["rows"]["random"]}, "cells": {}}
+    )
+    other = Reproduction("other", alike, tmp_path, quick=False, seeds=1)
+    assert other.missing() == []
+    assert tables.numbers(other)["random"]["mean"] == tables.numbers(reproduction(tmp_path, seeds=1))["random"]["mean"]
+
+
+def test_a_run_of_several_cells_took_its_time_once(tmp_path: Path) -> None:
+    found = reproduction(tmp_path, seeds=1)
+    found.play(CPU, budget=1e9)
+    assert len(found.results()) == 4  # of six cells: two columns are one config
+    seconds = sum(result["summary"]["seconds"] for result in found.results())
+    assert tables.as_json(found)["made"].endswith(f"; {seconds:,.0f} s in rounds")
+
+
+def test_columns_that_do_not_fit_a_terminal_go_below(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = reproduction(tmp_path, seeds=1)
+    found.play(CPU, budget=1e9)
+    with Console(width=45) as narrow, narrow.capture() as shown:
+        monkeypatch.setattr("homophily.papers.show.Console", lambda: narrow)
+        show.reproduction(found, [])
+    heads = [line.split() for line in shown.get().splitlines() if "mean" in line or "more" in line]
+    assert heads == [["mean"], ["0°", "more", "data"]]
+    assert shown.get().count("kin *") == 2
+    assert all(len(line) <= 45 for line in shown.get().split("* not the paper's")[0].splitlines())
 
 
 def test_the_page_says_what_held(tmp_path: Path) -> None:

@@ -31,6 +31,8 @@ from homophily.storage import read_json, read_tensors
 
 _HOST = "127.0.0.1"
 _LAST_WORDS = 2000  # characters of a peer's complaint
+_LOADED = ["homophily.cli", "sklearn.datasets", "torch._dynamo"]  # which torch's optimisers import when first used
+_PATIENCE = {"deadline": 600.0, "lease": 30.0}  # in lockstep nobody is left behind for being slow
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,7 @@ def write_files(config: Config, peers: int, folder: Path, pace: str, **keys: Any
             "mesh": "full" if graph is None else "partial",
             "pace": pace,
             "share": i,
+            **(_PATIENCE if pace == "lockstep" else {"wait_for": peers - 1}),
             **keys,
         }
         path = folder / f"{name}.toml"
@@ -117,7 +120,7 @@ def write_files(config: Config, peers: int, folder: Path, pace: str, **keys: Any
 def start_peer(file: Path, log: Path) -> BaseProcess:
     """A peer's process, its output in a file. It is forked from one that has the libraries loaded, for speed."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["homophily.cli", "sklearn.datasets"])
+    context.set_forkserver_preload(_LOADED)
     process = context.Process(target=_be_peer, args=(file, log))
     process.start()
     return process

@@ -39,6 +39,8 @@ class Pace:
     staleness: int  # rounds that a model may be old
     wait_for: int  # others that must be there before the first round
     pulls: int  # models at a time
+    hello: float  # seconds to hear of others who have begun
+    far: dict[str, int] | None = None  # hops to each of the others that must be there, where they are known
 
 
 @dataclass
@@ -79,10 +81,25 @@ class FieldExchange:
             self._introduce(round)
         return active
 
-    def come_together(self, seconds: float) -> None:
-        """Wait until enough others are there."""
-        self.announcer.announce()
-        self.members.wait(lambda: len(self.members.hops()) >= self.pace.wait_for, seconds)
+    def come_together(self, round: int) -> None:
+        """Before the first round, wait until enough others are there; who comes back waits for a word of anyone."""
+        self.announcer.announce(merged=round)
+        if round == 0 and self.pace.wait_for:
+            self.members.wait(self._together, self.pace.deadline)
+        elif self.book:
+            self.members.wait(lambda: bool(self.members.alive()), self.pace.hello)
+
+    def _together(self) -> bool:
+        hops = self.members.hops()
+        return len(hops) >= self.pace.wait_for if self.pace.far is None else hops == self.pace.far
+
+    def catch_up(self, round: int, last: int, behind: int) -> int:
+        """The round to go on from: one's own, or that of the others where one is more than that many behind."""
+        current = min(self.members.current_round(), last) - 1
+        if current - round <= behind:
+            return round
+        self.announcer.announce(merged=current)
+        return current
 
     def _introduce(self, round: int) -> None:
         due = (round - 1) // self.method.renew if self.method.renew else 0
@@ -155,7 +172,7 @@ class FieldExchange:
         if self.pace.lockstep:  # the shelf holds two rounds: who is still merging the one before the last needs it
             self._wait(lambda name: self.members.status(name).merged >= round - 2, deadline)
         self._publish(federation, before, round, bool(sick[0]))
-        view = self._view()
+        view = self._view(0 if self.pace.lockstep else max(1, round - self.pace.staleness))
         now = Now(view, round, dict(self.memory))
         met = self.method.meet(now) & view.known & ~stopped[:, None]
         found = self._pull(view, met, round)
@@ -199,15 +216,18 @@ class FieldExchange:
         names = self._who(met)
         if self.pace.lockstep:
             self._wait(lambda name: self.members.status(name).trained >= round, deadline, names)
-            wanted = [Parcel(name, "model", round) for name in names]
-        else:
-            fresh = {name: self.members.status(name).trained for name in names}
-            oldest = max(1, round - self.pace.staleness)
-            wanted = [Parcel(name, "model", last) for name, last in fresh.items() if last >= oldest]
-        came = self._unpacked(wanted, deadline, lambda data: unpack_model(data, self.expected))
-        found = {parcel.origin: model for parcel, model in came.items()}
+        wanted = {name: round if self.pace.lockstep else self.members.status(name).trained for name in names}
+        found = self._models(wanted, deadline)
+        if not self.pace.lockstep:  # a model may have made way for the next while it was asked for
+            newer = {name: self.members.status(name).trained for name in names if name not in found}
+            found |= self._models({name: last for name, last in newer.items() if last > wanted[name]}, deadline)
         self.unreachable = [name for name in names if name not in found]
         return found
+
+    def _models(self, rounds: dict[str, int], deadline: float) -> dict[str, ModelParcel]:
+        wanted = [Parcel(name, "model", round) for name, round in rounds.items()]
+        came = self._unpacked(wanted, deadline, lambda data: unpack_model(data, self.expected))
+        return {parcel.origin: model for parcel, model in came.items()}
 
     def _wait(self, ready: Callable[[str], bool], deadline: float, names: list[str] | None = None) -> None:
         """Until everyone (or those named) who is alive is ready, or the time is over."""
@@ -218,8 +238,9 @@ class FieldExchange:
 
         self.members.wait(enough, max(0.0, deadline - time.monotonic()))
 
-    def _view(self) -> View:
-        far = self.members.hops()
+    def _view(self, oldest: int = 0) -> View:
+        """Known are those within reach whose model is of that round or a later one."""
+        far = {name: hops for name, hops in self.members.hops().items() if self.members.status(name).trained >= oldest}
         hops = torch.tensor([[far.get(name, 0) for name in self._names]], dtype=torch.int64)
         known = (hops > 0) & (hops <= self.method.hops)
         return View(torch.tensor([self.me]), torch.tensor([self.seed]), self._ids[None], known, hops.clamp(min=1), None)

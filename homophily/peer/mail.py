@@ -108,8 +108,11 @@ class Mail:
     def _fetch(self, parcel: Parcel, deadline: float) -> bytes:
         manifest = self._manifest(parcel, deadline)
         parts = [(parcel, number) for number in range(len(manifest.chunks))]
-        with ThreadPoolExecutor(min(self._window, len(parts))) as pool:
-            chunks = list(pool.map(lambda part: self._part(part, deadline), parts))
+        if len(parts) == 1:
+            chunks = [self._part(parts[0], deadline)]
+        else:
+            with ThreadPoolExecutor(min(self._window, len(parts))) as pool:
+                chunks = list(pool.map(lambda part: self._part(part, deadline), parts))
         data = b"".join(chunks)
         manifest.check_whole(data)
         return data
@@ -188,16 +191,24 @@ class Mail:
         raise why
 
     def _keep(self, part: Part, data: bytes) -> None:
+        """No longer than its origin keeps it on the shelf, and no more than there is room for."""
+        parcel, number = part
+        if number == _MANIFEST:
+            oldest = parcel.round - _KEPT_ROUNDS
+            self._drop(lambda p: (p.origin, p.kind) == (parcel.origin, parcel.kind) and p.round <= oldest)
         self._cache[part] = data
         self._cached += len(data)
         while self._cached > self._cache_bytes:
             _, old = self._cache.popitem(last=False)
             self._cached -= len(old)
 
+    def _drop(self, which: Callable[[Parcel], bool]) -> None:
+        for part in [part for part in self._cache if which(part[0])]:
+            self._cached -= len(self._cache.pop(part))
+
     def _forget(self, parcel: Parcel) -> None:
         with self._lock:
-            for part in [part for part in self._cache if part[0] == parcel]:
-                self._cached -= len(self._cache.pop(part))
+            self._drop(lambda other: other == parcel)
 
     # Serving
 
@@ -270,5 +281,8 @@ def fetch_all(mail: Mail, parcels: Sequence[Parcel], deadline: float, at_once: i
 
     if not parcels:
         return {}
-    with ThreadPoolExecutor(min(at_once, len(parcels))) as pool:
+    pool = ThreadPoolExecutor(min(at_once, len(parcels)))
+    try:
         return dict(zip(parcels, pool.map(one, parcels), strict=True))
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)  # who is told to stop does not wait for the network

@@ -75,9 +75,12 @@ class Members:
         self._alive(name, False)
 
     def _alive(self, name: str, alive: bool) -> None:
+        """Whoever goes takes its words along: what it had to give may be gone when it comes back."""
         with self._news:
-            if name in self._others:
-                self._others[name].alive = alive
+            member = self._others.get(name)
+            if member is not None:
+                member.alive = alive
+                member.status = member.status if alive else Status(time=member.status.time)
                 self._news.notify_all()
 
     def update(self, name: str, status: Status) -> None:
@@ -130,7 +133,7 @@ class Members:
 
     def current_round(self) -> int:
         """The round that most of the others have come to."""
-        rounds = sorted(self._others[name].status.trained for name in self.alive())
+        rounds = sorted(max(status.trained, status.merged) for status in map(self.status, self.alive()))
         return rounds[len(rounds) // 2] if rounds else 0
 
 
@@ -142,11 +145,12 @@ def _graph_of(said: dict[str, frozenset[str]]) -> Any:
 
 
 class Announcer:
-    """Tells everyone one's own status: whenever it changes, and every so often for those who did not hear it."""
+    """Tells everyone one's own status: when it changes, when someone comes or goes, and every so often."""
 
     def __init__(self, tell: Callable[[Status], None], neighbours: Callable[[], frozenset[str]], every: float) -> None:
         self._tell, self._neighbours, self._every = tell, neighbours, every
-        self._status, self._lock, self._over = Status(), threading.Lock(), threading.Event()
+        self._status, self._lock = Status(), threading.Lock()
+        self._due, self._over = threading.Event(), False
         self._thread = threading.Thread(target=self._repeat, daemon=True)
 
     def start(self) -> None:
@@ -159,10 +163,19 @@ class Announcer:
             self._status = Status(**{**known, "time": time.time_ns(), "neighbours": names})
             self._tell(self._status)
 
+    def soon(self) -> None:
+        """Announce, but by another thread: for those that must not wait for the network."""
+        self._due.set()
+
     def _repeat(self) -> None:
-        while not self._over.wait(self._every):
+        while True:
+            self._due.wait(self._every)
+            if self._over:
+                return
+            self._due.clear()
             self.announce()
 
     def stop(self) -> None:
-        self._over.set()
+        self._over = True
+        self._due.set()
         self._thread.join()

@@ -53,7 +53,10 @@ class Field:
 
     def start(self, *peers: int) -> None:
         for i in peers:
-            self.running[i] = start_peer(self.files[i], self.files[i].with_suffix(".log"))
+            self.running[i] = self._process(i)
+
+    def _process(self, peer: int) -> BaseProcess:
+        return start_peer(self.files[peer], self.files[peer].with_suffix(".log"))
 
     def signal(self, peer: int, number: signal.Signals) -> None:
         pid = self.running[peer].pid
@@ -66,10 +69,10 @@ class Field:
         for i in peers:
             self.running.pop(i).join()
 
-    def end(self, peer: int) -> int | None:
+    def end(self, peer: int, seconds: float = PATIENCE) -> int | None:
         """Wait until a peer ends by itself; its exit code."""
         process = self.running.pop(peer)
-        process.join(PATIENCE)
+        process.join(seconds)
         if process.is_alive():
             process.kill()
             process.join()

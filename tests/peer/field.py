@@ -109,6 +109,12 @@ class Field:
         for i, last in {i: self.round(i) + rounds for i in peers}.items():
             until(lambda i=i, last=last: self.round(i) >= last, f"{self.names[i]} plays on")
 
+    def size(self, peer: int) -> tuple[int, int]:
+        """A peer's memory in kB, and its threads."""
+        text = Path(f"/proc/{self.running[peer].pid}/status").read_text()
+        lines = dict(line.split(":", 1) for line in text.splitlines())
+        return int(lines["VmRSS"].split()[0]), int(lines["Threads"])
+
     def close(self) -> None:
         for i in list(self.running):
             self.kill(i)

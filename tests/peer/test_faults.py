@@ -1,8 +1,11 @@
 """Peers that die, freeze, come back or come late: the others go on, and nothing is lost but the round in flight."""
 
 import json
+import random
 import signal
 from collections.abc import Callable
+
+import pytest
 
 import homophily
 from tests.peer.field import Field, until
@@ -115,3 +118,29 @@ def test_the_state_folder_reads_like_a_run_and_tells_how_things_are(field: Field
     assert code == 0
     assert "peer-0" in out
     assert command("status", str(peers.folder))[0] == 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_a_hundred_kills_and_restarts_leave_everyone_well_and_no_larger(field: Fields) -> None:
+    """Peer 0 stays throughout: its memory and threads after all of it are what they were after a fifth."""
+    peers, draw = field(16), random.Random(0)
+    peers.start(*range(16))
+    peers.all_meet(*range(16))
+    sizes = []
+    for _ in range(100):
+        dead = [i for i in range(16) if i not in peers.running]
+        alive = [i for i in peers.running if i]
+        if dead and (len(dead) >= 8 or draw.random() < 0.5):
+            peers.start(draw.choice(dead))
+        else:
+            peers.kill(draw.choice(alive))
+        peers.go_on(0, rounds=5)
+        assert all(process.is_alive() for process in peers.running.values())
+        sizes.append(peers.size(0))
+    peers.start(*(i for i in range(16) if i not in peers.running))
+    peers.all_meet(*range(16))
+    assert not any("Traceback" in file.with_suffix(".log").read_text() for file in peers.files)
+    memory, threads = zip(*sizes, strict=True)
+    assert max(memory[-10:]) < 1.1 * max(memory[10:20])
+    assert max(threads[-10:]) <= max(threads[10:20]) + 4

@@ -102,6 +102,7 @@ class Bare:
             "connect/timeout_ms": -1,
             "connect/exit_on_failure": False,
             "scouting/multicast/enabled": False,
+            "transport/shared_memory/enabled": False,
             "transport/link/tx/lease": int(1000 * PATIENCE),
             "transport/link/tls": {
                 "root_ca_certificate": str(asked.path(peer.ca)),
@@ -123,7 +124,7 @@ class Bare:
         query.drop()
 
     def ready(self) -> bool:
-        return len(list(self._session.info.links())) == self._job.peers - 1
+        return len({str(link.zid) for link in self._session.info.links()}) == self._job.peers - 1
 
     def publish(self, turn: int) -> None:
         self._model = os.urandom(self._job.size)
@@ -166,7 +167,9 @@ def be_peer(file: Path, job: Job, meeting: Meeting) -> None:
     asked = load(file)
     me = asked.peer.allow.index(asked.peer.name)
     ways: dict[str, ByMail | Bare] = {"mail": ByMail(asked, job), "bare": Bare(asked, job)}
-    while not all(way.ready() for way in ways.values()):
+    end = time.monotonic() + PATIENCE
+    while late := [name for name, way in ways.items() if not way.ready()]:
+        assert time.monotonic() < end, f"{asked.peer.name} has not all its links: {late}"
         time.sleep(0.1)
     meeting.barrier.wait(PATIENCE)
     for turn in range(job.repeats + 1):  # the first is not counted

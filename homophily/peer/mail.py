@@ -115,11 +115,12 @@ class Mail:
         return data
 
     def _manifest(self, parcel: Parcel, deadline: float) -> Manifest:
-        found = opened(
-            self._part((parcel, _MANIFEST), deadline), self._authority, self._federation, self._most[parcel.kind]
-        )
+        return self._opened(parcel, self._part((parcel, _MANIFEST), deadline))
+
+    def _opened(self, parcel: Parcel, sealed: bytes) -> Manifest:
+        """A manifest, which may be genuine and yet of another parcel: someone plays it back."""
+        found = opened(sealed, self._authority, self._federation, self._most[parcel.kind])
         if (found.origin, found.kind, found.round) != (parcel.origin, parcel.kind, parcel.round):
-            self._forget(parcel)
             raise Refused("manifest of another parcel")
         return found
 
@@ -178,7 +179,7 @@ class Mail:
                 if manifest is not None:
                     manifest.check_chunk(number, data)
                 else:
-                    opened(data, self._authority, self._federation, self._most[parcel.kind])
+                    self._opened(parcel, data)
                 return data
             except (Unanswered, Refused) as error:
                 why = error
@@ -193,11 +194,6 @@ class Mail:
         while self._cached > self._cache_bytes:
             _, old = self._cache.popitem(last=False)
             self._cached -= len(old)
-
-    def _forget(self, parcel: Parcel) -> None:
-        with self._lock:
-            for part in [part for part in self._cache if part[0] == parcel]:
-                self._cached -= len(self._cache.pop(part))
 
     # Serving
 
@@ -234,8 +230,9 @@ class Mail:
             question.decline(str(error))
 
     def close(self) -> None:
-        for desk in self._desks.values():
-            desk.close()
+        with self._lock:
+            for desk in self._desks.values():
+                desk.close()
 
 
 class _Desk:

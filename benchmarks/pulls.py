@@ -69,7 +69,8 @@ class ByMail:
             peer.name, peer.federation, tuple(peer.allow), tuple(peer.listen), tuple(peer.connect), True, PATIENCE,
             (asked.path(peer.ca), asked.certificate, asked.key),
         )  # fmt: skip
-        self._mail.links = ZenohLinks(address, Ears(lambda data: None, self._mail.asked, members.came, members.went))
+        links = self._mail.links = ZenohLinks(address)
+        links.listen(Ears(lambda data: None, self._mail.asked, members.came, members.went, lambda name: None))
 
     def ready(self) -> bool:
         return len(self._mail.links.neighbours()) == self._job.peers - 1

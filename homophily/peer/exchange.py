@@ -28,6 +28,8 @@ from homophily.traffic import Traffic
 from homophily.view import View
 
 T = TypeVar("T")
+Print = tuple[Tensor, Tensor, int]  # mean [512], factor [F, 512] and count of a fingerprint
+_PROPORTION = 2.0**16  # of the largest numbers of fingerprints, beyond which float64 cannot compare them
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class FieldExchange:
         self.traffic = Traffic(1, torch.device("cpu"))
         self._ids = torch.tensor(list(self.book), dtype=torch.int64)
         self._names = list(self.book.values())
-        self._prints: dict[str, tuple[int, tuple[Tensor, Tensor, int]]] = {}  # by name: the round it is of, and it
+        self._prints: dict[str, tuple[int, Print]] = {}  # by name: the round it is of, and it
         self._own_print: Fingerprints | None = None
         self._printed = -1  # the renewal that it is of
         self.line: dict[str, Any] = {}  # of the last round
@@ -147,6 +149,9 @@ class FieldExchange:
         assert own is not None
         others = {id: self._prints[name][1] for id, name in self.book.items() if name in self._prints}
         mine = own.mean[0], own.factor[0], int(own.count[0])
+        for id in _out_of_proportion({**others, self.me: mine}) & set(others):
+            self.mail.refusals.add("fingerprint out of proportion", self.book[id])
+            del others[id]
         everyone = dict(sorted({**others, self.me: mine}.items()))
         most = max(len(factor) for _, factor, _ in everyone.values())
         prints = checked(
@@ -279,6 +284,12 @@ class FieldExchange:
         self.traffic.restore(tensors["received"], numbers["traffic"])
         if torch.equal(tensors["book"], self._ids):
             self.memory = {n.removeprefix("memory/"): t for n, t in tensors.items() if n.startswith("memory/")}
+
+
+def _out_of_proportion(prints: dict[int, Print]) -> set[int]:
+    """Whose fingerprints have numbers so much larger than most others' that nothing beside them could be seen."""
+    largest = torch.tensor([float(torch.cat([mean[None], factor]).abs().max()) for mean, factor, _ in prints.values()])
+    return {id for id, much in zip(prints, (largest > _PROPORTION * largest.median()).tolist(), strict=True) if much}
 
 
 class _Gathered:

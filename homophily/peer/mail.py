@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 
 from homophily.peer.identity import Authority, Identity, Refused
 from homophily.peer.links import Links, Question, Unanswered
@@ -22,6 +23,7 @@ from homophily.peer.refusals import Refusals
 
 _PATH = re.compile(r"([a-z0-9-]{1,63})/([a-z]{1,8})/([0-9]{1,12})/(manifest|[0-9]{1,6})")
 _KEPT_ROUNDS = 2
+_MANIFESTS = 256  # that are remembered as opened
 _SHORT_PAUSE = 0.05
 
 
@@ -77,6 +79,7 @@ class Mail:
         self._coming: dict[Part, Future[bytes]] = {}
         self._lock = threading.Lock()
         self._desks: dict[int, _Desk] = {}
+        self._manifest_in = lru_cache(_MANIFESTS)(self._opened)  # every chunk is checked against one
         self.refusals = refusals
         self.links: Links
         self.members: Members
@@ -118,11 +121,12 @@ class Mail:
         return data
 
     def _manifest(self, parcel: Parcel, deadline: float) -> Manifest:
-        found = opened(
-            self._part((parcel, _MANIFEST), deadline), self._authority, self._federation, self._most[parcel.kind]
-        )
+        return self._manifest_in(parcel, self._part((parcel, _MANIFEST), deadline))
+
+    def _opened(self, parcel: Parcel, sealed: bytes) -> Manifest:
+        """A manifest, which may be genuine and yet of another parcel: someone plays it back."""
+        found = opened(sealed, self._authority, self._federation, self._most[parcel.kind])
         if (found.origin, found.kind, found.round) != (parcel.origin, parcel.kind, parcel.round):
-            self._forget(parcel)
             raise Refused("manifest of another parcel")
         return found
 
@@ -181,7 +185,7 @@ class Mail:
                 if manifest is not None:
                     manifest.check_chunk(number, data)
                 else:
-                    opened(data, self._authority, self._federation, self._most[parcel.kind])
+                    self._manifest_in(parcel, data)
                 return data
             except (Unanswered, Refused) as error:
                 why = error
@@ -194,21 +198,14 @@ class Mail:
         """No longer than its origin keeps it on the shelf, and no more than there is room for."""
         parcel, number = part
         if number == _MANIFEST:
-            oldest = parcel.round - _KEPT_ROUNDS
-            self._drop(lambda p: (p.origin, p.kind) == (parcel.origin, parcel.kind) and p.round <= oldest)
+            alike = [part for part in self._cache if (part[0].origin, part[0].kind) == (parcel.origin, parcel.kind)]
+            for gone in [part for part in alike if part[0].round <= parcel.round - _KEPT_ROUNDS]:
+                self._cached -= len(self._cache.pop(gone))
         self._cache[part] = data
         self._cached += len(data)
         while self._cached > self._cache_bytes:
             _, old = self._cache.popitem(last=False)
             self._cached -= len(old)
-
-    def _drop(self, which: Callable[[Parcel], bool]) -> None:
-        for part in [part for part in self._cache if which(part[0])]:
-            self._cached -= len(self._cache.pop(part))
-
-    def _forget(self, parcel: Parcel) -> None:
-        with self._lock:
-            self._drop(lambda other: other == parcel)
 
     # Serving
 
@@ -245,8 +242,9 @@ class Mail:
             question.decline(str(error))
 
     def close(self) -> None:
-        for desk in self._desks.values():
-            desk.close()
+        with self._lock:
+            for desk in self._desks.values():
+                desk.close()
 
 
 class _Desk:

@@ -14,6 +14,7 @@ from homophily.peer.identity import Authority, Identity, Refused
 from homophily.peer.manifest import MOST_ROUNDS
 
 _ROUNDS = (0, MOST_ROUNDS)
+_LONG_WAY = 10 * 10**9  # nanoseconds that a status may come behind a later one, on a longer way
 _BOUNDS = {"time": (0, 1 << 62), "trained": _ROUNDS, "merged": _ROUNDS, "printed": (-1, MOST_ROUNDS)}
 
 
@@ -65,8 +66,7 @@ class Members:
         self._me, self._full, self._neighbours = me, full, neighbours
         self._others = {name: _Member() for name in sorted(allowed) if name != me}
         self._news = threading.Condition()
-        self._said: dict[str, frozenset[str]] = {}  # everyone's neighbours, as last drawn
-        self._drawn: Any = None
+        self._drawn: tuple[dict[str, frozenset[str]], Any] = {}, None  # everyone's neighbours, and their graph
 
     def came(self, name: str) -> None:
         self._alive(name, True)
@@ -83,23 +83,26 @@ class Members:
                 member.status = member.status if alive else Status(time=member.status.time)
                 self._news.notify_all()
 
-    def update(self, name: str, status: Status) -> None:
-        """Older news than what is known is refused: someone plays it back."""
+    def update(self, name: str, status: Status) -> bool:
+        """Whether it is news. What is much older than what is known is refused: someone plays it back."""
         with self._news:
             member = self._others.get(name)
             if member is None:
-                return
-            if status.time < member.status.time:
+                return False
+            if status.time < member.status.time - _LONG_WAY:
                 raise Refused("replayed status")
+            if status.time <= member.status.time:
+                return False
             member.status = status
             self._news.notify_all()
+            return True
 
     def status(self, name: str) -> Status:
         return self._others[name].status
 
     def alive(self) -> list[str]:
         """Who is there now, near or far, and has said something of itself."""
-        return [name for name, member in self._others.items() if member.alive and member.status.time]
+        return list(self.hops())
 
     def wait(self, enough: Callable[[], bool], seconds: float) -> bool:
         """Until ``enough`` says so, asked again with all news; False: the time was over."""
@@ -107,9 +110,9 @@ class Members:
             return self._news.wait_for(enough, seconds)
 
     def hops(self) -> dict[str, int]:
-        """How far those alive are whom messages can reach."""
+        """How far those are whom messages can reach."""
         if self._full:
-            return dict.fromkeys(self.alive(), 1)
+            return {name: 1 for name, member in self._others.items() if member.alive and member.status.time}
         far = nx.single_source_shortest_path_length(self._graph(), self._me)
         return {name: hops for name, hops in far.items() if hops}
 
@@ -124,12 +127,13 @@ class Members:
             return None
 
     def _graph(self) -> Any:
-        """The links that both ends speak of, between those alive. Drawn anew only when something has changed."""
-        said = {name: frozenset(self._others[name].status.neighbours) for name in self.alive()}
+        """The links that both ends speak of: who is gone has none. Drawn anew only when something has changed."""
+        said = {name: frozenset(m.status.neighbours) for name, m in self._others.items() if m.status.time}
         said[self._me] = self._neighbours()
-        if said != self._said:
-            self._said, self._drawn = said, _graph_of(said)
-        return self._drawn
+        drawn = self._drawn
+        if said != drawn[0]:
+            drawn = self._drawn = said, _graph_of(said)
+        return drawn[1]
 
     def current_round(self) -> int:
         """The round that most of the others have come to."""
@@ -160,7 +164,8 @@ class Announcer:
         with self._lock:
             known = {**asdict(self._status), **changes}
             names = tuple(sorted(self._neighbours()))
-            self._status = Status(**{**known, "time": time.time_ns(), "neighbours": names})
+            now = max(time.time_ns(), self._status.time + 1)  # clocks are set back
+            self._status = Status(**{**known, "time": now, "neighbours": names})
             self._tell(self._status)
 
     def soon(self) -> None:

@@ -61,6 +61,10 @@ def play(asked: PeerSettings, insecure: bool = False, progress: Progress | None 
     config = _completed(asked)
     identity = Identity(peer.name, asked.certificate, asked.key)
     authority = Authority(asked.path(peer.ca), peer.allow)
+    try:
+        authority.open(identity.seal({}))  # as the others will
+    except Refused as error:
+        raise UserError(f"{asked.certificate} will be refused by the others: {error}") from None
     base, config = _grounded(asked, config)
     exchange = _exchange(asked, config, base, identity, authority)
     start = base.network.start(config, base.task.layout, base.task.ids.tolist(), _CPU)
@@ -220,9 +224,12 @@ def _joined(exchange: FieldExchange, address: Address, authority: Authority) -> 
 
     def heard(sealed: bytes) -> None:
         try:
-            members.update(*opened(sealed, authority, address.federation, len(address.allowed)))
+            news = members.update(*opened(sealed, authority, address.federation, len(address.allowed)))
         except Refused as error:
             mail.refusals.add(error)
+            return
+        if news and not address.full:  # for those further away
+            links.tell(sealed)
 
     def came(name: str) -> None:
         members.came(name)
@@ -232,14 +239,18 @@ def _joined(exchange: FieldExchange, address: Address, authority: Authority) -> 
         members.went(name)
         exchange.announcer.soon()  # what others know of my links is out of date
 
-    mail.links = ZenohLinks(address, Ears(heard, mail.asked, came, went))
+    def stranger(name: str) -> None:
+        mail.refusals.add("link of a name not allowed", name)
+
+    links = mail.links = ZenohLinks(address)
+    links.listen(Ears(heard, mail.asked, came, went, stranger))
     exchange.announcer.start()
     try:
         yield
     finally:
         exchange.announcer.stop()
+        links.close()
         mail.close()
-        mail.links.close()
 
 
 def _opened_folder(asked: PeerSettings, config: Config, base: Ground, simulation: Simulation) -> RunFolder:

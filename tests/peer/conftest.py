@@ -1,22 +1,25 @@
-"""Fields of real peers that end with the test."""
+"""Two authorities: ours, and another that knows the same names."""
 
-from collections.abc import Callable, Iterator
+from __future__ import annotations
+
 from pathlib import Path
 
 import pytest
 
-from tests.peer.field import Field
+from tests.peer.people import People
+
+
+@pytest.fixture(scope="session")
+def people(tmp_path_factory: pytest.TempPathFactory) -> People:
+    return People(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="session")
+def strangers(tmp_path_factory: pytest.TempPathFactory) -> People:
+    """Another authority, with the same names."""
+    return People(tmp_path_factory.mktemp("other-authority"))
 
 
 @pytest.fixture
-def field(tmp_path: Path) -> Iterator[Callable[..., Field]]:
-    """Makes fields whose processes are gone after the test."""
-    made: list[Field] = []
-
-    def make(peers: int, **keys: object) -> Field:
-        made.append(Field(tmp_path / f"field-{len(made)}", peers, **keys))  # type: ignore[arg-type]
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "certs"

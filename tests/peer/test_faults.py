@@ -3,7 +3,9 @@
 import json
 import random
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,20 @@ from tests.peer.field import Field, until
 
 Fields = Callable[..., Field]
 Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def field(tmp_path: Path) -> Iterator[Fields]:
+    """Makes a field whose processes are gone after the test."""
+    made: list[Field] = []
+
+    def make(peers: int, **keys: Any) -> Field:
+        made.append(Field(tmp_path / "field", peers, **keys))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
 
 
 def rounds(field: Field, peer: int) -> list[int]:

@@ -25,6 +25,7 @@ _PATH = re.compile(r"([a-z0-9-]{1,63})/([a-z]{1,8})/([0-9]{1,12})/(manifest|[0-9
 _KEPT_ROUNDS = 2
 _MANIFESTS = 256  # that are remembered as opened
 _SHORT_PAUSE = 0.05
+_HANDS = 64  # chunks of all parcels that are fetched at a time, at most
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,7 @@ class Mail:
         self._cached, self._cache_bytes = 0, cache_bytes
         self._coming: dict[Part, Future[bytes]] = {}
         self._lock = threading.Lock()
+        self._hands = ThreadPoolExecutor(_HANDS)
         self._desks: dict[int, _Desk] = {}
         self._manifest_in = lru_cache(_MANIFESTS)(self._opened)  # every chunk is checked against one
         self.refusals = refusals
@@ -109,16 +111,15 @@ class Mail:
             return self._fetch(parcel, deadline)
 
     def _fetch(self, parcel: Parcel, deadline: float) -> bytes:
-        manifest = self._manifest(parcel, deadline)
-        parts = [(parcel, number) for number in range(len(manifest.chunks))]
-        if len(parts) == 1:
-            chunks = [self._part(parts[0], deadline)]
-        else:
-            with ThreadPoolExecutor(min(self._window, len(parts))) as pool:
-                chunks = list(pool.map(lambda part: self._part(part, deadline), parts))
-        data = b"".join(chunks)
-        manifest.check_whole(data)
-        return data
+        numbers = range(len(self._manifest(parcel, deadline).chunks))
+        mine, *lanes = [numbers[lane :: self._window] for lane in range(min(self._window, len(numbers)))]
+
+        def fetched(lane: Sequence[int]) -> list[bytes]:
+            return [self._part((parcel, number), deadline) for number in lane]
+
+        others = [self._hands.submit(fetched, lane) for lane in lanes]
+        got = [fetched(mine), *(other.result() for other in others)]
+        return b"".join(got[number % self._window][number // self._window] for number in numbers)
 
     def _manifest(self, parcel: Parcel, deadline: float) -> Manifest:
         return self._manifest_in(parcel, self._part((parcel, _MANIFEST), deadline))
@@ -155,7 +156,8 @@ class Mail:
             raise
         with self._lock:
             del self._coming[part]
-            self._keep(part, data)
+            if part[1] == _MANIFEST or not self.members.full:  # where everyone asks the origin itself
+                self._keep(part, data)
         mine.set_result(data)
         return data
 
@@ -242,6 +244,7 @@ class Mail:
             question.decline(str(error))
 
     def close(self) -> None:
+        self._hands.shutdown(wait=False, cancel_futures=True)
         with self._lock:
             for desk in self._desks.values():
                 desk.close()

@@ -63,7 +63,7 @@ class Members:
     """What is known of the others, by name. Threads that bring news wake those that wait for them."""
 
     def __init__(self, me: str, allowed: Collection[str], full: bool, neighbours: Callable[[], frozenset[str]]) -> None:
-        self._me, self._full, self._neighbours = me, full, neighbours
+        self._me, self.full, self._neighbours = me, full, neighbours
         self._others = {name: _Member() for name in sorted(allowed) if name != me}
         self._news = threading.Condition()
         self._drawn: tuple[dict[str, frozenset[str]], Any] = {}, None  # everyone's neighbours, and their graph
@@ -111,14 +111,14 @@ class Members:
 
     def hops(self) -> dict[str, int]:
         """How far those are whom messages can reach."""
-        if self._full:
+        if self.full:
             return {name: 1 for name, member in self._others.items() if member.alive and member.status.time}
         far = nx.single_source_shortest_path_length(self._graph(), self._me)
         return {name: hops for name, hops in far.items() if hops}
 
     def towards(self, name: str, avoiding: Collection[str] = ()) -> str | None:
         """The neighbour that is nearest to a peer, and none of those to avoid; None: there is no way."""
-        if self._full:
+        if self.full:
             return name if name not in avoiding else None
         graph = nx.restricted_view(self._graph(), [], [(self._me, other) for other in avoiding])
         try:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -118,7 +118,10 @@ class Mail:
             return [self._part((parcel, number), deadline) for number in lane]
 
         others = [self._hands.submit(fetched, lane) for lane in lanes]
-        got = [fetched(mine), *(other.result() for other in others)]
+        try:
+            got = [fetched(mine), *(other.result() for other in others)]
+        finally:
+            wait(others)
         return b"".join(got[number % self._window][number // self._window] for number in numbers)
 
     def _manifest(self, parcel: Parcel, deadline: float) -> Manifest:

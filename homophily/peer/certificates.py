@@ -20,17 +20,15 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from homophily.errors import UserError
 
 AUTHORITY = "ca"
+NAMES = f"a name takes 1 to 63 of a-z, 0-9 and - (not at an end), and {AUTHORITY!r} is taken"
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_HOST = re.compile(r"[a-zA-Z0-9.-]{1,253}")
 _LATE_CLOCK = timedelta(days=1)  # of a machine whose clock is behind
 
 
-def check_name(name: str) -> str:
-    """A peer's name, which is part of addresses: letters a to z, digits and hyphens."""
-    if not _NAME.fullmatch(name) or name == AUTHORITY:
-        raise UserError(
-            f"{name!r} cannot be a peer's name: it takes 1 to 63 of a-z, 0-9 and -, and {AUTHORITY!r} is taken"
-        )
-    return name
+def is_name(name: str) -> bool:
+    """Whether it can be a peer's name, which is part of addresses."""
+    return _NAME.fullmatch(name) is not None and name != AUTHORITY
 
 
 def init(folder: Path, days: int = 3650) -> Path:
@@ -50,7 +48,9 @@ def init(folder: Path, days: int = 3650) -> Path:
 
 def issue(folder: Path, name: str, hosts: Sequence[str] = (), days: int = 365) -> Path:
     """A key and a certificate for a peer, signed by the authority in the folder. hosts: where others reach it."""
-    certificate, key = _paths(folder, check_name(name))
+    if not is_name(name):
+        raise UserError(f"{name!r} cannot be a peer's name: {NAMES}")
+    certificate, key = _paths(folder, name)
     _refuse_to_overwrite(certificate, key)
     signer, authority = _authority(folder)
     secret = Ed25519PrivateKey.generate()
@@ -121,6 +121,8 @@ def _host(name: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:
+        if not _HOST.fullmatch(name):
+            raise UserError(f"--host {name}: must be a host's name or address, without a port") from None
         return x509.DNSName(name)
 
 

@@ -35,7 +35,7 @@ def init(folder: Folder = Path("certs")) -> None:
 def issue(
     name: Annotated[str, typer.Argument(help="The peer's name.")],
     host: Annotated[list[str] | None, typer.Option("--host", help="Host or address others dial; may repeat.")] = None,
-    days: Annotated[int, typer.Option("--days", min=1, help="How long it is good for.")] = 365,
+    days: Annotated[int, typer.Option("--days", min=1, max=36500, help="How long it is good for.")] = 365,
     folder: Folder = Path("certs"),
 ) -> None:
     """Make a key and a certificate for a peer."""

@@ -30,7 +30,10 @@ from homophily.runs import Run
 from homophily.storage import read_json, read_tensors
 
 _HOST = "127.0.0.1"
+_PORT = 7447  # where every peer has a host of its own
 _LAST_WORDS = 2000  # characters of a peer's complaint
+_LOADED = ["homophily.cli", "sklearn.datasets", "torch._dynamo"]  # which torch's optimisers import when first used
+_PATIENCE = {"deadline": 600.0, "lease": 30.0}  # in lockstep nobody is left behind for being slow
 
 
 @dataclass(frozen=True)
@@ -84,8 +87,13 @@ def deploy(
     return Deployment(folder, [Run(folder / f"peer-{i}") for i in range(peers)], simulated, seconds)
 
 
-def write_files(config: Config, peers: int, folder: Path, pace: str, **keys: Any) -> list[Path]:
-    """A certificate and a file for each peer; they dial those of their neighbours that come before them."""
+def write_files(
+    config: Config, peers: int, folder: Path, pace: str, hosts: Sequence[str] | None = None, **keys: Any
+) -> list[Path]:
+    """A certificate and a file for each peer; they dial those of their neighbours that come before them.
+
+    hosts: an address for each; left out: all are on this machine.
+    """
     method, _ = method_of(config, Given(), peers)
     if not isinstance(method, Method):
         raise UserError(f"method.name = {config.method.name!r}: has a server, and peers have none")
@@ -93,19 +101,20 @@ def write_files(config: Config, peers: int, folder: Path, pace: str, **keys: Any
     names = [f"peer-{i}" for i in range(peers)]
     certs = folder / "certs"
     certificates.init(certs)
-    ports = _free_ports(peers)
+    addresses = [(_HOST, port) for port in _free_ports(peers)] if hosts is None else [(host, _PORT) for host in hosts]
     files = []
     for i, name in enumerate(names):
-        certificates.issue(certs, name, [_HOST])
+        certificates.issue(certs, name, [addresses[i][0]])
         dialled = [j for j in (range(i) if graph is None else sorted(graph[i])) if j < i]
         table = {
             "name": name,
             "allow": names,
-            "listen": [f"{_HOST}:{ports[i]}"],
-            "connect": [f"{_HOST}:{ports[j]}" for j in dialled],
+            "listen": ["{}:{}".format(*addresses[i])],
+            "connect": ["{}:{}".format(*addresses[j]) for j in dialled],
             "mesh": "full" if graph is None else "partial",
             "pace": pace,
             "share": i,
+            **(_PATIENCE if pace == "lockstep" else {"wait_for": peers - 1}),
             **keys,
         }
         path = folder / f"{name}.toml"
@@ -114,16 +123,8 @@ def write_files(config: Config, peers: int, folder: Path, pace: str, **keys: Any
     return files
 
 
-def start_peer(file: Path, log: Path) -> BaseProcess:
-    """A peer's process, its output in a file. It is forked from one that has the libraries loaded, for speed."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["homophily.cli", "sklearn.datasets"])
-    process = context.Process(target=_be_peer, args=(file, log))
-    process.start()
-    return process
-
-
-def _be_peer(file: Path, log: Path) -> None:
+def be_peer(file: Path, log: Path) -> None:
+    """What the process of a peer does."""
     with log.open("ab") as out:
         os.dup2(out.fileno(), 1)
         os.dup2(out.fileno(), 2)
@@ -133,6 +134,15 @@ def _be_peer(file: Path, log: Path) -> None:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def start_peer(file: Path, log: Path, be: Callable[[Path, Path], None] = be_peer) -> BaseProcess:
+    """A peer's process, its output in a file. It is forked from one that has the libraries loaded, for speed."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_LOADED)
+    process = context.Process(target=be, args=(file, log))
+    process.start()
+    return process
 
 
 def _played(files: Sequence[Path]) -> None:

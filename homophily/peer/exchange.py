@@ -29,6 +29,8 @@ from homophily.view import View
 
 T = TypeVar("T")
 _A_WHILE = 1.0  # seconds
+Print = tuple[Tensor, Tensor, int]  # mean [512], factor [F, 512] and count of a fingerprint
+_PROPORTION = 2.0**16  # of the largest numbers of fingerprints, beyond which float64 cannot compare them
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ class Pace:
     staleness: int  # rounds that a model may be old
     wait_for: int  # others that must be there before the first round
     pulls: int  # models at a time
+    hello: float  # seconds to hear of others who have begun
+    far: dict[str, int] | None = None  # hops to each of the others that must be there, where they are known
 
 
 @dataclass
@@ -66,7 +70,7 @@ class FieldExchange:
         self.traffic = Traffic(1, torch.device("cpu"))
         self._ids = torch.tensor(list(self.book), dtype=torch.int64)
         self._names = list(self.book.values())
-        self._prints: dict[str, tuple[int, tuple[Tensor, Tensor, int]]] = {}  # by name: the round it is of, and it
+        self._prints: dict[str, tuple[int, Print]] = {}  # by name: the round it is of, and it
         self._own_print: Fingerprints | None = None
         self._printed = -1  # the renewal that it is of
         self.line: dict[str, Any] = {}  # of the last round
@@ -80,10 +84,26 @@ class FieldExchange:
             self._introduce(round)
         return active
 
-    def come_together(self) -> None:
-        """Wait until enough others are there, however long it takes."""
-        while not self.members.wait(lambda: len(self.members.hops()) >= self.pace.wait_for, _A_WHILE):
-            pass
+    def come_together(self, round: int) -> None:
+        """Before the first round, wait for enough others, however long; who comes back waits for a word of anyone."""
+        self.announcer.announce(merged=round)
+        if round == 0 and self.pace.wait_for:
+            while not self.members.wait(self._together, _A_WHILE):
+                pass
+        elif self.book:
+            self.members.wait(lambda: bool(self.members.alive()), self.pace.hello)
+
+    def _together(self) -> bool:
+        hops = self.members.hops()
+        return len(hops) >= self.pace.wait_for if self.pace.far is None else hops == self.pace.far
+
+    def catch_up(self, round: int, last: int, behind: int) -> int:
+        """The round to go on from: one's own, or that of the others where one is more than that many behind."""
+        current = min(self.members.current_round(), last) - 1
+        if current - round <= behind:
+            return round
+        self.announcer.announce(merged=current)
+        return current
 
     def _introduce(self, round: int) -> None:
         due = (round - 1) // self.method.renew if self.method.renew else 0
@@ -130,6 +150,9 @@ class FieldExchange:
         assert own is not None
         others = {id: self._prints[name][1] for id, name in self.book.items() if name in self._prints}
         mine = own.mean[0], own.factor[0], int(own.count[0])
+        for id in _out_of_proportion({**others, self.me: mine}) & set(others):
+            self.mail.refusals.add("fingerprint out of proportion", self.book[id])
+            del others[id]
         everyone = dict(sorted({**others, self.me: mine}.items()))
         most = max(len(factor) for _, factor, _ in everyone.values())
         prints = checked(
@@ -155,7 +178,7 @@ class FieldExchange:
         if self.pace.lockstep:  # the shelf holds two rounds: who is still merging the one before the last needs it
             self._wait(lambda name: self.members.status(name).merged >= round - 2, deadline)
         self._publish(federation, before, round, bool(sick[0]))
-        view = self._view()
+        view = self._view(0 if self.pace.lockstep else max(1, round - self.pace.staleness))
         now = Now(view, round, dict(self.memory))
         met = self.method.meet(now) & view.known & ~stopped[:, None]
         found = self._pull(view, met, round)
@@ -199,15 +222,18 @@ class FieldExchange:
         names = self._who(met)
         if self.pace.lockstep:
             self._wait(lambda name: self.members.status(name).trained >= round, deadline, names)
-            wanted = [Parcel(name, "model", round) for name in names]
-        else:
-            fresh = {name: self.members.status(name).trained for name in names}
-            oldest = max(1, round - self.pace.staleness)
-            wanted = [Parcel(name, "model", last) for name, last in fresh.items() if last >= oldest]
-        came = self._unpacked(wanted, deadline, lambda data: unpack_model(data, self.expected))
-        found = {parcel.origin: model for parcel, model in came.items()}
+        wanted = {name: round if self.pace.lockstep else self.members.status(name).trained for name in names}
+        found = self._models(wanted, deadline)
+        if not self.pace.lockstep:  # a model may have made way for the next while it was asked for
+            newer = {name: self.members.status(name).trained for name in names if name not in found}
+            found |= self._models({name: last for name, last in newer.items() if last > wanted[name]}, deadline)
         self.unreachable = [name for name in names if name not in found]
         return found
+
+    def _models(self, rounds: dict[str, int], deadline: float) -> dict[str, ModelParcel]:
+        wanted = [Parcel(name, "model", round) for name, round in rounds.items()]
+        came = self._unpacked(wanted, deadline, lambda data: unpack_model(data, self.expected))
+        return {parcel.origin: model for parcel, model in came.items()}
 
     def _wait(self, ready: Callable[[str], bool], deadline: float, names: list[str] | None = None) -> None:
         """Until everyone (or those named) who is alive is ready, or the time is over."""
@@ -218,8 +244,9 @@ class FieldExchange:
 
         self.members.wait(enough, max(0.0, deadline - time.monotonic()))
 
-    def _view(self) -> View:
-        far = self.members.hops()
+    def _view(self, oldest: int = 0) -> View:
+        """Known are those within reach whose model is of that round or a later one."""
+        far = {name: hops for name, hops in self.members.hops().items() if self.members.status(name).trained >= oldest}
         hops = torch.tensor([[far.get(name, 0) for name in self._names]], dtype=torch.int64)
         known = (hops > 0) & (hops <= self.method.hops)
         return View(torch.tensor([self.me]), torch.tensor([self.seed]), self._ids[None], known, hops.clamp(min=1), None)
@@ -258,6 +285,12 @@ class FieldExchange:
         self.traffic.restore(tensors["received"], numbers["traffic"])
         if torch.equal(tensors["book"], self._ids):
             self.memory = {n.removeprefix("memory/"): t for n, t in tensors.items() if n.startswith("memory/")}
+
+
+def _out_of_proportion(prints: dict[int, Print]) -> set[int]:
+    """Whose fingerprints have numbers so much larger than most others' that nothing beside them could be seen."""
+    largest = torch.tensor([float(torch.cat([mean[None], factor]).abs().max()) for mean, factor, _ in prints.values()])
+    return {id for id, much in zip(prints, (largest > _PROPORTION * largest.median()).tolist(), strict=True) if much}
 
 
 class _Gathered:

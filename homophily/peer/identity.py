@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding
 
@@ -75,11 +75,12 @@ class Authority:
         return body
 
     def _speaker(self, certificate: str) -> tuple[str, Ed25519PublicKey]:
-        if certificate not in self._known:
+        known = self._known.get(certificate)
+        if known is None:
             if len(self._known) >= _KNOWN_CERTIFICATES:
                 self._known.clear()
-            self._known[certificate] = self._checked(certificate)
-        name, key, until = self._known[certificate]
+            known = self._known[certificate] = self._checked(certificate)
+        name, key, until = known
         if datetime.now(UTC) > until:
             raise Refused("certificate out of date")
         return name, key
@@ -88,7 +89,7 @@ class Authority:
         try:
             found = x509.load_der_x509_certificate(b64decode(certificate, validate=True))
             found.verify_directly_issued_by(self._certificate)
-        except (ValueError, TypeError, InvalidSignature):
+        except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm, x509.InvalidVersion):
             raise Refused("certificate not of this authority") from None
         name, key = name_in(found), found.public_key()
         if name not in self._allowed:

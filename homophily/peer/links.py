@@ -1,7 +1,7 @@
 """The links to other peers: the one place that knows zenoh.
 
-Small messages to everyone (they find their way over several hops), questions to a direct neighbour, who is alive, and
-who is at the other end of a link, by its certificate.
+Small messages and questions to direct neighbours, which of them are alive, and who is at the other end of a link, by
+its certificate. Nothing is routed: a link to a stranger leads nowhere, so it can cut nobody off.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -44,7 +45,7 @@ class Question(Protocol):
 
 class Links(Protocol):
     def tell(self, data: bytes) -> None:
-        """To everyone there is, near or far; may get lost."""
+        """To all neighbours; may get lost."""
 
     def ask(self, neighbour: str, path: str, timeout: float) -> bytes:
         """A direct neighbour's answer; raises Unanswered."""
@@ -63,6 +64,7 @@ class Ears:
     asked: Callable[[Question], None]
     came: Callable[[str], None]
     went: Callable[[str], None]
+    stranger: Callable[[str], None]  # has a certificate of the authority, but its name is not allowed
 
 
 @dataclass(frozen=True)
@@ -82,15 +84,24 @@ class Address:
 class ZenohLinks:
     """Links over mutual TLS. Names that are not allowed get no message in or out, whatever certificate they have."""
 
-    def __init__(self, address: Address, ears: Ears) -> None:
+    def __init__(self, address: Address) -> None:
         self._name, self._root = address.name, f"{_ROOT}/{address.federation}"
+        self._allowed, self._secure = frozenset(address.allowed), address.tls is not None
         self._by_id = {_zenoh_id(address, name): name for name in address.allowed}
         zenoh.init_log_from_env_or("off")
         try:
             self._session = zenoh.open(_config(address))
         except zenoh.ZError as error:
             raise UserError(f"peer.listen: cannot listen on {', '.join(address.listen)}: {error}") from error
+
+    def listen(self, ears: Ears) -> None:
+        """From now on what comes in is heard."""
         alive = f"{self._root}/alive"
+
+        def linked(event: zenoh.LinkEvent) -> None:
+            name = self._other_end(event.link)
+            if event.kind == zenoh.SampleKind.PUT and name not in self._allowed:
+                ears.stranger(name)
 
         def life(sample: zenoh.Sample) -> None:
             name = str(sample.key_expr).rpartition("/")[2]
@@ -98,6 +109,7 @@ class ZenohLinks:
 
         asked = f"{self._root}/ask/{self._name}/"
         self._declared = [  # what is not held is undeclared
+            self._session.info.declare_link_events_listener(linked, history=True),
             self._session.declare_subscriber(f"{self._root}/tell/*", lambda s: ears.heard(s.payload.to_bytes())),
             self._session.declare_queryable(f"{asked}**", lambda query: ears.asked(_Query(query, asked))),
             self._session.liveliness().declare_subscriber(f"{alive}/*", life, history=True),
@@ -105,12 +117,14 @@ class ZenohLinks:
         ]
 
     def tell(self, data: bytes) -> None:
-        self._session.put(f"{self._root}/tell/{self._name}", data)
+        with suppress(zenoh.ZError):
+            self._session.put(f"{self._root}/tell/{self._name}", data)
 
     def ask(self, neighbour: str, path: str, timeout: float) -> bytes:
         try:
             replies = self._session.get(
                 f"{self._root}/ask/{neighbour}/{path}",
+                zenoh.handlers.FifoChannel(1),  # who answers more than once is not stored up
                 target=zenoh.QueryTarget.BEST_MATCHING,
                 consolidation=zenoh.ConsolidationMode.NONE,
                 congestion_control=zenoh.CongestionControl.BLOCK,
@@ -126,8 +140,11 @@ class ZenohLinks:
         return reply.ok.payload.to_bytes()
 
     def neighbours(self) -> frozenset[str]:
-        found = [link.auth_identifier or self._by_id.get(str(link.zid), "") for link in self._session.info.links()]
-        return frozenset(found).intersection(self._by_id.values())
+        return self._allowed.intersection(map(self._other_end, self._session.info.links()))
+
+    def _other_end(self, link: zenoh.Link) -> str:
+        """By the certificate; without one, on loopback, by what it says of itself."""
+        return (link.auth_identifier if self._secure else self._by_id.get(str(link.zid))) or ""
 
     def close(self) -> None:
         self._session.close()
@@ -139,20 +156,14 @@ class _Query:
         self.path = str(query.key_expr).removeprefix(root)
 
     def answer(self, data: bytes) -> None:
-        try:
+        with suppress(zenoh.ZError):  # whoever asked may be gone
             self._query.reply(self._query.key_expr, data)
-        except zenoh.ZError:
-            pass  # whoever asked is gone
-        finally:
-            self._query.drop()
+        self._query.drop()
 
     def decline(self, why: str) -> None:
-        try:
+        with suppress(zenoh.ZError):
             self._query.reply_err(why.encode())
-        except zenoh.ZError:
-            pass
-        finally:
-            self._query.drop()
+        self._query.drop()
 
 
 def _config(address: Address) -> zenoh.Config:
@@ -166,7 +177,7 @@ def _keys(address: Address) -> dict[str, Any]:
     protocol = "tls" if address.tls is not None else "tcp"
     keys: dict[str, Any] = {
         "id": _zenoh_id(address, address.name),
-        "mode": "peer" if address.full else "router",  # routers pass small messages on
+        "mode": "peer",  # a router would pass on for strangers, and count on them to do so
         "listen/endpoints": [f"{protocol}/{host}" for host in address.listen],
         "connect/endpoints": [f"{protocol}/{host}" for host in address.connect],
         "connect/timeout_ms": -1,
@@ -175,6 +186,7 @@ def _keys(address: Address) -> dict[str, Any]:
         "scouting/multicast/enabled": False,
         "scouting/gossip/enabled": address.full,
         "transport/link/protocols": [protocol],
+        "transport/shared_memory/enabled": False,  # what goes past the links has no size
         "transport/link/tx/lease": int(1000 * address.lease),
         "transport/link/rx/max_message_size": CHUNK + _ROOM,
     }

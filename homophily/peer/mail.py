@@ -11,8 +11,9 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import lru_cache
 
 from homophily.peer.identity import Authority, Identity, Refused
 from homophily.peer.links import Links, Question, Unanswered
@@ -22,7 +23,9 @@ from homophily.peer.refusals import Refusals
 
 _PATH = re.compile(r"([a-z0-9-]{1,63})/([a-z]{1,8})/([0-9]{1,12})/(manifest|[0-9]{1,6})")
 _KEPT_ROUNDS = 2
+_MANIFESTS = 256  # that are remembered as opened
 _SHORT_PAUSE = 0.05
+_HANDS = 64  # chunks of all parcels that are fetched at a time, at most
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,9 @@ class Mail:
         self._cached, self._cache_bytes = 0, cache_bytes
         self._coming: dict[Part, Future[bytes]] = {}
         self._lock = threading.Lock()
+        self._hands = ThreadPoolExecutor(_HANDS)
         self._desks: dict[int, _Desk] = {}
+        self._manifest_in = lru_cache(_MANIFESTS)(self._opened)  # every chunk is checked against one
         self.refusals = refusals
         self.links: Links
         self.members: Members
@@ -106,20 +111,26 @@ class Mail:
             return self._fetch(parcel, deadline)
 
     def _fetch(self, parcel: Parcel, deadline: float) -> bytes:
-        manifest = self._manifest(parcel, deadline)
-        parts = [(parcel, number) for number in range(len(manifest.chunks))]
-        with ThreadPoolExecutor(min(self._window, len(parts))) as pool:
-            chunks = list(pool.map(lambda part: self._part(part, deadline), parts))
-        data = b"".join(chunks)
-        manifest.check_whole(data)
-        return data
+        numbers = range(len(self._manifest(parcel, deadline).chunks))
+        mine, *lanes = [numbers[lane :: self._window] for lane in range(min(self._window, len(numbers)))]
+
+        def fetched(lane: Sequence[int]) -> list[bytes]:
+            return [self._part((parcel, number), deadline) for number in lane]
+
+        others = [self._hands.submit(fetched, lane) for lane in lanes]
+        try:
+            got = [fetched(mine), *(other.result() for other in others)]
+        finally:
+            wait(others)
+        return b"".join(got[number % self._window][number // self._window] for number in numbers)
 
     def _manifest(self, parcel: Parcel, deadline: float) -> Manifest:
-        found = opened(
-            self._part((parcel, _MANIFEST), deadline), self._authority, self._federation, self._most[parcel.kind]
-        )
+        return self._manifest_in(parcel, self._part((parcel, _MANIFEST), deadline))
+
+    def _opened(self, parcel: Parcel, sealed: bytes) -> Manifest:
+        """A manifest, which may be genuine and yet of another parcel: someone plays it back."""
+        found = opened(sealed, self._authority, self._federation, self._most[parcel.kind])
         if (found.origin, found.kind, found.round) != (parcel.origin, parcel.kind, parcel.round):
-            self._forget(parcel)
             raise Refused("manifest of another parcel")
         return found
 
@@ -148,7 +159,8 @@ class Mail:
             raise
         with self._lock:
             del self._coming[part]
-            self._keep(part, data)
+            if part[1] == _MANIFEST or not self.members.full:  # where everyone asks the origin itself
+                self._keep(part, data)
         mine.set_result(data)
         return data
 
@@ -178,7 +190,7 @@ class Mail:
                 if manifest is not None:
                     manifest.check_chunk(number, data)
                 else:
-                    opened(data, self._authority, self._federation, self._most[parcel.kind])
+                    self._manifest_in(parcel, data)
                 return data
             except (Unanswered, Refused) as error:
                 why = error
@@ -188,16 +200,17 @@ class Mail:
         raise why
 
     def _keep(self, part: Part, data: bytes) -> None:
+        """No longer than its origin keeps it on the shelf, and no more than there is room for."""
+        parcel, number = part
+        if number == _MANIFEST:
+            alike = [part for part in self._cache if (part[0].origin, part[0].kind) == (parcel.origin, parcel.kind)]
+            for gone in [part for part in alike if part[0].round <= parcel.round - _KEPT_ROUNDS]:
+                self._cached -= len(self._cache.pop(gone))
         self._cache[part] = data
         self._cached += len(data)
         while self._cached > self._cache_bytes:
             _, old = self._cache.popitem(last=False)
             self._cached -= len(old)
-
-    def _forget(self, parcel: Parcel) -> None:
-        with self._lock:
-            for part in [part for part in self._cache if part[0] == parcel]:
-                self._cached -= len(self._cache.pop(part))
 
     # Serving
 
@@ -234,8 +247,10 @@ class Mail:
             question.decline(str(error))
 
     def close(self) -> None:
-        for desk in self._desks.values():
-            desk.close()
+        self._hands.shutdown(wait=False, cancel_futures=True)
+        with self._lock:
+            for desk in self._desks.values():
+                desk.close()
 
 
 class _Desk:
@@ -270,5 +285,8 @@ def fetch_all(mail: Mail, parcels: Sequence[Parcel], deadline: float, at_once: i
 
     if not parcels:
         return {}
-    with ThreadPoolExecutor(min(at_once, len(parcels))) as pool:
+    pool = ThreadPoolExecutor(min(at_once, len(parcels)))
+    try:
         return dict(zip(parcels, pool.map(one, parcels), strict=True))
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)  # who is told to stop does not wait for the network

@@ -58,8 +58,10 @@ def opened(sealed: bytes, authority: Authority, federation: str, most: int) -> M
         raise Refused("of another federation")
     if kind not in KINDS or not _whole(body.get("round"), MOST_ROUNDS):
         raise Refused("malformed manifest")
-    if not _whole(body.get("size"), most) or body["size"] < 1:
-        raise Refused("parcel too large" if _whole(body.get("size"), 1 << 62) else "malformed manifest")
+    if not _whole(body.get("size"), 1 << 62) or body["size"] < 1:
+        raise Refused("malformed manifest")
+    if body["size"] > most:
+        raise Refused("parcel too large")
     if not isinstance(chunks, list) or len(chunks) != -(-body["size"] // CHUNK):
         raise Refused("malformed manifest")
     if not all(isinstance(text, str) and _SHA256.fullmatch(text) for text in [*chunks, body.get("sha256")]):

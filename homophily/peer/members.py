@@ -14,6 +14,7 @@ from homophily.peer.identity import Authority, Identity, Refused
 from homophily.peer.manifest import MOST_ROUNDS
 
 _ROUNDS = (0, MOST_ROUNDS)
+_LONG_WAY = 10 * 10**9  # nanoseconds that a status may come behind a later one, on a longer way
 _BOUNDS = {"time": (0, 1 << 62), "trained": _ROUNDS, "merged": _ROUNDS, "printed": (-1, MOST_ROUNDS)}
 
 
@@ -62,11 +63,10 @@ class Members:
     """What is known of the others, by name. Threads that bring news wake those that wait for them."""
 
     def __init__(self, me: str, allowed: Collection[str], full: bool, neighbours: Callable[[], frozenset[str]]) -> None:
-        self._me, self._full, self._neighbours = me, full, neighbours
+        self._me, self.full, self._neighbours = me, full, neighbours
         self._others = {name: _Member() for name in sorted(allowed) if name != me}
         self._news = threading.Condition()
-        self._said: dict[str, frozenset[str]] = {}  # everyone's neighbours, as last drawn
-        self._drawn: Any = None
+        self._drawn: tuple[dict[str, frozenset[str]], Any] = {}, None  # everyone's neighbours, and their graph
 
     def came(self, name: str) -> None:
         self._alive(name, True)
@@ -75,28 +75,34 @@ class Members:
         self._alive(name, False)
 
     def _alive(self, name: str, alive: bool) -> None:
+        """Whoever goes takes its words along: what it had to give may be gone when it comes back."""
         with self._news:
-            if name in self._others:
-                self._others[name].alive = alive
+            member = self._others.get(name)
+            if member is not None:
+                member.alive = alive
+                member.status = member.status if alive else Status(time=member.status.time)
                 self._news.notify_all()
 
-    def update(self, name: str, status: Status) -> None:
-        """Older news than what is known is refused: someone plays it back."""
+    def update(self, name: str, status: Status) -> bool:
+        """Whether it is news. What is much older than what is known is refused: someone plays it back."""
         with self._news:
             member = self._others.get(name)
             if member is None:
-                return
-            if status.time < member.status.time:
+                return False
+            if status.time < member.status.time - _LONG_WAY:
                 raise Refused("replayed status")
+            if status.time <= member.status.time:
+                return False
             member.status = status
             self._news.notify_all()
+            return True
 
     def status(self, name: str) -> Status:
         return self._others[name].status
 
     def alive(self) -> list[str]:
         """Who is there now, near or far, and has said something of itself."""
-        return [name for name, member in self._others.items() if member.alive and member.status.time]
+        return list(self.hops())
 
     def wait(self, enough: Callable[[], bool], seconds: float) -> bool:
         """Until ``enough`` says so, asked again with all news; False: the time was over."""
@@ -104,15 +110,15 @@ class Members:
             return self._news.wait_for(enough, seconds)
 
     def hops(self) -> dict[str, int]:
-        """How far those alive are whom messages can reach."""
-        if self._full:
-            return dict.fromkeys(self.alive(), 1)
+        """How far those are whom messages can reach."""
+        if self.full:
+            return {name: 1 for name, member in self._others.items() if member.alive and member.status.time}
         far = nx.single_source_shortest_path_length(self._graph(), self._me)
         return {name: hops for name, hops in far.items() if hops}
 
     def towards(self, name: str, avoiding: Collection[str] = ()) -> str | None:
         """The neighbour that is nearest to a peer, and none of those to avoid; None: there is no way."""
-        if self._full:
+        if self.full:
             return name if name not in avoiding else None
         graph = nx.restricted_view(self._graph(), [], [(self._me, other) for other in avoiding])
         try:
@@ -121,16 +127,17 @@ class Members:
             return None
 
     def _graph(self) -> Any:
-        """The links that both ends speak of, between those alive. Drawn anew only when something has changed."""
-        said = {name: frozenset(self._others[name].status.neighbours) for name in self.alive()}
+        """The links that both ends speak of: who is gone has none. Drawn anew only when something has changed."""
+        said = {name: frozenset(m.status.neighbours) for name, m in self._others.items() if m.status.time}
         said[self._me] = self._neighbours()
-        if said != self._said:
-            self._said, self._drawn = said, _graph_of(said)
-        return self._drawn
+        drawn = self._drawn
+        if said != drawn[0]:
+            drawn = self._drawn = said, _graph_of(said)
+        return drawn[1]
 
     def current_round(self) -> int:
         """The round that most of the others have come to."""
-        rounds = sorted(self._others[name].status.trained for name in self.alive())
+        rounds = sorted(max(status.trained, status.merged) for status in map(self.status, self.alive()))
         return rounds[len(rounds) // 2] if rounds else 0
 
 
@@ -142,11 +149,12 @@ def _graph_of(said: dict[str, frozenset[str]]) -> Any:
 
 
 class Announcer:
-    """Tells everyone one's own status: whenever it changes, and every so often for those who did not hear it."""
+    """Tells everyone one's own status: when it changes, when someone comes or goes, and every so often."""
 
     def __init__(self, tell: Callable[[Status], None], neighbours: Callable[[], frozenset[str]], every: float) -> None:
         self._tell, self._neighbours, self._every = tell, neighbours, every
-        self._status, self._lock, self._over = Status(), threading.Lock(), threading.Event()
+        self._status, self._lock = Status(), threading.Lock()
+        self._due, self._over = threading.Event(), False
         self._thread = threading.Thread(target=self._repeat, daemon=True)
 
     def start(self) -> None:
@@ -156,13 +164,23 @@ class Announcer:
         with self._lock:
             known = {**asdict(self._status), **changes}
             names = tuple(sorted(self._neighbours()))
-            self._status = Status(**{**known, "time": time.time_ns(), "neighbours": names})
+            now = max(time.time_ns(), self._status.time + 1)  # clocks are set back
+            self._status = Status(**{**known, "time": now, "neighbours": names})
             self._tell(self._status)
 
+    def soon(self) -> None:
+        """Announce, but by another thread: for those that must not wait for the network."""
+        self._due.set()
+
     def _repeat(self) -> None:
-        while not self._over.wait(self._every):
+        while True:
+            self._due.wait(self._every)
+            if self._over:
+                return
+            self._due.clear()
             self.announce()
 
     def stop(self) -> None:
-        self._over.set()
+        self._over = True
+        self._due.set()
         self._thread.join()

@@ -10,6 +10,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from homophily.fingerprint import SAMPLES
 from homophily.introductions import BUCKETS, ROWS
 from homophily.peer.identity import Refused
 
@@ -66,10 +67,12 @@ def unpack_model(data: bytes, expected: Expected) -> ModelParcel:
         if expected.before:
             before = _finite(_taken(tensors, "before", (expected.numbers,), expected.dtype))
     tables: dict[str, Tensor] = {}
-    book = tensors.pop("book", None)
+    book = tensors.pop("book", None) if expected.tables else None
     if book is not None:
-        if book.dim() != 1 or book.dtype != torch.int64 or len(book) > expected.book or bool((book.diff() <= 0).any()):
+        if book.dim() != 1 or book.dtype != torch.int64 or not 1 <= len(book) <= expected.book:
             raise Refused("book of the wrong shape")
+        if bool((book[1:] <= book[:-1]).any()):
+            raise Refused("book out of order")
         names = [name for name in expected.tables if _TABLE + name in tensors]
         tables = {name: _taken(tensors, _TABLE + name, (len(book),), torch.float64) for name in names}
         if any(bool(table.isinf().any()) for table in tables.values()):
@@ -94,7 +97,7 @@ def unpack_print(data: bytes) -> tuple[Tensor, Tensor, int]:
     """The mean [512], factor [F, 512] and count of a fingerprint, the very numbers that were packed."""
     tensors = _tensors(data)
     count = int(_taken(tensors, "count", (1,), torch.int64))
-    if not 2 <= count <= MOST_SAMPLES:
+    if not 2 <= count <= SAMPLES:
         raise Refused("samples out of range")
     rows = min(count, ROWS) - 1
     upper = torch.ones(rows, BUCKETS, dtype=torch.bool).triu()

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import networkx as nx
 import torch
 
 from homophily.api import settings as torch_settings
@@ -36,6 +37,7 @@ from homophily.prepare import (
     Known,
     check_merge,
     data_of,
+    graph_of,
     ground,
     measurer_of,
     method_of,
@@ -60,6 +62,10 @@ def play(asked: PeerSettings, insecure: bool = False, progress: Progress | None 
     config = _completed(asked)
     identity = Identity(peer.name, asked.certificate, asked.key)
     authority = Authority(asked.path(peer.ca), peer.allow)
+    try:
+        authority.open(identity.seal({}))  # as the others will
+    except Refused as error:
+        raise UserError(f"{asked.certificate} will be refused by the others: {error}") from None
     base, config = _grounded(asked, config)
     exchange = _exchange(asked, config, base, identity, authority)
     start = base.network.start(config, base.task.layout, base.task.ids.tolist(), _CPU)
@@ -137,6 +143,14 @@ def _ids(asked: PeerSettings) -> dict[str, int]:
     return {name: number_of(name) for name in names}
 
 
+def _far(asked: PeerSettings, config: Config) -> dict[str, int]:
+    """Hops from this peer to each that it can reach in the topology of a simulation."""
+    names = asked.peer.allow
+    graph, _ = graph_of(config, len(names))
+    far = nx.single_source_shortest_path_length(graph or nx.complete_graph(len(names)), _ids(asked)[asked.peer.name])
+    return {names[place]: hops for place, hops in far.items() if hops}
+
+
 def _exchange(
     asked: PeerSettings, config: Config, base: Ground, identity: Identity, authority: Authority
 ) -> FieldExchange:
@@ -173,7 +187,9 @@ def _exchange(
         mail.links.tell(seal(status, peer.federation, identity))
 
     others = len(peer.allow) - 1
-    wait_for = peer.wait_for if peer.wait_for is not None else others if peer.pace == "lockstep" else 0
+    lockstep = peer.pace == "lockstep"
+    wait_for = peer.wait_for if peer.wait_for is not None else others if lockstep else 0
+    far = _far(asked, config) if lockstep and peer.wait_for is None and peer.share is not None else None
     return FieldExchange(
         method,
         merges.get(config.merge),
@@ -185,7 +201,7 @@ def _exchange(
         book,
         expected,
         lambda: task_fingerprints(task, config.seed),
-        Pace(peer.pace == "lockstep", peer.deadline, peer.staleness, min(wait_for, others), peer.pulls),
+        Pace(lockstep, peer.deadline, peer.staleness, min(wait_for, others), peer.pulls, peer.lease, far),
         mail,
         members,
         Announcer(tell, lambda: mail.links.neighbours(), _EVERY),
@@ -209,18 +225,33 @@ def _joined(exchange: FieldExchange, address: Address, authority: Authority) -> 
 
     def heard(sealed: bytes) -> None:
         try:
-            members.update(*opened(sealed, authority, address.federation, len(address.allowed)))
+            news = members.update(*opened(sealed, authority, address.federation, len(address.allowed)))
         except Refused as error:
             mail.refusals.add(error)
+            return
+        if news and not address.full:  # for those further away
+            links.tell(sealed)
 
-    mail.links = ZenohLinks(address, Ears(heard, mail.asked, members.came, members.went))
+    def came(name: str) -> None:
+        members.came(name)
+        exchange.announcer.soon()  # who has just come has heard nothing yet
+
+    def went(name: str) -> None:
+        members.went(name)
+        exchange.announcer.soon()  # what others know of my links is out of date
+
+    def stranger(name: str) -> None:
+        mail.refusals.add("link of a name not allowed", name)
+
+    links = mail.links = ZenohLinks(address)
+    links.listen(Ears(heard, mail.asked, came, went, stranger))
     exchange.announcer.start()
     try:
         yield
     finally:
         exchange.announcer.stop()
+        links.close()
         mail.close()
-        mail.links.close()
 
 
 def _opened_folder(asked: PeerSettings, config: Config, base: Ground, simulation: Simulation) -> RunFolder:
@@ -241,13 +272,12 @@ def _opened_folder(asked: PeerSettings, config: Config, base: Ground, simulation
 def _rounds(
     simulation: Simulation, exchange: FieldExchange, folder: RunFolder, asked: PeerSettings, progress: Progress | None
 ) -> None:
-    exchange.announcer.announce(trained=simulation.round, merged=simulation.round)
-    if simulation.round == 0:
-        exchange.come_together()
-    else:
-        exchange.members.wait(lambda: bool(exchange.members.alive()), asked.peer.lease)
-    simulation.round = max(simulation.round, min(exchange.members.current_round(), simulation.problem.rounds) - 1)
+    """Whoever has missed rounds, or is so slow that its models are too old for others, goes on at theirs."""
+    last, behind = simulation.problem.rounds, 0
+    exchange.come_together(simulation.round)
     while not simulation.finished:
+        simulation.round = exchange.catch_up(simulation.round, last, behind)
+        behind = last if exchange.pace.lockstep else exchange.pace.staleness
         line = simulation.step()
         folder.append(line)
         folder.save(simulation)

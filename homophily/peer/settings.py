@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,9 @@ from pydantic import Field
 from homophily.config import Config, Table, make, read
 from homophily.errors import UserError
 from homophily.keys import parsed, refuse_unknown
-from homophily.peer.certificates import check_name
+from homophily.peer.certificates import NAMES, is_name
+
+_ADDRESS = re.compile(r"(?:[a-zA-Z0-9.-]+|\[[0-9a-fA-F:.]+\]):([0-9]{1,5})")
 
 
 class Peer(Table):
@@ -84,8 +87,10 @@ def load(path: Path) -> PeerSettings:
 
 
 def _check(peer: Peer) -> None:
-    for name in [peer.name, *peer.allow]:
-        check_name(name)
+    for key, names in {"name": [peer.name], "allow": peer.allow, "federation": [peer.federation]}.items():
+        for name in names:
+            if not is_name(name):
+                raise UserError(f"peer.{key} = {name!r}: {NAMES}")
     if len(set(peer.allow)) < len(peer.allow):
         raise UserError("peer.allow names a peer twice")
     if peer.name not in peer.allow:
@@ -95,8 +100,8 @@ def _check(peer: Peer) -> None:
         raise UserError(f"peer.share = {peer.share}: {peer.name!r} has place {place} in peer.allow")
     for key in ("listen", "connect"):
         for address in getattr(peer, key):
-            host, colon, port = address.rpartition(":")
-            if not host or not colon or not port.isdigit() or not 0 < int(port) < 65536:
+            found = _ADDRESS.fullmatch(address)
+            if found is None or not 0 < int(found[1]) < 65536:
                 raise UserError(f"peer.{key} = {address!r}: must be host:port")
 
 

@@ -1,0 +1,222 @@
+"""How fast real peers pull models, beside a bare zenoh prototype that moves the same bytes and checks nothing.
+
+    python benchmarks/pulls.py [--peers 20] [--pulls 5] [--megabytes 2] [--repeats 10]
+
+A process for each peer, all in one mesh over mutual TLS on loopback. Everyone pulls at once, in turns by Mail
+(manifest, chunks, signature, hashes) and by one query with one reply for each model; publishing is not timed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import zenoh
+
+from homophily.config import make
+from homophily.peer.deploy import write_files
+from homophily.peer.identity import Authority, Identity
+from homophily.peer.links import Address, Ears, ZenohLinks
+from homophily.peer.mail import Mail, Parcel, fetch_all
+from homophily.peer.manifest import Kind
+from homophily.peer.members import Members
+from homophily.peer.refusals import Refusals
+from homophily.peer.settings import PeerSettings, load
+
+PATIENCE = 120.0  # seconds
+
+
+@dataclass(frozen=True)
+class Job:
+    peers: int
+    pulls: int
+    size: int  # bytes
+    repeats: int
+
+    def partners(self, me: int, turn: int) -> list[int]:
+        """Others for each turn, and everyone is asked equally often."""
+        return [(me + 1 + (turn * self.pulls + i) % (self.peers - 1)) % self.peers for i in range(self.pulls)]
+
+
+class ByMail:
+    """What homophily does."""
+
+    def __init__(self, asked: PeerSettings, job: Job) -> None:
+        peer = asked.peer
+        self._names, self._job = peer.allow, job
+        identity, authority = (
+            Identity(peer.name, asked.certificate, asked.key),
+            Authority(asked.path(peer.ca), peer.allow),
+        )
+        most: dict[Kind, int] = {"model": job.size, "print": job.size}
+        self._mail = Mail(
+            peer.federation, identity, authority, most, Refusals(), timeout=PATIENCE, slots=peer.slots,
+            waiting=peer.waiting, window=peer.window, cache_bytes=peer.cache_mb << 20,
+        )  # fmt: skip
+        members = Members(peer.name, peer.allow, True, lambda: self._mail.links.neighbours())
+        self._mail.members = members
+        address = Address(
+            peer.name, peer.federation, tuple(peer.allow), tuple(peer.listen), tuple(peer.connect), True, PATIENCE,
+            (asked.path(peer.ca), asked.certificate, asked.key),
+        )  # fmt: skip
+        links = self._mail.links = ZenohLinks(address)
+        links.listen(Ears(lambda data: None, self._mail.asked, members.came, members.went, lambda name: None))
+
+    def ready(self) -> bool:
+        return len(self._mail.links.neighbours()) == self._job.peers - 1
+
+    def publish(self, turn: int) -> None:
+        self._mail.publish("model", turn, os.urandom(self._job.size))
+
+    def pull(self, partners: list[int], turn: int) -> None:
+        parcels = [Parcel(self._names[i], "model", turn) for i in partners]
+        came = fetch_all(self._mail, parcels, time.monotonic() + PATIENCE, self._job.pulls)
+        assert all(isinstance(data, bytes) and len(data) == self._job.size for data in came.values()), came
+
+    def close(self) -> None:
+        self._mail.close()
+        self._mail.links.close()
+
+
+class Bare:
+    """One query, one reply."""
+
+    def __init__(self, asked: PeerSettings, job: Job) -> None:
+        peer = asked.peer
+        self._me, self._job, self._model = peer.allow.index(peer.name), job, b""
+        key, certificate = str(asked.key), str(asked.certificate)
+        config = zenoh.Config()
+        for name, value in {
+            "mode": "peer",
+            "listen/endpoints": [f"tls/{_bare(address)}" for address in peer.listen],
+            "connect/endpoints": [f"tls/{_bare(address)}" for address in peer.connect],
+            "connect/timeout_ms": -1,
+            "connect/exit_on_failure": False,
+            "scouting/multicast/enabled": False,
+            "transport/shared_memory/enabled": False,
+            "transport/link/tx/lease": int(1000 * PATIENCE),
+            "transport/link/tls": {
+                "root_ca_certificate": str(asked.path(peer.ca)),
+                "enable_mtls": True,
+                "listen_private_key": key,
+                "listen_certificate": certificate,
+                "connect_private_key": key,
+                "connect_certificate": certificate,
+                "verify_name_on_connect": True,
+            },
+        }.items():
+            config.insert_json5(name, json.dumps(value))
+        self._session = zenoh.open(config)
+        self._declared = self._session.declare_queryable(f"bare/{self._me}", self._answer)
+        self._pool = ThreadPoolExecutor(job.pulls)
+
+    def _answer(self, query: zenoh.Query) -> None:
+        query.reply(query.key_expr, self._model, congestion_control=zenoh.CongestionControl.BLOCK)
+        query.drop()
+
+    def ready(self) -> bool:
+        return len({str(link.zid) for link in self._session.info.links()}) == self._job.peers - 1
+
+    def publish(self, turn: int) -> None:
+        self._model = os.urandom(self._job.size)
+
+    def pull(self, partners: list[int], turn: int) -> None:
+        sizes = list(self._pool.map(self._get, partners))
+        assert sizes == [self._job.size] * len(partners), sizes
+
+    def _get(self, partner: int) -> int:
+        reply = next(iter(self._session.get(f"bare/{partner}", timeout=PATIENCE)), None)
+        return len(reply.ok.payload.to_bytes()) if reply is not None and reply.ok is not None else -1
+
+    def close(self) -> None:
+        self._pool.shutdown()
+        self._session.close()
+
+
+def _bare(address: str) -> str:
+    """The prototype listens 20,000 ports away."""
+    host, _, port = address.rpartition(":")
+    return f"{host}:{(int(port) + 20_000 - 1024) % 64_512 + 1024}"
+
+
+@dataclass
+class Meeting:
+    """Where all processes wait for one another, and what was measured."""
+
+    barrier: Any
+    seconds: Any = field(default_factory=list)
+
+    def timed(self, work: Callable[..., None], *arguments: Any) -> float:
+        self.barrier.wait(PATIENCE)
+        began = time.perf_counter()
+        work(*arguments)
+        self.barrier.wait(PATIENCE)
+        return time.perf_counter() - began
+
+
+def be_peer(file: Path, job: Job, meeting: Meeting) -> None:
+    asked = load(file)
+    me = asked.peer.allow.index(asked.peer.name)
+    ways: dict[str, ByMail | Bare] = {"mail": ByMail(asked, job), "bare": Bare(asked, job)}
+    end = time.monotonic() + PATIENCE
+    while late := [name for name, way in ways.items() if not way.ready()]:
+        assert time.monotonic() < end, f"{asked.peer.name} has not all its links: {late}"
+        time.sleep(0.1)
+    meeting.barrier.wait(PATIENCE)
+    for turn in range(job.repeats + 1):  # the first is not counted
+        for name, way in ways.items():
+            way.publish(turn)
+            seconds = meeting.timed(way.pull, job.partners(me, turn), turn)
+            if me == 0 and turn:
+                meeting.seconds.append((name, seconds))
+    for way in ways.values():
+        way.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peers", type=int, default=20)
+    parser.add_argument("--pulls", type=int, default=5)
+    parser.add_argument("--megabytes", type=float, default=2.0)
+    parser.add_argument("--repeats", type=int, default=10)
+    asked = parser.parse_args()
+    job = Job(asked.peers, asked.pulls, int(asked.megabytes * 1e6), asked.repeats)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["homophily.peer.play"])
+    with tempfile.TemporaryDirectory() as folder, context.Manager() as manager:
+        files = write_files(make({"peers": job.peers}), job.peers, Path(folder), "free")
+        meeting = Meeting(context.Barrier(job.peers), manager.list())
+        running = [context.Process(target=be_peer, args=(file, job, meeting)) for file in files]
+        for process in running:
+            process.start()
+        for process in running:
+            process.join()
+        measured = list(meeting.seconds)
+    total = job.peers * job.pulls * job.size / 1e6
+    seconds = {name: [s for n, s in measured if n == name] for name in ("mail", "bare")}
+    ratios = [bare / mail for bare, mail in zip(seconds["bare"], seconds["mail"], strict=True)]
+    print(
+        f"{job.peers} peers pull {job.pulls} models of {asked.megabytes:g} MB each: {total:g} MB, {job.repeats} times\n"
+    )
+    print("| | seconds (median) | MB/s (median) | MB/s (range) |\n| --- | --- | --- | --- |")
+    for name, words in (("bare", "bare zenoh, one reply"), ("mail", "Mail")):
+        rates = sorted(total / s for s in seconds[name])
+        middle = statistics.median(seconds[name])
+        print(f"| {words} | {middle:.2f} | {total / middle:.0f} | {rates[0]:.0f} to {rates[-1]:.0f} |")
+    whole = sum(seconds["bare"]) / sum(seconds["mail"])
+    median = statistics.median(ratios)
+    print(f"\nMail at {100 * whole:.0f}% of the bare rate over all turns, {100 * median:.0f}% in the median turn")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,25 @@
+"""Two authorities: ours, and another that knows the same names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.peer.people import People
+
+
+@pytest.fixture(scope="session")
+def people(tmp_path_factory: pytest.TempPathFactory) -> People:
+    return People(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="session")
+def strangers(tmp_path_factory: pytest.TempPathFactory) -> People:
+    """Another authority, with the same names."""
+    return People(tmp_path_factory.mktemp("other-authority"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "certs"

@@ -1,0 +1,131 @@
+"""Peers for tests: an authority, keys and certificates of its own making, and links that are made of nothing."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as Late
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from homophily.peer import certificates
+from homophily.peer.identity import Authority, Identity
+from homophily.peer.links import Unanswered
+from homophily.peer.mail import Mail
+from homophily.peer.members import Members, Status
+from homophily.peer.refusals import Refusals
+
+FEDERATION = "clinics"
+MOST = 4 << 20  # bytes of a parcel
+
+
+class People:
+    """An authority in a folder, and whoever it knows, by name."""
+
+    def __init__(self, folder: Path, names: Sequence[str] = ("alice", "bob", "carol", "dave", "erin")) -> None:
+        self.folder, self.names = folder, tuple(names)
+        certificates.init(folder)
+
+    def identity(self, name: str, days: int = 365) -> Identity:
+        certificate = self.folder / f"{name}.pem"
+        if not certificate.exists():
+            certificates.issue(self.folder, name, ["127.0.0.1"], days)
+        return Identity(name, certificate, self.folder / f"{name}.key")
+
+    @property
+    def ca(self) -> Path:
+        return self.folder / "ca.pem"
+
+    @cached_property
+    def authority(self) -> Authority:
+        return Authority(self.ca, self.names)
+
+
+class _Question:
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.reply: Future[bytes] = Future()
+
+    def answer(self, data: bytes) -> None:
+        self.reply.set_result(data)
+
+    def decline(self, why: str) -> None:
+        self.reply.set_exception(Unanswered(why))
+
+
+Tamper = Callable[[str, bytes], bytes]  # what a relay makes of an answer: path, data
+
+
+class Village:
+    """Mail of several peers whose links are calls: who is linked with whom, who alters what it passes on."""
+
+    def __init__(self, people: People, links: Sequence[tuple[str, str]], slots: int = 4, **more: Any) -> None:
+        self.people = people
+        self._near: dict[str, frozenset[str]] = {name: frozenset() for pair in links for name in pair}
+        for a, b in links:
+            self._near[a] |= {b}
+            self._near[b] |= {a}
+        self.tampering: dict[str, Tamper] = {}
+        self.crossed: Counter[tuple[str, str, str]] = Counter()  # who asked whom for what
+        self._lock = threading.Lock()
+        keys = {"timeout": 5.0, "slots": slots, "waiting": 64, "window": 4, "cache_bytes": 8 << 20, **more}
+        self.mail = {name: self._mail(name, keys) for name in self._near}
+
+    def _mail(self, name: str, keys: dict[str, Any]) -> Mail:
+        most: Any = {"model": MOST, "print": MOST}
+        mail = Mail(FEDERATION, self.people.identity(name), self.people.authority, most, Refusals(), **keys)
+        mail.links = _Links(self, name)
+        mail.members = Members(name, list(self._near), False, lambda: self._near[name])
+        for other in self._near:
+            mail.members.came(other)
+            mail.members.update(other, Status(time=1, neighbours=tuple(sorted(self._near[other]))))
+        return mail
+
+    def near(self, name: str) -> frozenset[str]:
+        return self._near[name]
+
+    def ask(self, me: str, neighbour: str, path: str, timeout: float) -> bytes:
+        with self._lock:
+            self.crossed[me, neighbour, path] += 1
+        question = _Question(path)
+        self.mail[neighbour].asked(question)
+        try:
+            data = question.reply.result(timeout)
+        except Late:
+            raise Unanswered("no answer") from None
+        tamper = self.tampering.get(neighbour)
+        return data if tamper is None else tamper(path, data)
+
+    def close(self) -> None:
+        for mail in self.mail.values():
+            mail.close()
+
+
+class _Links:
+    def __init__(self, village: Village, me: str) -> None:
+        self._village, self._me = village, me
+
+    def tell(self, data: bytes) -> None:
+        raise AssertionError("mail tells nobody anything")
+
+    def ask(self, neighbour: str, path: str, timeout: float) -> bytes:
+        assert neighbour in self._village.near(self._me), "only direct neighbours are asked"
+        return self._village.ask(self._me, neighbour, path, timeout)
+
+    def neighbours(self) -> frozenset[str]:
+        return self._village.near(self._me)
+
+    def close(self) -> None:
+        pass
+
+
+def soon(seconds: float = 10.0) -> float:
+    return time.monotonic() + seconds
+
+
+def question(path: str) -> _Question:
+    return _Question(path)

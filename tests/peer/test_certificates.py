@@ -1,0 +1,122 @@
+"""The authority and what it issues."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+from homophily.errors import UserError
+from homophily.peer.certificates import init, is_name, issue, name_in, read_certificate, read_key
+
+
+def extension(certificate: x509.Certificate, kind: type[x509.ExtensionType]) -> x509.ExtensionType:
+    return certificate.extensions.get_extension_for_class(kind).value
+
+
+def test_a_certificate_is_signed_by_the_authority_and_names_its_peer_and_hosts(folder: Path) -> None:
+    authority = read_certificate(init(folder))
+    made = read_certificate(issue(folder, "alice", ["127.0.0.1", "alice.example.org"]))
+    made.verify_directly_issued_by(authority)
+    assert name_in(made) == "alice"
+    reached = extension(made, x509.SubjectAlternativeName)
+    assert isinstance(reached, x509.SubjectAlternativeName)
+    assert reached.get_values_for_type(x509.DNSName) == ["alice", "alice.example.org"]
+    assert [str(address) for address in reached.get_values_for_type(x509.IPAddress)] == ["127.0.0.1"]
+
+
+def test_a_peer_can_issue_nothing_itself(folder: Path) -> None:
+    init(folder)
+    made = read_certificate(issue(folder, "alice"))
+    constraints, usage = extension(made, x509.BasicConstraints), extension(made, x509.KeyUsage)
+    assert isinstance(constraints, x509.BasicConstraints)
+    assert isinstance(usage, x509.KeyUsage)
+    assert not constraints.ca
+    assert not usage.key_cert_sign
+
+
+def test_one_certificate_serves_both_ends_of_a_link(folder: Path) -> None:
+    init(folder)
+    uses = extension(read_certificate(issue(folder, "alice")), x509.ExtendedKeyUsage)
+    assert isinstance(uses, x509.ExtendedKeyUsage)
+    assert set(uses) == {ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH}
+
+
+def test_keys_are_ed25519_and_for_their_owners_eyes_only(folder: Path) -> None:
+    init(folder)
+    issue(folder, "alice")
+    for name in ("ca", "alice"):
+        path = folder / f"{name}.key"
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        public = read_certificate(folder / f"{name}.pem").public_key()
+        assert isinstance(public, Ed25519PublicKey)
+        assert read_key(path).public_key() == public
+
+
+def test_nothing_is_overwritten(folder: Path) -> None:
+    init(folder)
+    issue(folder, "alice")
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(UserError, match=r"ca\.pem is there already"):
+        init(folder)
+    with pytest.raises(UserError, match=r"alice\.pem is there already"):
+        issue(folder, "alice")
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_without_an_authority_nothing_is_issued(folder: Path) -> None:
+    with pytest.raises(UserError, match="homophily cert init"):
+        issue(folder, "alice")
+
+
+@pytest.mark.parametrize("name", ["", "Alice", "al ice", "a/b", "a*", "-a", "a-", "ä", "ca", "a" * 64, "../a", "a\n"])
+def test_some_names_cannot_be_a_peers(folder: Path, name: str) -> None:
+    init(folder)
+    assert not is_name(name)
+    with pytest.raises(UserError, match="cannot be a peer's name"):
+        issue(folder, name)
+    assert not list(folder.parent.glob("a*"))
+
+
+@pytest.mark.parametrize("name", ["a", "7", "peer-12", "a" * 63])
+def test_others_can(name: str) -> None:
+    assert is_name(name)
+
+
+@pytest.mark.parametrize("host", ["", "127.0.0.1:7447", "bücher.example", "a b", "a/b"])
+def test_a_host_is_a_name_or_an_address(folder: Path, host: str) -> None:
+    init(folder)
+    with pytest.raises(UserError, match="--host"):
+        issue(folder, "alice", [host])
+    assert not (folder / "alice.key").exists()
+
+
+def test_what_cannot_be_read_is_said_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cannot read the certificate"):
+        read_certificate(tmp_path / "nobody.pem")
+    with pytest.raises(UserError, match="cannot read the key"):
+        read_key(tmp_path / "nobody.key")
+    (tmp_path / "odd.pem").write_bytes(b"\x00 not PEM")
+    with pytest.raises(UserError, match="not a certificate in PEM form"):
+        read_certificate(tmp_path / "odd.pem")
+    with pytest.raises(UserError, match="not an unencrypted private key"):
+        read_key(tmp_path / "odd.pem")
+
+
+def test_keys_of_another_kind_or_locked_ones_are_refused(folder: Path, tmp_path: Path) -> None:
+    init(folder)
+    form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    other = rsa.generate_private_key(65537, 2048)
+    (tmp_path / "rsa.key").write_bytes(other.private_bytes(*form, serialization.NoEncryption()))
+    with pytest.raises(UserError, match="not an Ed25519 key"):
+        read_key(tmp_path / "rsa.key")
+    locked = read_key(folder / "ca.key").private_bytes(*form, serialization.BestAvailableEncryption(b"secret"))
+    (tmp_path / "locked.key").write_bytes(locked)
+    with pytest.raises(UserError, match="not an unencrypted private key"):
+        read_key(tmp_path / "locked.key")

@@ -1,0 +1,162 @@
+"""Peers that die, freeze, come back or come late: the others go on, and nothing is lost but the round in flight."""
+
+import json
+import random
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import homophily
+from tests.peer.field import Field, until
+
+Fields = Callable[..., Field]
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def field(tmp_path: Path) -> Iterator[Fields]:
+    """Makes a field whose processes are gone after the test."""
+    made: list[Field] = []
+
+    def make(peers: int, **keys: Any) -> Field:
+        made.append(Field(tmp_path / "field", peers, **keys))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def rounds(field: Field, peer: int) -> list[int]:
+    return [line["round"] for line in field.lines(peer)]
+
+
+def test_a_killed_peer_is_dropped_and_comes_back_from_its_state_folder(field: Fields) -> None:
+    peers = field(4)
+    peers.start(0, 1, 2, 3)
+    peers.all_meet(0, 1, 2, 3)
+    peers.kill(3)
+    peers.all_meet(0, 1, 2)
+    peers.go_on(0, 1, 2)
+    before, current = rounds(peers, 3), peers.round(0)
+    peers.start(3)
+    peers.all_meet(0, 1, 2, 3)
+    after = rounds(peers, 3)
+    assert after[: len(before) - 1] == before[:-1], "what was played before is still there"
+    assert after == sorted(set(after))
+    new = next(r for r in after[len(before) - 1 :] if r > before[-1] + 1)
+    assert new >= current, "it goes on where the others are"
+    assert "peer-3" in peers.status(0)["reachable"]
+
+
+def test_a_frozen_peer_holds_nobody_up_and_catches_up(field: Fields) -> None:
+    peers = field(3)
+    peers.start(0, 1, 2)
+    peers.all_meet(0, 1, 2)
+    peers.signal(2, signal.SIGSTOP)
+    peers.all_meet(0, 1)
+    peers.go_on(0, 1, rounds=10)
+    frozen, current = peers.round(2), peers.round(0)
+    peers.signal(2, signal.SIGCONT)
+    peers.all_meet(0, 1, 2)
+    skipped = [r for r in rounds(peers, 2) if frozen + 2 < r < current]
+    assert not skipped, "rounds that the others are through with are not played again"
+
+
+def test_a_late_peer_finds_the_others_and_begins_where_they_are(field: Fields) -> None:
+    peers = field(3, method={"name": "kin", "k": 2})
+    peers.start(0, 1)
+    peers.all_meet(0, 1)
+    peers.go_on(0, 1, rounds=10)
+    current = peers.round(0)
+    peers.start(2)
+    peers.all_meet(0, 1, 2)
+    assert rounds(peers, 2)[0] >= current
+
+
+def test_when_a_relay_dies_models_come_over_another_way(field: Fields) -> None:
+    """On a ring of five: what came over peer 1 comes the long way round."""
+    peers = field(5, method={"name": "random", "k": 4, "hops": 3}, topology="ring")
+    peers.start(0, 1, 2, 3, 4)
+    peers.all_meet(0, 1, 2, 3, 4)
+    assert peers.status(0)["reachable"] == {"peer-1": 1, "peer-2": 2, "peer-3": 2, "peer-4": 1}
+    peers.kill(1)
+    peers.all_meet(0, 2, 3, 4)
+    until(lambda: peers.status(0)["reachable"] == {"peer-2": 3, "peer-3": 2, "peer-4": 1}, "the long way round")
+
+
+def test_in_lockstep_a_death_in_the_middle_stops_nobody(field: Fields) -> None:
+    peers = field(3, pace="lockstep", peer={"wait_for": 2}, rounds=30)
+    peers.start(0, 1, 2)
+    until(lambda: peers.round(2) >= 3, "a few rounds")
+    peers.kill(2)
+    assert [peers.end(0), peers.end(1)] == [0, 0]
+    assert rounds(peers, 0) == rounds(peers, 1) == list(range(1, 31))
+    assert peers.met(0) == {"peer-1"}
+
+
+def test_a_peer_that_is_told_to_stop_leaves_a_whole_folder_and_goes_on_from_it(field: Fields) -> None:
+    peers = field(2)
+    peers.start(0, 1)
+    peers.all_meet(0, 1)
+    peers.signal(0, signal.SIGTERM)
+    assert peers.end(0) == 130
+    folder = peers.folder / "peer-0"
+    assert not list(folder.rglob("*.part"))
+    kept = [int(path.name.removeprefix("round-")) for path in (folder / "checkpoints").iterdir()]
+    assert len(kept) == 1
+    assert peers.round(0) - kept[0] in (0, 1)
+    assert "Traceback" not in peers.files[0].with_suffix(".log").read_text()
+    peers.start(0)
+    peers.go_on(0)
+    peers.all_meet(0, 1)
+
+
+def test_the_state_folder_reads_like_a_run_and_tells_how_things_are(field: Fields, command: Command) -> None:
+    peers = field(2, peer={"wait_for": 1}, rounds=4)
+    peers.start(0, 1)
+    assert [peers.end(0), peers.end(1)] == [0, 0]
+    run = homophily.Run(peers.folder / "peer-0")
+    assert run.finished
+    assert [line["round"] for line in run.metrics()] == [1, 2, 3, 4]
+    assert run.metrics()[-1]["accuracy"] == run.summary["accuracy"]
+    assert run.model(0) is not None
+    code, out, _ = command("status", str(run.path), "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert (found["peer"], found["round"], found["rounds"]) == ("peer-0", 4, 4)
+    assert found["refused"] == {}
+    assert found["bytes_received"] > 0
+    code, out, _ = command("status", str(run.path))
+    assert code == 0
+    assert "peer-0" in out
+    assert command("status", str(peers.folder))[0] == 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_a_hundred_kills_and_restarts_leave_everyone_well_and_no_larger(field: Fields) -> None:
+    """Peer 0 stays throughout: its memory and threads after all of it are what they were after a fifth."""
+    peers, draw = field(16), random.Random(0)
+    peers.start(*range(16))
+    peers.all_meet(*range(16))
+    sizes = []
+    for _ in range(100):
+        dead = [i for i in range(16) if i not in peers.running]
+        alive = [i for i in peers.running if i]
+        if dead and (len(dead) >= 8 or draw.random() < 0.5):
+            peers.start(draw.choice(dead))
+        else:
+            peers.kill(draw.choice(alive))
+        peers.go_on(0, rounds=5)
+        assert all(process.is_alive() for process in peers.running.values())
+        sizes.append(peers.size(0))
+    peers.start(*(i for i in range(16) if i not in peers.running))
+    peers.all_meet(*range(16))
+    assert not any("Traceback" in file.with_suffix(".log").read_text() for file in peers.files)
+    memory, threads = zip(*sizes, strict=True)
+    assert max(memory[-10:]) < 1.1 * max(memory[10:20])
+    assert max(threads[-10:]) <= max(threads[10:20]) + 4

@@ -1,0 +1,347 @@
+"""Parcels find their way between peers whose links are made of nothing but calls; the threads are real."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from homophily.peer.identity import Refused
+from homophily.peer.links import Unanswered
+from homophily.peer.mail import Parcel, fetch_all, part_of
+from homophily.peer.manifest import CHUNK, KINDS
+from tests.peer.people import MOST, People, Village, question, soon
+
+DATA = bytes(range(251)) * (2 * CHUNK // 250)  # three chunks
+MODEL = Parcel("erin", "model", 1)
+LINE = [("alice", "bob"), ("bob", "carol"), ("carol", "erin")]
+AROUND = [("alice", "bob"), ("bob", "erin"), ("alice", "carol"), ("carol", "dave"), ("dave", "erin")]
+
+Found = Callable[..., Village]
+
+
+@pytest.fixture
+def found(people: People) -> Iterator[Found]:
+    """Villages that are closed in the end."""
+    made: list[Village] = []
+
+    def village(*words: Any, **keys: Any) -> Village:
+        made.append(Village(people, *words, **keys))
+        return made[-1]
+
+    yield village
+    for each in made:
+        each.close()
+
+
+def crossings(village: Village, link: tuple[str, str]) -> dict[str, int]:
+    """What was asked over a link, in one direction, and how often."""
+    return {path: often for (*ends, path), often in village.crossed.items() if tuple(ends) == link}
+
+
+# Ways
+
+
+def test_a_parcel_is_pulled_from_a_neighbour(found: Found) -> None:
+    village = found([("alice", "erin")])
+    village.mail["erin"].publish("model", 1, DATA)
+    assert village.mail["alice"].fetch(MODEL, soon()) == DATA
+
+
+def test_one_pulls_ones_own_from_the_shelf(found: Found) -> None:
+    village = found([("alice", "erin")])
+    village.mail["erin"].publish("model", 1, DATA)
+    assert village.mail["erin"].fetch(MODEL, soon()) == DATA
+    assert not village.crossed
+
+
+def test_a_parcel_comes_over_a_line_of_four(found: Found) -> None:
+    village = found(LINE)
+    village.mail["erin"].publish("model", 1, DATA)
+    assert village.mail["alice"].fetch(MODEL, soon()) == DATA
+    assert len(crossings(village, ("carol", "erin"))) == 4  # a manifest and three chunks
+
+
+def test_a_parcel_crosses_a_link_once_however_many_want_it(found: Found) -> None:
+    leaves = ["alice", "bob", "dave"]
+    village = found([*((leaf, "carol") for leaf in leaves), ("carol", "erin")])
+    village.mail["erin"].publish("model", 1, DATA)
+    with ThreadPoolExecutor(9) as pool:
+        pulls = [pool.submit(village.mail[name].fetch, MODEL, soon()) for name in 3 * leaves]
+    assert all(pull.result() == DATA for pull in pulls)
+    for link in [("carol", "erin"), *((leaf, "carol") for leaf in leaves)]:
+        assert set(crossings(village, link).values()) == {1}
+
+
+def test_where_nobody_leads_there_is_no_way(found: Found) -> None:
+    village = found([("alice", "bob"), ("carol", "erin")])
+    village.mail["erin"].publish("model", 1, DATA)
+    with pytest.raises(Unanswered, match="no way"):
+        village.mail["alice"].fetch(MODEL, soon())
+
+
+def test_what_is_not_there_is_not_waited_for(found: Found) -> None:
+    village = found(LINE)
+    with pytest.raises(Unanswered, match="not there"):
+        village.mail["alice"].fetch(MODEL, soon())
+
+
+def test_of_several_parcels_each_comes_or_says_why_not(found: Found) -> None:
+    village = found(LINE)
+    village.mail["erin"].publish("model", 1, DATA)
+    village.mail["bob"].publish("print", 0, b"whorls")
+    wanted = [MODEL, Parcel("bob", "print", 0), Parcel("carol", "model", 1)]
+    came = fetch_all(village.mail["alice"], wanted, soon(), 2)
+    assert came[wanted[0]] == DATA
+    assert came[wanted[1]] == b"whorls"
+    assert isinstance(came[wanted[2]], Unanswered)
+    assert fetch_all(village.mail["alice"], [], soon(), 2) == {}
+
+
+def test_the_shelf_holds_two_rounds_of_each_kind(found: Found) -> None:
+    village = found([("alice", "erin")])
+    village.mail["erin"].publish("print", 0, b"whorls")
+    for round in (1, 2, 3):
+        village.mail["erin"].publish("model", round, f"round {round}".encode())
+    for parcel, data in {("model", 3): b"round 3", ("model", 2): b"round 2", ("print", 0): b"whorls"}.items():
+        assert village.mail["alice"].fetch(Parcel("erin", *parcel), soon()) == data  # type: ignore[arg-type]
+    with pytest.raises(Unanswered):
+        village.mail["alice"].fetch(MODEL, soon())
+
+
+def test_in_a_ring_with_one_slot_each_everyone_pulls_from_everyone_at_once(found: Found, people: People) -> None:
+    """Requests that wait for one another in a circle would wait for ever if they stood in one queue."""
+    names = people.names
+    ring = [(name, names[(i + 1) % len(names)]) for i, name in enumerate(names)]
+    village = found(ring, slots=1, waiting=256, timeout=30.0)
+    for name in names:
+        village.mail[name].publish("model", 1, DATA + name.encode())
+    wanted = [Parcel(name, "model", 1) for name in names]
+    began = time.monotonic()
+    with ThreadPoolExecutor(len(names)) as pool:
+        pulls = {name: pool.submit(fetch_all, village.mail[name], wanted, soon(60), 4) for name in names}
+    for pull in pulls.values():
+        assert pull.result() == {parcel: DATA + parcel.origin.encode() for parcel in wanted}
+    assert time.monotonic() - began < 25
+
+
+# Hostile relays
+
+
+def flip(path: str, data: bytes) -> bytes:
+    return bytes([data[0] ^ 1]) + data[1:]
+
+
+def flip_chunks(path: str, data: bytes) -> bytes:
+    return data if path.endswith("manifest") else flip(path, data)
+
+
+TRICKS: dict[str, tuple[Callable[[str, bytes], bytes], str]] = {
+    "alters everything": (flip, "not JSON"),
+    "alters chunks": (flip_chunks, "altered chunk"),
+    "cuts chunks short": (lambda path, data: data if path.endswith("manifest") else data[:-1], "altered chunk"),
+    "sends nothing": (lambda path, data: b"", "not JSON"),
+    "sends too much": (lambda path, data: data + bytes(1 << 20), "sealed message too large"),
+}
+
+
+@pytest.mark.parametrize("trick", TRICKS.values(), ids=TRICKS)
+def test_a_relay_that_alters_bytes_is_counted_and_another_way_is_taken(found: Found, trick: Any) -> None:
+    tamper, why = trick
+    village = found(AROUND)
+    village.mail["erin"].publish("model", 1, DATA)
+    village.tampering["bob"] = tamper
+    assert village.mail["alice"].fetch(MODEL, soon()) == DATA
+    refused = village.mail["alice"].refusals.counts()
+    assert f"{why} (bob)" in refused
+    assert all(reason.endswith("(bob)") for reason in refused)
+    assert not village.mail["carol"].refusals.counts()
+
+
+def test_a_relay_that_plays_back_an_old_manifest_is_counted_and_another_way_is_taken(found: Found) -> None:
+    village = found(AROUND)
+    erin, alice = village.mail["erin"], village.mail["alice"]
+    erin.publish("model", 1, b"old")
+    old = village.ask("alice", "erin", "erin/model/1/manifest", 1.0)
+    erin.publish("model", 2, b"new")
+    village.tampering["bob"] = lambda path, data: old if path.endswith("manifest") else b"old"
+    assert alice.fetch(Parcel("erin", "model", 2), soon()) == b"new"
+    assert alice.refusals.counts() == {"manifest of another parcel (bob)": 1, "altered chunk (bob)": 1}
+
+
+def test_a_relay_that_passes_off_anothers_model_is_counted(found: Found) -> None:
+    village = found([("alice", "bob"), ("bob", "erin")])
+    village.mail["bob"].publish("model", 1, b"bob's")
+    village.mail["erin"].publish("model", 1, b"erin's")
+    bobs = village.ask("alice", "bob", "bob/model/1/manifest", 1.0)
+    village.tampering["bob"] = lambda path, data: bobs if path.endswith("manifest") else b"bob's"
+    with pytest.raises(Refused, match="manifest of another parcel"):
+        village.mail["alice"].fetch(MODEL, soon())
+
+
+def test_what_is_altered_is_caught_at_the_first_honest_hop(found: Found) -> None:
+    village = found(LINE)
+    village.mail["erin"].publish("model", 1, DATA)
+    village.tampering["carol"] = flip_chunks
+    with pytest.raises(Unanswered, match="altered chunk"):
+        village.mail["alice"].fetch(MODEL, soon())
+    assert set(village.mail["bob"].refusals.counts()) == {"altered chunk (carol)"}
+    assert not village.mail["alice"].refusals.counts()
+
+
+def test_what_was_refused_is_not_kept(found: Found) -> None:
+    village = found(LINE)
+    village.mail["erin"].publish("model", 1, DATA)
+    village.tampering["carol"] = flip
+    with pytest.raises(Unanswered):
+        village.mail["alice"].fetch(MODEL, soon())
+    del village.tampering["carol"]  # comes to its senses
+    assert village.mail["alice"].fetch(MODEL, soon()) == DATA
+
+
+def test_a_relay_that_never_answers_is_gone_around(found: Found) -> None:
+    village = found(AROUND, timeout=0.2)
+    village.mail["erin"].publish("model", 1, b"small")
+    village.mail["bob"].asked = lambda question: None  # type: ignore[method-assign]
+    assert village.mail["alice"].fetch(MODEL, soon()) == b"small"
+
+
+def test_a_parcel_larger_than_any_honest_one_is_refused_before_a_byte_of_it_travels(found: Found) -> None:
+    village = found([("alice", "erin")])
+    village.mail["erin"].publish("model", 1, bytes(MOST + 1))
+    with pytest.raises(Refused, match="parcel too large"):
+        village.mail["alice"].fetch(MODEL, soon())
+    assert set(crossings(village, ("alice", "erin"))) == {"erin/model/1/manifest"}
+
+
+# Limits
+
+
+def test_too_many_requests_are_declined_and_counted(found: Found) -> None:
+    village = found([("alice", "erin")], slots=1, waiting=2)
+    erin, gate = village.mail["erin"], threading.Event()
+    erin.publish("model", 1, DATA)
+    held = erin._part
+    erin._part = lambda part, deadline: (gate.wait(30), held(part, deadline))[1]  # type: ignore[method-assign]
+    asked = [question("erin/model/1/0") for _ in range(1000)]
+    for each in asked:
+        erin.asked(each)
+    declined = [each for each in asked if each.reply.done()]
+    assert len(declined) == 997
+    for each in declined:
+        with pytest.raises(Unanswered, match="busy"):
+            each.reply.result()
+    assert erin.refusals.counts() == {"too many requests": 997}
+    gate.set()
+    assert all(each.reply.result(10) == DATA[:CHUNK] for each in asked if each not in declined)
+    last = question("erin/model/1/manifest")  # there is room again
+    deadline = time.monotonic() + 10
+    erin.asked(last)
+    while last.reply.exception(10) is not None and time.monotonic() < deadline:
+        last = question("erin/model/1/manifest")
+        erin.asked(last)
+    assert last.reply.result(10)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "", "erin", "erin/model/1", "erin/model/1/", "erin/model/1/manifest/", "/erin/model/1/0", "erin/model/-1/0",
+        "erin/pickle/1/0", "erin/model/1/*", "erin/model/**", "erin/model/１/0", "erin/model/1/0\n", "../model/1/0",
+        "erin/model/9999999999999/0", "erin/model/1/9999999", "x" * 100_000, "\ud800/model/1/0",
+    ],
+)  # fmt: skip
+def test_malformed_requests_are_declined_and_counted(found: Found, path: str) -> None:
+    village = found([("alice", "erin")])
+    asked = question(path)
+    village.mail["erin"].asked(asked)
+    with pytest.raises(Unanswered, match="malformed request"):
+        asked.reply.result(1)
+    assert village.mail["erin"].refusals.counts() == {"malformed request": 1}
+
+
+@given(
+    origin=st.from_regex(r"[a-z0-9-]{1,63}", fullmatch=True),
+    kind=st.sampled_from(KINDS),
+    round=st.integers(0, 10**12 - 1),
+    number=st.integers(0, 10**6 - 1),
+)
+def test_well_formed_requests_are_understood(origin: str, kind: Any, round: int, number: int) -> None:
+    assert part_of(f"{origin}/{kind}/{round}/{number}") == (Parcel(origin, kind, round), number)
+    assert part_of(f"{origin}/{kind}/{round}/manifest") == (Parcel(origin, kind, round), -1)
+
+
+def test_requests_for_what_nobody_has_are_declined(found: Found) -> None:
+    village = found(LINE)
+    village.mail["erin"].publish("model", 1, DATA)
+    for path, why in {
+        "nobody/model/1/0": "nobody by that name",
+        "erin/model/2/0": "not there",
+        "erin/model/1/3": "malformed request",
+        "erin/model/1/999999": "malformed request",
+    }.items():
+        for at in ("bob", "erin"):
+            asked = question(path)
+            village.mail[at].asked(asked)
+            with pytest.raises(Unanswered, match=why):
+                asked.reply.result(10)
+
+
+def test_the_cache_stays_within_its_bytes_and_what_fell_out_is_fetched_again(found: Found) -> None:
+    room = 3 * CHUNK
+    village = found(LINE, cache_bytes=room)
+    for round in range(1, 6):
+        village.mail["erin"].publish("model", round, DATA + bytes([round]))
+        assert village.mail["alice"].fetch(Parcel("erin", "model", round), soon()) == DATA + bytes([round])
+        for mail in village.mail.values():
+            assert mail._cached == sum(map(len, mail._cache.values())) <= room
+    assert village.mail["alice"].fetch(Parcel("erin", "model", 4), soon()) == DATA + bytes([4])
+    assert max(crossings(village, ("carol", "erin")).values()) == 2
+
+
+def test_a_cache_smaller_than_a_chunk_only_makes_it_slow(found: Found) -> None:
+    village = found(LINE, cache_bytes=100)
+    village.mail["erin"].publish("model", 1, DATA)
+    assert village.mail["alice"].fetch(MODEL, soon()) == DATA
+
+
+def test_nothing_is_left_on_its_way_when_all_is_over(found: Found) -> None:
+    village = found(LINE)
+    village.mail["erin"].publish("model", 1, DATA)
+    village.tampering["carol"] = flip_chunks
+    fetch_all(village.mail["alice"], [MODEL, Parcel("dave", "model", 1), Parcel("erin", "model", 9)], soon(), 3)
+    assert not any(mail._coming for mail in village.mail.values())
+
+
+def test_who_joins_a_pull_waits_no_longer_than_its_own_deadline(found: Found) -> None:
+    village = found([("alice", "erin")], timeout=30.0)
+    gate, asked = threading.Event(), village.mail["erin"].asked
+    village.mail["erin"].publish("model", 1, b"small")
+    village.mail["erin"].asked = lambda question: (gate.wait(30), asked(question))[1]  # type: ignore[method-assign]
+    with ThreadPoolExecutor(1) as pool:
+        first: Future[bytes] = pool.submit(village.mail["alice"].fetch, MODEL, soon(30))
+        deadline = time.monotonic() + 10
+        while not village.mail["alice"]._coming and time.monotonic() < deadline:
+            time.sleep(0.01)
+        with pytest.raises(Unanswered, match="too late"):
+            village.mail["alice"].fetch(MODEL, soon(0.1))
+        gate.set()
+        assert first.result(10) == b"small"
+
+
+def test_closed_mail_declines(found: Found) -> None:
+    village = found([("alice", "erin")])
+    erin = village.mail["erin"]
+    erin.publish("model", 1, DATA)
+    assert village.mail["alice"].fetch(MODEL, soon()) == DATA
+    erin.close()
+    asked = question("erin/model/1/0")
+    erin.asked(asked)
+    with pytest.raises(Unanswered, match="busy"):
+        asked.reply.result(1)

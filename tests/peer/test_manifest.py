@@ -1,0 +1,101 @@
+"""A manifest says what a parcel is, and everything is checked against it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from homophily.peer.identity import Refused
+from homophily.peer.manifest import CHUNK, MOST_ROUNDS, chunks_of, manifest_of, opened
+from tests.peer.people import FEDERATION, MOST, People
+
+BIG = bytes(range(256)) * (CHUNK // 256) + b"the rest"  # a chunk and a bit
+
+
+def body(**changes: Any) -> dict[str, Any]:
+    """Of a good manifest, but for the changes; a change to ... leaves a field out."""
+    good = {
+        "federation": FEDERATION, "kind": "model", "round": 3, "size": 5, "sha256": "0" * 64, "chunks": ["0" * 64],
+    }  # fmt: skip
+    return {key: value for key, value in {**good, **changes}.items() if value is not ...}
+
+
+@given(size=st.integers(1, 3 * CHUNK), round=st.integers(0, MOST_ROUNDS))
+def test_a_manifest_fits_its_parcel(people: People, size: int, round: int) -> None:
+    data = bytes(size)
+    found = opened(
+        manifest_of(data, FEDERATION, "print", round, people.identity("bob")), people.authority, FEDERATION, MOST
+    )
+    assert (found.origin, found.kind, found.round, found.size) == ("bob", "print", round, size)
+    chunks = chunks_of(data)
+    assert len(chunks) == len(found.chunks)
+    assert b"".join(chunks) == data
+    for number, chunk in enumerate(chunks):
+        found.check_chunk(number, chunk)
+    found.check_whole(data)
+
+
+def test_an_altered_swapped_or_cut_chunk_is_refused(people: People) -> None:
+    found = opened(manifest_of(BIG, FEDERATION, "model", 1, people.identity("bob")), people.authority, FEDERATION, MOST)
+    first, last = chunks_of(BIG)
+    for number, wrong in [(0, b""), (0, last), (0, first[:-1]), (0, b"x" + first[1:]), (1, first), (1, last + b"x")]:
+        with pytest.raises(Refused, match="altered chunk"):
+            found.check_chunk(number, wrong)
+    for whole in (b"", BIG[:-1], BIG + b"x", last + first):
+        with pytest.raises(Refused, match="altered parcel"):
+            found.check_whole(whole)
+
+
+def test_a_manifest_as_it_must_be_is_opened(people: People) -> None:
+    found = opened(people.identity("alice").seal(body()), people.authority, FEDERATION, MOST)
+    assert (found.origin, found.round, found.size, found.chunks) == ("alice", 3, 5, ("0" * 64,))
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"federation": "banks"}, "of another federation"),
+        ({"federation": ...}, "of another federation"),
+        ({"federation": [FEDERATION]}, "of another federation"),
+        ({"kind": "pickle"}, "malformed"),
+        ({"kind": ["model"]}, "malformed"),
+        ({"kind": {}}, "malformed"),
+        ({"round": -1}, "malformed"),
+        ({"round": 1.0}, "malformed"),
+        ({"round": True}, "malformed"),
+        ({"round": MOST_ROUNDS + 1}, "malformed"),
+        ({"round": ...}, "malformed"),
+        ({"size": 0}, "malformed"),
+        ({"size": -5}, "malformed"),
+        ({"size": "5"}, "malformed"),
+        ({"size": float("nan")}, "malformed"),
+        ({"size": ...}, "malformed"),
+        ({"size": MOST + 1}, "parcel too large"),
+        ({"size": 1 << 61}, "parcel too large"),
+        ({"size": 10**400}, "malformed"),
+        ({"size": CHUNK + 1}, "malformed"),  # one chunk short
+        ({"chunks": []}, "malformed"),
+        ({"chunks": ["0" * 64] * 2}, "malformed"),
+        ({"chunks": "0"}, "malformed"),
+        ({"chunks": [7]}, "malformed"),
+        ({"chunks": [["0" * 64]]}, "malformed"),
+        ({"chunks": ["0" * 63]}, "malformed"),
+        ({"chunks": ["0" * 64 + "\n"]}, "malformed"),
+        ({"chunks": ["G" * 64]}, "malformed"),
+        ({"chunks": {"0": "0"}}, "malformed"),
+        ({"sha256": "0"}, "malformed"),
+        ({"sha256": None}, "malformed"),
+        ({"sha256": ...}, "malformed"),
+    ],
+)
+def test_every_field_is_checked(people: People, changes: dict[str, Any], why: str) -> None:
+    with pytest.raises(Refused, match=why):
+        opened(people.identity("alice").seal(body(**changes)), people.authority, FEDERATION, MOST)
+
+
+def test_a_manifest_of_a_stranger_is_refused(people: People, strangers: People) -> None:
+    with pytest.raises(Refused, match="certificate not of this authority"):
+        opened(manifest_of(BIG, FEDERATION, "model", 1, strangers.identity("bob")), people.authority, FEDERATION, MOST)

@@ -1,0 +1,239 @@
+"""Who is there, how far away, and over whom: drawn from what peers say of themselves."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import networkx as nx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from homophily.peer import members
+from homophily.peer.identity import Refused
+from homophily.peer.manifest import MOST_ROUNDS
+from homophily.peer.members import Announcer, Members, Status
+from tests.peer.people import FEDERATION, People
+
+SECOND = 10**9
+
+
+def village(links: Sequence[tuple[str, str]], me: str = "a", extra: Sequence[str] = ()) -> Members:
+    """What ``me`` knows where everyone speaks of its links."""
+    names = sorted({name for pair in links for name in pair} | {me, *extra})
+    near = {name: frozenset(b if a == name else a for a, b in links if name in (a, b)) for name in names}
+    made = Members(me, names, False, lambda: near[me])
+    for name in names:
+        made.update(name, Status(time=SECOND, neighbours=tuple(sorted(near[name]))))
+    return made
+
+
+# A status as it travels
+
+
+def test_a_status_travels_as_it_is(people: People) -> None:
+    status = Status(time=5, trained=3, merged=2, printed=0, finished=True, neighbours=("bob", "carol"))
+    sealed = members.seal(status, FEDERATION, people.identity("alice"))
+    assert members.opened(sealed, people.authority, FEDERATION, 5) == ("alice", status)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"time": -1},
+        {"time": 1.5},
+        {"time": True},
+        {"time": 1 << 63},
+        {"trained": MOST_ROUNDS + 1},
+        {"merged": None},
+        {"merged": -1},
+        {"printed": -2},
+        {"printed": "0"},
+        {"finished": 1},
+        {"neighbours": "bob"},
+        {"neighbours": None},
+        {"neighbours": [1]},
+        {"neighbours": [["bob"]]},
+        {"neighbours": ["bob"] * 6},
+        {"more": 1},
+        {"finished": ...},
+    ],
+)
+def test_every_field_of_a_status_is_checked(people: People, changes: dict[str, Any]) -> None:
+    good = {"time": 5, "trained": 3, "merged": 2, "printed": 0, "finished": False, "neighbours": ["bob"]}
+    status = {key: value for key, value in {**good, **changes}.items() if value is not ...}
+    sealed = people.identity("alice").seal({"federation": FEDERATION, "status": status})
+    with pytest.raises(Refused, match="malformed status"):
+        members.opened(sealed, people.authority, FEDERATION, 5)
+
+
+@pytest.mark.parametrize("status", [None, [], 3, "status", {}])
+def test_what_is_no_status_is_refused(people: People, status: Any) -> None:
+    with pytest.raises(Refused, match="malformed status"):
+        members.opened(
+            people.identity("alice").seal({"federation": FEDERATION, "status": status}), people.authority, FEDERATION, 5
+        )
+
+
+def test_a_status_of_another_federation_is_refused(people: People) -> None:
+    with pytest.raises(Refused, match="of another federation"):
+        members.opened(members.seal(Status(), "banks", people.identity("alice")), people.authority, FEDERATION, 5)
+
+
+# News
+
+
+def test_news_are_news_once() -> None:
+    made = Members("a", ["a", "b"], True, frozenset)
+    assert made.update("b", Status(time=2, trained=1))
+    assert not made.update("b", Status(time=2, trained=9))
+    assert not made.update("b", Status(time=1, trained=9))
+    assert made.status("b").trained == 1
+
+
+def test_a_status_played_back_is_refused_and_changes_nothing() -> None:
+    made = Members("a", ["a", "b"], True, frozenset)
+    made.update("b", Status(time=100 * SECOND, trained=7))
+    with pytest.raises(Refused, match="replayed status"):
+        made.update("b", Status(time=50 * SECOND, trained=2, finished=True))
+    assert made.status("b") == Status(time=100 * SECOND, trained=7)
+
+
+def test_news_of_oneself_and_of_nobody_are_not_kept() -> None:
+    made = Members("a", ["a", "b"], True, frozenset)
+    for name in ("a", "nobody"):
+        assert not made.update(name, Status(time=1))
+        made.came(name)
+    assert made.alive() == []
+
+
+# Who is there
+
+
+def test_where_everyone_is_linked_those_are_there_that_live_and_have_spoken() -> None:
+    made = Members("a", ["a", "b", "c"], True, frozenset)
+    made.came("b")
+    made.update("c", Status(time=1))
+    assert made.alive() == []
+    made.update("b", Status(time=1))
+    made.came("c")
+    assert made.hops() == {"b": 1, "c": 1}
+    made.went("b")
+    assert made.alive() == ["c"]
+    assert made.towards("c") == "c"
+    assert made.towards("c", ["c"]) is None
+
+
+def test_elsewhere_those_are_there_whom_a_way_leads_to() -> None:
+    made = village([("a", "b"), ("b", "c"), ("d", "e")])
+    assert made.hops() == {"b": 1, "c": 2}
+    assert made.towards("c") == "b"
+    assert made.towards("d") is None
+    assert made.towards("nobody") is None
+
+
+def test_a_link_counts_when_both_ends_speak_of_it() -> None:
+    made = village([("a", "b"), ("b", "c")], extra=["liar"])
+    made.update("liar", Status(time=2 * SECOND, neighbours=("a", "b", "c", "nobody", "liar")))
+    assert "liar" not in made.hops()
+    made.update("b", Status(time=2 * SECOND, neighbours=("a",)))
+    assert made.hops() == {"b": 1}
+
+
+def test_who_is_gone_is_no_longer_spoken_of_and_so_no_longer_there() -> None:
+    made = village([("a", "b"), ("b", "c"), ("c", "d")])
+    assert set(made.alive()) == {"b", "c", "d"}
+    made.update("b", Status(time=2 * SECOND, neighbours=("a",)))  # c is gone, and nobody else leads to d
+    assert made.alive() == ["b"]
+
+
+def test_there_is_a_way_around_those_to_avoid_if_there_is_another_way() -> None:
+    made = village([("a", "b"), ("b", "z"), ("a", "c"), ("c", "d"), ("d", "z"), ("a", "leaf")])
+    assert made.towards("z") == "b"
+    assert made.towards("z", ["b"]) == "c"
+    assert made.towards("z", ["b", "c"]) is None
+
+
+NAMES = "abcdefgh"
+LINKS = st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(NAMES)).filter(lambda pair: pair[0] != pair[1]))
+
+
+@given(links=LINKS)
+@settings(max_examples=200)
+def test_the_way_is_a_shortest_one(links: list[tuple[str, str]]) -> None:
+    made = village(links, extra=NAMES)
+    far = nx.single_source_shortest_path_length(nx.Graph([*links, ("a", "a")]), "a")
+    assert made.hops() == {name: hops for name, hops in far.items() if hops}
+    for name in made.hops():
+        next_one = made.towards(name)
+        assert next_one is not None
+        assert village(links, next_one, NAMES).hops().get(name, 0) == far[name] - 1
+
+
+def test_most_of_the_others_decide_what_round_it_is() -> None:
+    made = Members("a", list("abcd"), True, frozenset)
+    assert made.current_round() == 0
+    for name, trained in {"b": 4, "c": 5, "d": 1000}.items():
+        made.came(name)
+        made.update(name, Status(time=1, trained=trained))
+    assert made.current_round() == 5
+
+
+def test_who_waits_is_woken_by_news() -> None:
+    made = Members("a", ["a", "b"], True, frozenset)
+    made.came("b")
+    timer = threading.Timer(0.05, lambda: made.update("b", Status(time=1, trained=1)))
+    timer.start()
+    began = time.monotonic()
+    assert made.wait(lambda: made.status("b").trained == 1, 30)
+    assert time.monotonic() - began < 20
+    assert not made.wait(lambda: made.status("b").trained == 2, 0.01)
+
+
+def test_many_threads_may_ask_for_ways_while_news_come() -> None:
+    """Also the very first time, when nothing has been drawn."""
+    for _ in range(20):
+        made = village([("a", "b"), ("b", "c"), ("c", "d"), ("d", "a")])
+        failed: list[Exception] = []
+
+        def look(made: Members = made, failed: list[Exception] = failed) -> None:
+            try:
+                for _ in range(20):
+                    assert made.towards("c") in ("b", "d")
+            except Exception as error:
+                failed.append(error)
+
+        threads = [threading.Thread(target=look) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for i in range(20):
+            made.update("d", Status(time=SECOND + 1 + i, neighbours=("a", "c") if i % 2 else ("a",)))
+        for thread in threads:
+            thread.join()
+        assert failed == []
+
+
+# Telling
+
+
+def test_what_is_told_only_grows_older_and_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Status] = []
+    announcer = Announcer(told.append, lambda: frozenset({"b", "c"}), 0.01)
+    announcer.announce(trained=3)
+    monkeypatch.setattr(time, "time_ns", lambda: 5)  # the clock is set back
+    announcer.announce(merged=3)
+    announcer.start()
+    deadline = time.monotonic() + 20
+    while len(told) < 4 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    announcer.stop()
+    many = len(told)
+    assert many >= 4
+    assert [status.time for status in told] == sorted({status.time for status in told})
+    assert {(status.trained, status.merged) for status in told[1:]} == {(3, 3)}
+    assert told[-1].neighbours == ("b", "c")
+    time.sleep(0.05)
+    assert len(told) == many

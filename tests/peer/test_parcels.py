@@ -1,0 +1,249 @@
+"""Parcels: what is packed is unpacked bit for bit, and anything else is refused."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load, save
+from torch import Tensor
+
+from homophily.fingerprint import SAMPLES, _rounded, _summed_up
+from homophily.introductions import BUCKETS, ROWS, checked
+from homophily.peer.identity import Refused
+from homophily.peer.parcels import (
+    MOST_PRINT,
+    MOST_SAMPLES,
+    Expected,
+    ModelParcel,
+    pack_model,
+    pack_print,
+    unpack_model,
+    unpack_print,
+)
+
+NUMBERS = 12
+EXPECTED = Expected(NUMBERS, torch.float32, True, ("similarity", "trust"), 5)
+
+
+def row(seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(NUMBERS, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def parcel(**changes: Any) -> ModelParcel:
+    tables = {"similarity": torch.tensor([1.5, math.nan, -2.0], dtype=torch.float64)}
+    good: dict[str, Any] = {
+        "row": row(), "samples": 7, "before": row(1), "tables": tables, "book": torch.tensor([3, 5, 2**62]),
+    }  # fmt: skip
+    return ModelParcel(**{**good, **changes})
+
+
+def tensors(**changes: Any) -> bytes:
+    """A good parcel but for some tensors; None leaves one out."""
+    return save({k: v for k, v in {**load(pack_model(parcel())), **changes}.items() if v is not None})
+
+
+def same(a: Tensor | None, b: Tensor | None) -> bool:
+    """Bit for bit, NaN and the sign of 0 included."""
+    if a is None or b is None:
+        return a is b
+    return a.dtype == b.dtype and a.shape == b.shape and a.numpy().tobytes() == b.numpy().tobytes()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_a_model_travels_bit_for_bit(dtype: torch.dtype) -> None:
+    sent = parcel(row=row(0, dtype), before=row(1, dtype))
+    data = pack_model(sent)
+    expected = Expected(NUMBERS, dtype, True, EXPECTED.tables, 5)
+    found = unpack_model(data, expected)
+    assert found.row is not None
+    assert found.before is not None
+    assert same(found.row.view(torch.uint8), row(0, dtype).view(torch.uint8))
+    assert same(found.before.view(torch.uint8), row(1, dtype).view(torch.uint8))
+    assert same(found.book, sent.book)
+    assert same(found.tables["similarity"], sent.tables["similarity"])
+    assert found.samples == 7
+    assert len(data) <= expected.most_bytes
+
+
+def test_a_sick_model_travels_without_numbers() -> None:
+    found = unpack_model(pack_model(parcel(row=None)), EXPECTED)
+    assert found.row is None
+    assert found.before is None
+
+
+def test_a_model_may_share_nothing() -> None:
+    plain = Expected(NUMBERS, torch.float32, False, (), 5)
+    found = unpack_model(pack_model(ModelParcel(row(), 7)), plain)
+    assert same(found.row, row())
+    assert found.tables == {}
+    with pytest.raises(Refused, match="nobody asked for"):
+        unpack_model(tensors(before=None, **{"table/similarity": None}), plain)  # a book about nothing
+
+
+@given(numbers=st.integers(1, 3000), book=st.integers(1, 300), many=st.integers(0, 4), before=st.booleans())
+@settings(max_examples=30)
+def test_no_honest_parcel_is_larger_than_what_is_expected(numbers: int, book: int, many: int, before: bool) -> None:
+    names = tuple(f"table{i}" for i in range(many))
+    expected = Expected(numbers, torch.float32, before, names, book)
+    tables = {name: torch.zeros(book, dtype=torch.float64) for name in names}
+    old = torch.zeros(numbers) if before else None
+    data = pack_model(ModelParcel(torch.zeros(numbers), MOST_SAMPLES, old, tables, torch.arange(book)))
+    assert len(data) <= expected.most_bytes
+    assert unpack_model(data, expected).samples == MOST_SAMPLES
+
+
+def filled(value: float) -> Tensor:
+    spoilt = row()
+    spoilt[-1] = value
+    return spoilt
+
+
+WRONG = {
+    "without row but with before": {"row": None},
+    "without samples": {"samples": None},
+    "without before": {"before": None},
+    "row too long": {"row": torch.zeros(NUMBERS + 1)},
+    "row too short": {"row": torch.zeros(NUMBERS - 1)},
+    "row empty": {"row": torch.zeros(0)},
+    "row of two dimensions": {"row": torch.zeros(NUMBERS, 1)},
+    "row of no dimension": {"row": torch.zeros(())},
+    "row of doubles": {"row": row().double()},
+    "row of halves": {"row": row().half()},
+    "row of whole numbers": {"row": torch.zeros(NUMBERS, dtype=torch.int32)},
+    "row of truths": {"row": torch.zeros(NUMBERS, dtype=torch.bool)},
+    "NaN in row": {"row": filled(math.nan)},
+    "infinity in row": {"row": filled(-math.inf)},
+    "NaN in before": {"before": filled(math.nan)},
+    "before too long": {"before": torch.zeros(NUMBERS + 1)},
+    "no samples": {"samples": torch.tensor([0])},
+    "fewer than no samples": {"samples": torch.tensor([-3])},
+    "too many samples": {"samples": torch.tensor([MOST_SAMPLES + 1])},
+    "samples as a fraction": {"samples": torch.tensor([3.0])},
+    "two numbers of samples": {"samples": torch.tensor([3, 4])},
+    "no book": {"book": None},
+    "book too long": {"book": torch.arange(6)},
+    "book empty": {"book": torch.arange(0), "table/similarity": torch.zeros(0, dtype=torch.float64)},
+    "book falling": {"book": torch.tensor([5, 4, 6])},
+    "book names one twice": {"book": torch.tensor([4, 4, 6])},
+    "book wraps around": {"book": torch.tensor([2**63 - 1, -(2**63), 0])},
+    "book of two dimensions": {"book": torch.arange(3)[None]},
+    "book of floats": {"book": torch.arange(3.0)},
+    "table longer than the book": {"table/similarity": torch.zeros(4, dtype=torch.float64)},
+    "table of floats": {"table/similarity": torch.zeros(3)},
+    "infinity in a table": {"table/similarity": torch.tensor([0.0, 1.0, math.inf], dtype=torch.float64)},
+    "table that nobody asked for": {"table/other": torch.zeros(3, dtype=torch.float64)},
+    "tensor that nobody asked for": {"weights": torch.zeros(3)},
+    "empty tensor without a name": {"": torch.zeros(0)},
+}
+
+
+@pytest.mark.parametrize("changes", WRONG.values(), ids=WRONG)
+def test_a_model_of_any_other_form_is_refused(changes: dict[str, Any]) -> None:
+    unpack_model(tensors(), EXPECTED)
+    with pytest.raises(Refused):
+        unpack_model(tensors(**changes), EXPECTED)
+
+
+@given(cut=st.integers(0, len(tensors()) - 1))
+def test_a_model_cut_off_anywhere_is_refused(cut: int) -> None:
+    with pytest.raises(Refused, match="not safetensors"):
+        unpack_model(tensors()[:cut], EXPECTED)
+
+
+@pytest.mark.parametrize("data", [b"", b"\x80\x04K\x01.", b"PK\x03\x04", b"\xff" * 64, tensors() + b"\x00", b"\0" * 8])
+def test_what_is_no_safetensors_is_refused(data: bytes) -> None:
+    with pytest.raises(Refused, match="not safetensors"):
+        unpack_model(data, EXPECTED)
+    with pytest.raises(Refused, match="not safetensors"):
+        unpack_print(data)
+
+
+# Fingerprints
+
+
+def fingerprint(count: int, scale: float = 1.0, seed: int = 0) -> tuple[Tensor, Tensor, int]:
+    """As a peer makes it of so many sketched gradients."""
+    drawn = torch.randn(count, BUCKETS, generator=torch.Generator().manual_seed(seed))
+    mean, factor = _summed_up(drawn * scale)
+    return mean, factor, count
+
+
+@given(
+    count=st.integers(2, SAMPLES),
+    exponent=st.integers(-45, 36),
+    seed=st.integers(0, 2**32),
+    tilt=st.floats(0, 1),
+)
+@settings(max_examples=60, deadline=None)
+def test_a_fingerprint_travels_bit_for_bit(count: int, exponent: int, seed: int, tilt: float) -> None:
+    mean, factor, count = fingerprint(count, 10.0**exponent * (1 + tilt), seed)
+    data = pack_print(mean, factor, count)
+    found = unpack_print(data)
+    assert same(found[0], mean)
+    assert torch.equal(found[1], factor)  # but for the sign of the zeros below the diagonal
+    assert found[2] == count
+    assert len(data) <= MOST_PRINT
+
+
+@given(largest=st.floats(2.0**-140, 2.0**120), ratio=st.floats(0, 1))
+def test_whatever_the_largest_number_rounding_twice_changes_nothing(largest: float, ratio: float) -> None:
+    """A largest number just above a power of two is rounded down to it, and is then packed with half the scale."""
+    mean = torch.zeros(BUCKETS, dtype=torch.float64)
+    mean[:3] = torch.tensor([largest, -largest * ratio, largest * ratio**4])
+    rounded = _rounded(mean)
+    assert torch.equal(unpack_print(pack_print(rounded, torch.zeros(1, BUCKETS), 2))[0], rounded)
+
+
+def test_a_fingerprint_takes_about_the_bytes_it_is_said_to() -> None:
+    mean, factor, count = fingerprint(ROWS)
+    said = int(checked(mean[None], factor[None], torch.tensor([count])).bytes)
+    assert said <= len(pack_print(mean, factor, count)) <= said + 512
+
+
+def prints(**changes: Any) -> bytes:
+    return save({k: v for k, v in {**load(pack_print(*fingerprint(9))), **changes}.items() if v is not None})
+
+
+HALVES = 8 * BUCKETS - 28
+WRONG_PRINTS = {
+    "without mean": {"mean": None},
+    "without factor": {"factor": None},
+    "without scales": {"scales": None},
+    "without count": {"count": None},
+    "mean too long": {"mean": torch.zeros(BUCKETS + 1).half()},
+    "mean of floats": {"mean": torch.zeros(BUCKETS)},
+    "NaN in mean": {"mean": torch.full((BUCKETS,), math.nan).half()},
+    "infinity in factor": {"factor": torch.full((HALVES,), math.inf).half()},
+    "factor of other samples": {"factor": torch.zeros(HALVES - 1).half()},
+    "a whole factor": {"factor": torch.zeros(8, BUCKETS).half()},
+    "one sample": {"count": torch.tensor([1])},
+    "fewer than no samples": {"count": torch.tensor([-9])},
+    "more samples than anyone takes": {"count": torch.tensor([SAMPLES + 1])},
+    "another number of samples": {"count": torch.tensor([10])},
+    "scale of no power of two": {"scales": torch.tensor([1.0, 3.0]).double()},
+    "scale below nothing": {"scales": torch.tensor([1.0, -2.0]).double()},
+    "scale of nothing": {"scales": torch.tensor([0.0, 1.0]).double()},
+    "scale of NaN": {"scales": torch.tensor([math.nan, 1.0]).double()},
+    "scale of infinity": {"scales": torch.tensor([math.inf, 1.0]).double()},
+    "scale that makes infinity": {"scales": torch.tensor([2.0**1000, 1.0]).double()},
+    "scales of floats": {"scales": torch.ones(2)},
+    "tensor that nobody asked for": {"more": torch.zeros(1)},
+}
+
+
+@pytest.mark.parametrize("changes", WRONG_PRINTS.values(), ids=WRONG_PRINTS)
+def test_a_fingerprint_of_any_other_form_is_refused(changes: dict[str, Any]) -> None:
+    unpack_print(prints())
+    with pytest.raises(Refused):
+        unpack_print(prints(**changes))
+
+
+@given(cut=st.integers(0, len(prints()) - 1))
+def test_a_fingerprint_cut_off_anywhere_is_refused(cut: int) -> None:
+    with pytest.raises(Refused, match="not safetensors"):
+        unpack_print(prints()[:cut])

@@ -132,17 +132,21 @@ class FieldExchange:
         return bool(new)
 
     def _unpacked(self, wanted: list[Parcel], deadline: float, unpack: Callable[[bytes], T]) -> dict[Parcel, T]:
-        """Parcels as far as they come in time and are what they must be."""
+        """Parcels as far as they come in time and are what they must be. In lockstep, asked for until they come."""
         out: dict[Parcel, T] = {}
-        for parcel, data in fetch_all(self.mail, wanted, deadline, self.pace.pulls).items():
-            try:
-                if isinstance(data, Exception):
-                    raise data
-                out[parcel] = unpack(data)
-            except Refused as error:
-                self.mail.refusals.add(error, parcel.origin)
-            except Unanswered:
-                pass
+        while wanted:
+            unanswered = []
+            for parcel, data in fetch_all(self.mail, wanted, deadline, self.pace.pulls).items():
+                try:
+                    if isinstance(data, Exception):
+                        raise data
+                    out[parcel] = unpack(data)
+                except Refused as error:
+                    self.mail.refusals.add(error, parcel.origin)
+                except Unanswered:
+                    unanswered.append(parcel)
+            again = self.pace.lockstep and time.monotonic() < deadline
+            wanted = [parcel for parcel in unanswered if again and parcel.origin in self.members.alive()]
         return out
 
     def _acquaint(self) -> None:

@@ -157,7 +157,7 @@ class _Query:
 
     def answer(self, data: bytes) -> None:
         with suppress(zenoh.ZError):  # whoever asked may be gone
-            self._query.reply(self._query.key_expr, data, congestion_control=zenoh.CongestionControl.BLOCK)
+            self._query.reply(self._query.key_expr, data)
         self._query.drop()
 
     def decline(self, why: str) -> None:

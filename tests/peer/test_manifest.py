@@ -26,7 +26,9 @@ def body(**changes: Any) -> dict[str, Any]:
 @given(size=st.integers(1, 3 * CHUNK), round=st.integers(0, MOST_ROUNDS))
 def test_a_manifest_fits_its_parcel(people: People, size: int, round: int) -> None:
     data = bytes(size)
-    found = opened(manifest_of(data, FEDERATION, "print", round, people.identity("bob")), people.authority, FEDERATION, MOST)
+    found = opened(
+        manifest_of(data, FEDERATION, "print", round, people.identity("bob")), people.authority, FEDERATION, MOST
+    )
     assert (found.origin, found.kind, found.round, found.size) == ("bob", "print", round, size)
     chunks = chunks_of(data)
     assert len(chunks) == len(found.chunks)

@@ -330,6 +330,21 @@ class Player:
         self._joined.__exit__(None, None, None)
 
 
+def test_what_is_told_goes_to_neighbours_and_no_further(people: People) -> None:
+    def someone(name: str, *connect: int) -> tuple[Someone, int]:
+        port = free_port()
+        where = address(people, name, port, connect, full=False)
+        return Someone(replace(where, allowed=("alice", "bob", "carol"))), port
+
+    carol, port = someone("carol")
+    alice, bob = (someone(name, port)[0] for name in ("alice", "bob"))
+    assert eventually(lambda: carol.links.neighbours() == {"alice", "bob"} and "carol" in alice.there & bob.there)
+    alice.links.tell(b"hello")
+    assert eventually(lambda: b"hello" in carol.heard)
+    time.sleep(QUIET)
+    assert bob.heard == []
+
+
 def test_a_stranger_that_links_with_both_ends_of_a_line_cannot_cut_it(people: People) -> None:
     with Player(people, "carol", ()) as carol, Player(people, "alice", (carol.port,)) as alice:
         with Player(people, "bob", (carol.port,)) as bob:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
+from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -11,6 +13,8 @@ from concurrent.futures import TimeoutError as Late
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from homophily.peer import certificates
 from homophily.peer.identity import Authority, Identity
@@ -43,6 +47,18 @@ class People:
     @cached_property
     def authority(self) -> Authority:
         return Authority(self.ca, self.names)
+
+
+def parts(sealed: bytes) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(sealed)
+    return found
+
+
+def sealed_by(key: Ed25519PrivateKey, certificate: str, body: dict[str, Any] | str) -> bytes:
+    """Signed by one of us, whatever it says."""
+    text = body if isinstance(body, str) else json.dumps(body)
+    signature = b64encode(key.sign(text.encode("utf-8", "surrogatepass"))).decode()
+    return json.dumps({"body": text, "signature": signature, "certificate": certificate}).encode()
 
 
 class _Question:

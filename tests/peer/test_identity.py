@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode, b64encode
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -20,14 +21,9 @@ from hypothesis import strategies as st
 from homophily.errors import UserError
 from homophily.peer.certificates import read_certificate, read_key
 from homophily.peer.identity import MOST_SEALED, Authority, Identity, Refused, number_of
-from tests.peer.people import People
+from tests.peer.people import People, parts, sealed_by
 
 DAY = timedelta(days=1)
-
-
-def parts(sealed: bytes) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(sealed)
-    return found
 
 
 def changed(sealed: bytes, **parts_: Any) -> bytes:
@@ -52,12 +48,6 @@ def certificate(
     signer = signer or read_key(people.folder / "ca.key")
     algorithm = None if isinstance(signer, Ed25519PrivateKey) else hashes.SHA256()
     return b64encode(built.sign(signer, algorithm).public_bytes(Encoding.DER)).decode()
-
-
-def sealed_by(key: Ed25519PrivateKey, certificate: str, body: dict[str, Any] | str) -> bytes:
-    text = body if isinstance(body, str) else json.dumps(body)
-    signature = b64encode(key.sign(text.encode("utf-8", "surrogatepass"))).decode()
-    return json.dumps({"body": text, "signature": signature, "certificate": certificate}).encode()
 
 
 JSON = st.recursive(
@@ -87,10 +77,8 @@ def test_no_byte_can_be_altered(people: People, data: st.DataObject) -> None:
     place = data.draw(st.integers(0, len(sealed) - 1))
     bit = 1 << data.draw(st.integers(0, 7))
     altered = sealed[:place] + bytes([sealed[place] ^ bit]) + sealed[place + 1 :]
-    try:
+    with suppress(Refused):
         assert people.authority.open(altered) == {"round": 7, "origin": "alice"}
-    except Refused:
-        pass
 
 
 def test_an_altered_body_is_refused(people: People) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import networkx as nx
@@ -193,6 +194,16 @@ def test_who_waits_is_woken_by_news() -> None:
     assert not made.wait(lambda: made.status("b").trained == 2, 0.01)
 
 
+@pytest.fixture
+def hasty() -> Iterator[None]:
+    """Threads take turns all the time."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("hasty")
 def test_many_threads_may_ask_for_ways_while_news_come() -> None:
     """Also the very first time, when nothing has been drawn."""
     for _ in range(20):

@@ -1,0 +1,49 @@
+"""What members of the federation may send that is well formed, signed, and meant to spoil a round."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from homophily.fingerprint import SAMPLES, _summed_up
+from homophily.introductions import BUCKETS, ROWS, checked
+from homophily.kinship import kinship
+from homophily.peer.exchange import Print, _out_of_proportion
+
+
+def fingerprint(seed: int, scale: float = 1.0) -> Print:
+    drawn = torch.randn(ROWS, BUCKETS, generator=torch.Generator().manual_seed(seed))
+    drawn[:, seed % 2 * 5] += 3.0
+    return *_summed_up(drawn * scale), ROWS
+
+
+def hostile(mean: float, factor: float) -> Print:
+    return torch.full((BUCKETS,), mean), torch.full((ROWS - 1, BUCKETS), factor).triu(), SAMPLES
+
+
+def compared(prints: list[Print]) -> torch.Tensor:
+    means, factors, counts = zip(*prints, strict=True)
+    made = checked(torch.stack(means), torch.stack(factors), torch.tensor(counts))
+    everyone = torch.arange(len(prints))
+    return kinship(made, everyone, 0).weights(everyone, everyone.expand(len(prints), -1))
+
+
+def test_a_fingerprint_that_would_drown_all_others_is_left_out() -> None:
+    prints = {id: fingerprint(id) for id in range(6)} | {6: hostile(1e10, 0.0)}
+    with pytest.raises(RuntimeError, match="cholesky"):
+        compared(list(prints.values()))
+    assert _out_of_proportion(prints) == {6}
+
+
+def test_honest_fingerprints_are_compared_however_unlike_their_scales() -> None:
+    prints = {id: fingerprint(id, scale) for id, scale in enumerate([1.0, 1.0, 30.0, 0.001, 1000.0, 1.0])}
+    assert _out_of_proportion(prints) == set()
+
+
+@pytest.mark.parametrize("mean", [0.0, 1e-38, 1.0, 2.0**15, 2.0**17, 1e20, 1e38])
+@pytest.mark.parametrize("factor", [0.0, 1e-38, 1.0, 2.0**15, 1e30])
+def test_whatever_a_member_sends_the_others_can_be_compared(mean: float, factor: float) -> None:
+    prints = {id: fingerprint(id) for id in range(4)} | {4: hostile(mean, factor)}
+    left = [made for id, made in prints.items() if id not in _out_of_proportion(prints)]
+    assert len(left) >= 4
+    assert bool(compared(left).isfinite().all())

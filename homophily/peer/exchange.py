@@ -95,8 +95,16 @@ class FieldExchange:
         hops = self.members.hops()
         return len(hops) >= self.pace.wait_for if self.pace.far is None else hops == self.pace.far
 
-    def catch_up(self, round: int, last: int, behind: int) -> int:
-        """The round to go on from: one's own, or that of the others where one is more than that many behind."""
+    def keep_pace(self, round: int, last: int, behind: int) -> int:
+        """The round to go on from: one's own, or that of the others where one is more than that many behind.
+
+        At a free pace whoever is so far ahead that its model is of no use to most of the others waits for them a while.
+        """
+        if not self.pace.lockstep:
+            slow = round - self.pace.staleness
+            self.members.wait(
+                lambda: not self.members.alive() or self.members.current_round() >= slow, self.pace.deadline
+            )
         current = min(self.members.current_round(), last) - 1
         if current - round <= behind:
             return round

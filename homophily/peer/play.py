@@ -273,7 +273,7 @@ def _rounds(
     exchange.come_together(simulation.round)
     while not simulation.finished:
         simulation.round = exchange.keep_pace(simulation.round, last, behind)
-        behind = last if exchange.pace.lockstep else exchange.pace.staleness
+        behind = last if exchange.pace.lockstep else exchange.pace.behind
         line = simulation.step()
         folder.append(line)
         folder.save(simulation)

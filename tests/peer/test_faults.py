@@ -167,4 +167,4 @@ def test_a_hundred_kills_and_restarts_leave_everyone_well_and_no_larger(field: F
     assert not any("Traceback" in file.with_suffix(".log").read_text() for file in peers.files)
     memory, threads = zip(*sizes, strict=True)
     assert max(memory[-10:]) < 1.1 * max(memory[10:20])
-    assert max(threads[-10:]) <= max(threads[10:20]) + 4
+    assert max(threads[-10:]) <= max(threads[10:20]) + 12, "8 that answer and 4 that pull come and go, and no more"

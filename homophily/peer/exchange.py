@@ -45,6 +45,16 @@ class Pace:
     hello: float  # seconds to hear of others who have begun
     far: dict[str, int] | None = None  # hops to each of the others that must be there, where they are known
 
+    @property
+    def ahead(self) -> int:
+        """Rounds that one may be ahead of most of the others, at a free pace."""
+        return max(1, (self.staleness - 1) // 2)
+
+    @property
+    def behind(self) -> int:
+        """Or behind them: the model of the last is then young enough for the first, who is a round further yet."""
+        return max(0, self.staleness - 1 - self.ahead)
+
 
 @dataclass
 class FieldExchange:
@@ -97,8 +107,16 @@ class FieldExchange:
         hops = self.members.hops()
         return len(hops) >= self.pace.wait_for if self.pace.far is None else hops == self.pace.far
 
-    def catch_up(self, round: int, last: int, behind: int) -> int:
-        """The round to go on from: one's own, or that of the others where one is more than that many behind."""
+    def keep_pace(self, round: int, last: int, behind: int) -> int:
+        """The round to go on from: one's own, or that of the others where one is more than that many behind.
+
+        At a free pace whoever is ahead of most of the others waits for them a while.
+        """
+        if not self.pace.lockstep:
+            slow = round + 1 - self.pace.ahead
+            self.members.wait(
+                lambda: not self.members.alive() or self.members.current_round() >= slow, self.pace.deadline
+            )
         current = min(self.members.current_round(), last) - 1
         if current - round <= behind:
             return round

@@ -104,9 +104,11 @@ class Mail:
         """A whole parcel, checked; tried once more, over another way if there is one. Raises Unanswered or Refused."""
         try:
             return self._fetch(parcel, deadline)
-        except (Unanswered, Refused):
+        except (Unanswered, Refused) as error:
             if time.monotonic() > deadline:
                 raise
+            if isinstance(error, Refused):
+                self._forget(parcel)  # who was restarted may have made it anew
             time.sleep(_SHORT_PAUSE)
             return self._fetch(parcel, deadline)
 
@@ -124,8 +126,8 @@ class Mail:
             wait(others)
         return b"".join(got[number % self._window][number // self._window] for number in numbers)
 
-    def _manifest(self, parcel: Parcel, deadline: float) -> Manifest:
-        return self._manifest_in(parcel, self._part((parcel, _MANIFEST), deadline))
+    def _manifest(self, parcel: Parcel, deadline: float, detours: bool = True) -> Manifest:
+        return self._manifest_in(parcel, self._part((parcel, _MANIFEST), deadline, detours))
 
     def _opened(self, parcel: Parcel, sealed: bytes) -> Manifest:
         """A manifest, which may be genuine and yet of another parcel: someone plays it back."""
@@ -134,7 +136,7 @@ class Mail:
             raise Refused("manifest of another parcel")
         return found
 
-    def _part(self, part: Part, deadline: float) -> bytes:
+    def _part(self, part: Part, deadline: float, detours: bool = True) -> bytes:
         """From the shelf, the cache, or a neighbour; whoever asks for what is on its way waits for it."""
         with self._lock:
             if part[0].origin == self._identity.name:
@@ -151,7 +153,7 @@ class Mail:
             except TimeoutError:
                 raise Unanswered("too late") from None
         try:
-            data = self._ask(part, deadline)
+            data = self._ask(part, deadline, detours)
         except BaseException as error:
             with self._lock:
                 del self._coming[part]
@@ -173,10 +175,13 @@ class Mail:
             raise Refused("malformed request")
         return sealed if number == _MANIFEST else chunks[number]
 
-    def _ask(self, part: Part, deadline: float) -> bytes:
-        """The neighbour nearest to the origin, and if it fails another."""
+    def _ask(self, part: Part, deadline: float, detours: bool) -> bytes:
+        """The neighbour nearest to the origin, and if it fails another.
+
+        Only who wants a parcel takes detours: one who passes it on might lead them back to whoever asked.
+        """
         parcel, number = part
-        manifest = self._manifest(parcel, deadline) if number != _MANIFEST else None
+        manifest = self._manifest(parcel, deadline, detours) if number != _MANIFEST else None
         if manifest is not None and number >= len(manifest.chunks):
             raise Refused("malformed request")
         failed: list[str] = []
@@ -197,6 +202,8 @@ class Mail:
                 failed.append(neighbour)
                 if isinstance(error, Refused):
                     self.refusals.add(error, neighbour)
+            if not detours:
+                break
         raise why
 
     def _keep(self, part: Part, data: bytes) -> None:
@@ -211,6 +218,11 @@ class Mail:
         while self._cached > self._cache_bytes:
             _, old = self._cache.popitem(last=False)
             self._cached -= len(old)
+
+    def _forget(self, parcel: Parcel) -> None:
+        with self._lock:
+            for part in [part for part in self._cache if part[0] == parcel]:
+                self._cached -= len(self._cache.pop(part))
 
     # Serving
 
@@ -242,7 +254,7 @@ class Mail:
 
     def _answer(self, question: Question, part: Part) -> None:
         try:
-            question.answer(self._part(part, time.monotonic() + self._timeout))
+            question.answer(self._part(part, time.monotonic() + self._timeout, detours=False))
         except (Unanswered, Refused) as error:
             question.decline(str(error))
 

@@ -276,8 +276,8 @@ def _rounds(
     last, behind = simulation.problem.rounds, 0
     exchange.come_together(simulation.round)
     while not simulation.finished:
-        simulation.round = exchange.catch_up(simulation.round, last, behind)
-        behind = last if exchange.pace.lockstep else exchange.pace.staleness
+        simulation.round = exchange.keep_pace(simulation.round, last, behind)
+        behind = last if exchange.pace.lockstep else exchange.pace.behind
         line = simulation.step()
         folder.append(line)
         folder.save(simulation)

@@ -228,7 +228,7 @@ def test_too_many_requests_are_declined_and_counted(found: Found) -> None:
     erin, gate = village.mail["erin"], threading.Event()
     erin.publish("model", 1, DATA)
     held = erin._part
-    erin._part = lambda part, deadline: (gate.wait(30), held(part, deadline))[1]  # type: ignore[method-assign]
+    erin._part = lambda *part, **how: (gate.wait(30), held(*part, **how))[1]  # type: ignore[method-assign]
     asked = [question("erin/model/1/0") for _ in range(1000)]
     for each in asked:
         erin.asked(each)

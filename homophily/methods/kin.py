@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from homophily import sets
 from homophily.introductions import Fingerprints
 from homophily.kinship import Kinship, kinship
 from homophily.methods.base import Memory, Method, Now, methods
@@ -33,17 +34,26 @@ class Kin(Method):
         for row in range(len(view.me)):  # books of their own: everyone looks for itself
             ids = heard[row][heard[row] >= 0]
             parts.append(self.acquainted(view.rows(slice(row, row + 1)), prints.of(ids), ids))
-        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        return {name: _stacked([part[name] for part in parts]) for name in parts[0]}
 
     def acquainted(self, view: View, prints: Fingerprints, ids: Tensor) -> Memory:
         found = kinship(prints, ids, int(view.seed[0]))
         place = torch.searchsorted(ids, view.book.clamp(min=0)).clamp(max=len(ids) - 1)
-        memory = _memory(found, view, torch.searchsorted(ids, view.me), place)
-        return memory | {"weights": torch.where(ids[place] == view.book, memory["weights"], 0.0)}
+        columns = torch.where(ids[place] == view.book, place, -1)
+        return _memory(found, view, torch.searchsorted(ids, view.me), columns)
 
     def meet(self, now: Now) -> Tensor:
-        weights = now.memory["weights"]
-        return now.pick_weighted(now.known & (weights > 0), self.k, weights.log(), Purpose.MEET)
+        """Kin at random; in a continuum, of twice as many drawn from the mixture, those who balance each other."""
+        weights, away = now.memory["weights"], now.memory["away"]
+        among = now.known & (weights > 0)
+        plain = now.pick_weighted(among, self.k, weights.log(), Purpose.MEET)
+        if not away.shape[2]:
+            return plain
+        columns, there = sets.compact(now.pick_weighted(among, 2 * self.k, weights.log(), Purpose.MEET))
+        slot = torch.where(there, ((weights > 0).cumsum(1) - 1).gather(1, columns), 0)
+        drawn = away.gather(1, slot[..., None].expand(-1, -1, away.shape[2]))
+        chosen = sets.spread(columns, balanced(drawn, there, self.k), weights.shape[1])
+        return torch.where(now.memory["family"][:, None] < 0, chosen, plain)
 
     def neighbours(self, now: Now, partners: Tensor) -> Tensor:
         weights = torch.where(now.known, now.memory["weights"], 0.0)
@@ -53,8 +63,40 @@ class Kin(Method):
         return float(rounds * self.k)
 
 
+def balanced(away: Tensor, there: Tensor, k: int) -> Tensor:
+    """``k`` of a set [P, C], one after the other, whose average with oneself stays nearest to oneself: [P, C] bool.
+
+    away: [P, C, r], the ways from oneself to them. Merged models are an average: whoever pulls one way must be made
+    up for by who pulls the other, in every round and not only on average over the rounds.
+    """
+    chosen = torch.zeros_like(there)
+    total = torch.zeros_like(away[:, :1])
+    for _ in range(min(k, there.shape[1])):
+        left = there & ~chosen
+        distance = (total + away).square().cumsum(2)[..., -1]  # one after the other, so that padding changes no bit
+        nearest = torch.where(left, distance, torch.inf).argmin(1, keepdim=True)
+        chosen = chosen.scatter(1, nearest, left.gather(1, nearest) | chosen.gather(1, nearest))
+        total = total + away.gather(1, nearest[..., None].expand(-1, -1, away.shape[2]))
+    return chosen
+
+
 def _memory(found: Kinship, view: View, rows: Tensor, columns: Tensor) -> Memory:
-    """What a peer remembers: how much everyone in its book counts, and its family (-1: none, or a continuum)."""
-    weights = torch.where(view.known, found.weights(rows, columns.clamp(min=0)), 0.0)
-    family = torch.full_like(rows, -1) if found.family is None else found.family[rows]
-    return {"weights": weights, "family": family}
+    """What a peer remembers: how much everyone in its book counts, its family (-1: none, or a continuum), and in a
+    continuum the ways to those who count, in the order of the book. columns: of the book in the answer; -1: not there.
+    """
+    weights = torch.where(view.known & (columns >= 0), found.weights(rows, columns.clamp(min=0)), 0.0)
+    if found.family is not None:
+        return {"weights": weights, "family": found.family[rows], "away": weights.new_zeros(len(rows), 0, 0)}
+    counting, there = sets.compact(weights > 0)
+    place = found.place[:, : found.rank]
+    away = place[columns.gather(1, counting).clamp(min=0)] - place[rows, None]
+    return {"weights": weights, "family": torch.full_like(rows, -1), "away": torch.where(there[..., None], away, 0.0)}
+
+
+def _stacked(tables: list[Tensor]) -> Tensor:
+    """One below the other, each padded to the largest."""
+    most = [max(sizes) for sizes in zip(*(table.shape[1:] for table in tables), strict=True)]
+    pads = [
+        [n for size, full in zip(t.shape[:0:-1], most[::-1], strict=True) for n in (0, full - size)] for t in tables
+    ]
+    return torch.cat([torch.nn.functional.pad(t, pad) for t, pad in zip(tables, pads, strict=True)])

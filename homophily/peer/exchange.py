@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import torch
@@ -182,7 +182,9 @@ class FieldExchange:
             torch.stack([torch.nn.functional.pad(f, (0, 0, 0, most - len(f))) for _, f, _ in everyone.values()]),
             torch.tensor([count for _, _, count in everyone.values()]),
         )
-        self.memory = self.memory | self.method.acquainted(self._view(), prints, torch.tensor(list(everyone)))
+        view = self._view()
+        all_known = replace(view, known=torch.ones_like(view.known))  # who is away now may come back
+        self.memory = self.memory | self.method.acquainted(all_known, prints, torch.tensor(list(everyone)))
         hops = self.members.hops()
         sizes = dict(zip(everyone, prints.bytes.tolist(), strict=True))
         self.traffic.extra_bytes(float(sum(sizes[id] * hops.get(self.book[id], 1) for id in others)))

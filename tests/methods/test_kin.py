@@ -9,9 +9,10 @@ import torch
 import homophily
 from homophily.deciding import meet
 from homophily.methods import methods
+from homophily.methods.kin import balanced
 from homophily.randomness import normal
 from tests.methods.views import view_of
-from tests.test_kinship import clusters
+from tests.test_kinship import clusters, gaussian
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -35,6 +36,62 @@ def test_kin_meets_its_family_only() -> None:
     assert meet(kin, view, 1, memory).sum(1).tolist() == [3] * 12
     inside = often[(label[:, None] == label) & view.known]
     assert float(inside.min()) > 10  # everyone of it, in turn
+
+
+def test_the_balanced_make_up_for_each_other_by_hand() -> None:
+    """On a line, from 0: the nearest is 2; -3 brings the sum to -1, 5 to 4; then all are taken that there are."""
+    away = torch.tensor([[[2.0], [4.0], [-3.0], [5.0]], [[2.0], [4.0], [-3.0], [5.0]]]).double()
+    there = torch.tensor([[True] * 4, [True, True, False, True]])
+    assert balanced(away, there, 1).tolist() == [[True, False, False, False]] * 2
+    assert balanced(away, there, 2).tolist() == [[True, False, True, False], [True, True, False, False]]
+    assert balanced(away, there, 3).tolist() == [[True, True, True, False], [True, True, False, True]]
+    assert torch.equal(balanced(away, there, 9), there)
+    plane = torch.tensor([[[1.0, 0.0], [1.0, 0.1], [-0.9, -1.0], [-1.0, 0.2]]]).double()
+    assert balanced(plane, torch.ones(1, 4).bool(), 2).tolist() == [[True, False, False, True]]
+
+
+def line(peers: int) -> torch.Tensor:
+    """A continuum: centres [N, 512] evenly on a line."""
+    direction = torch.randn(512, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return torch.linspace(-1, 1, peers, dtype=torch.float64)[:, None] * direction
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_in_a_continuum_partners_are_of_the_mixture_and_nearer_together_than_by_lot(shared: bool) -> None:
+    """Whether all share a book or everyone has its own (here with everyone in it, so that the answer is the same)."""
+    peers, k = 40, 3
+    view, prints = view_of(peers).rows(slice(18, 22)), gaussian(line(peers), [40] * peers, 1)
+    kin = methods.get("kin")(k=k)
+    memory = kin.introduced(view, prints, None if shared else torch.arange(peers).expand(4, -1))
+    weights, at = memory["weights"], torch.linspace(-1, 1, peers).double()
+    assert memory["family"].tolist() == [-1] * 4
+    off, by_lot, met = [], [], set()
+    for round in range(1, 60):
+        mine = meet(kin, view, round, memory)
+        assert bool((weights[mine] > 0).all())
+        assert mine.sum(1).tolist() == [k] * 4
+        met |= {tuple(pair) for pair in mine.nonzero().tolist()}
+        drawn = torch.multinomial(weights, k, generator=torch.Generator().manual_seed(round))
+        off.append((mine * at).sum(1) / k - at[view.me])
+        by_lot.append(at[drawn].sum(1) / k - at[view.me])
+    assert float(torch.stack(off).square().mean()) < 0.5 * float(torch.stack(by_lot).square().mean())
+    assert len(met) > 0.5 * int((weights > 0).sum())  # in turn, not always the same
+
+
+def test_books_with_families_and_books_with_a_continuum_go_together() -> None:
+    """Whoever hears of two families only keeps to its own; who hears of those between has a mixture."""
+    side = torch.cat([-torch.ones(20), torch.ones(20), torch.linspace(-1, 1, 20)]).double()
+    prints = gaussian(side[:, None] * line(2)[1], [40] * 60, 1)
+    view = view_of(60).rows(slice(38, 42))
+    two, between = torch.arange(40), torch.cat([torch.arange(0, 40, 2), torch.arange(40, 60)])
+    kin = methods.get("kin")(k=3)
+    memory = kin.introduced(view, prints, torch.stack([two, two, between, between]))
+    assert memory["family"].tolist() == [1, 1, -1, -1]
+    often = sum(meet(kin, view, round, memory).double() for round in range(1, 60))
+    assert not bool(often[:2, :20].any())
+    assert (often[:2, 20:40] > 0).sum(1).tolist() == [19, 19]
+    assert not bool(often[2:, 1:40:2].any())  # not heard of
+    assert often[2:].sum(1).tolist() == [59 * 3] * 2
 
 
 def test_everyone_with_a_book_of_its_own_looks_for_itself() -> None:

@@ -110,7 +110,11 @@ class ZenohLinks:
         asked = f"{self._root}/ask/{self._name}/"
         self._declared = [  # what is not held is undeclared
             self._session.info.declare_link_events_listener(linked, history=True),
-            self._session.declare_subscriber(f"{self._root}/tell/*", lambda s: ears.heard(s.payload.to_bytes())),
+            self._session.declare_subscriber(
+                f"{self._root}/tell/*",
+                lambda sample: ears.heard(sample.payload.to_bytes()),
+                allowed_origin=zenoh.Locality.REMOTE,  # one who tells while it hears would wait for itself
+            ),
             self._session.declare_queryable(f"{asked}**", lambda query: ears.asked(_Query(query, asked))),
             self._session.liveliness().declare_subscriber(f"{alive}/*", life, history=True),
             self._session.liveliness().declare_token(f"{alive}/{self._name}"),

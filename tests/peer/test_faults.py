@@ -3,6 +3,7 @@
 import json
 import random
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 import homophily
+from homophily.peer.links import Address, Ears, ZenohLinks
 from tests.peer.field import Field, until
 
 Fields = Callable[..., Field]
@@ -139,6 +141,18 @@ def test_the_state_folder_reads_like_a_run_and_tells_how_things_are(field: Field
     assert code == 0
     assert "peer-0" in out
     assert command("status", str(peers.folder))[0] == 2
+
+
+def test_nobody_hears_itself() -> None:
+    """One who passes news on while it hears them would, with many of them, wait for itself."""
+    heard: list[bytes] = []
+    links = ZenohLinks(Address("alice", "hospitals", ("alice",), (), (), False, 2.0, None))
+    links.listen(Ears(heard.append, *[lambda given: None] * 4))
+    for _ in range(100):
+        links.tell(b"news")
+    time.sleep(0.5)
+    links.close()
+    assert heard == []
 
 
 @pytest.mark.slow

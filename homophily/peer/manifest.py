@@ -18,14 +18,13 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class Manifest:
-    """A parcel's origin, what it holds, of which round, and the hashes of all of it and of each of its chunks."""
+    """A parcel's origin, what it holds, of which round, its size, and the SHA-256 of each of its chunks."""
 
     federation: str
     origin: str
     kind: Kind
     round: int
     size: int
-    sha256: str
     chunks: tuple[str, ...]
 
     def check_chunk(self, number: int, data: bytes) -> None:
@@ -34,15 +33,11 @@ class Manifest:
         if len(data) != (self.size - number * CHUNK if last else CHUNK) or _hash(data) != self.chunks[number]:
             raise Refused("altered chunk")
 
-    def check_whole(self, data: bytes) -> None:
-        if len(data) != self.size or _hash(data) != self.sha256:
-            raise Refused("altered parcel")
-
 
 def manifest_of(data: bytes, federation: str, kind: Kind, round: int, identity: Identity) -> bytes:
     """The sealed manifest of a parcel of one's own."""
     hashes = tuple(_hash(chunk) for chunk in chunks_of(data))
-    made = Manifest(federation, identity.name, kind, round, len(data), _hash(data), hashes)
+    made = Manifest(federation, identity.name, kind, round, len(data), hashes)
     return identity.seal(asdict(made))
 
 
@@ -64,9 +59,9 @@ def opened(sealed: bytes, authority: Authority, federation: str, most: int) -> M
         raise Refused("parcel too large")
     if not isinstance(chunks, list) or len(chunks) != -(-body["size"] // CHUNK):
         raise Refused("malformed manifest")
-    if not all(isinstance(text, str) and _SHA256.fullmatch(text) for text in [*chunks, body.get("sha256")]):
+    if not all(isinstance(text, str) and _SHA256.fullmatch(text) for text in chunks):
         raise Refused("malformed manifest")
-    return Manifest(federation, body["origin"], kind, body["round"], body["size"], body["sha256"], tuple(chunks))
+    return Manifest(federation, body["origin"], kind, body["round"], body["size"], tuple(chunks))
 
 
 def _whole(value: Any, most: int) -> bool:

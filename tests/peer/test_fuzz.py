@@ -106,7 +106,7 @@ def cases(people: People) -> dict[str, Case]:
     alice, authority = people.identity("alice"), people.authority
     body = {
         "federation": FEDERATION, "origin": "alice", "kind": "model", "round": 3, "size": 5,
-        "sha256": "0" * 64, "chunks": ["0" * 64],
+        "chunks": ["0" * 64],
     }  # fmt: skip
     status = {**asdict(Status(5, 3, 2, 0)), "neighbours": ["bob"]}
     statuses = nonsense(status).map(lambda status: {"federation": FEDERATION, "origin": "alice", "status": status})

@@ -48,8 +48,12 @@ def peer(
     as_json: Json = False,
 ) -> None:
     """Be a peer: train on one's own data, find those who are alike, merge with them."""
-    with show.progress() as bar:
-        run = play(load_peer(file), insecure, bar)
+    try:
+        with show.progress() as bar:
+            run = play(load_peer(file), insecure, bar)
+    except KeyboardInterrupt:
+        Console(stderr=True).print("stopped; the same command goes on where it was", highlight=False)
+        raise SystemExit(130) from None
     if as_json:
         print(json.dumps(run.summary, ensure_ascii=False))
     else:

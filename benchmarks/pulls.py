@@ -121,7 +121,7 @@ class Bare:
         self._pool = ThreadPoolExecutor(job.pulls)
 
     def _answer(self, query: zenoh.Query) -> None:
-        query.reply(query.key_expr, self._model, congestion_control=zenoh.CongestionControl.BLOCK)
+        query.reply(query.key_expr, self._model)
         query.drop()
 
     def ready(self) -> bool:

@@ -23,7 +23,7 @@ from homophily.api import chosen_device
 from homophily.api import resume as resume_run
 from homophily.api import run as start_run
 from homophily.comparison import compare as compare_methods
-from homophily.config import load, nested
+from homophily.config import load, nested, split
 from homophily.data import shifts, sources
 from homophily.errors import UserError
 from homophily.merging import merges
@@ -61,7 +61,7 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Simulate one federation: all peers train, meet, choose and merge, round after round."""
-    config, assignments = _split(words or [])
+    config, assignments = split(words or [])
     with _stoppable(), show.progress() as bar:
         if resume is not None:
             if config is not None or out is not None:
@@ -77,7 +77,7 @@ def run(
 @app.command()
 def compare(words: Words = None, out: Out = None, device: Device = "auto", as_json: Json = False) -> None:
     """Run several methods on the same federations: methods=local,random,oracle seeds=0,1,2."""
-    config, assignments = _split(words or [])
+    config, assignments = split(words or [])
     with _stoppable(), show.comparing() as bars:
         comparison = compare_methods(config, nested(assignments), out=out, device=device, progress=bars)
     table = {"methods": comparison.table(), "run": str(comparison.path)}
@@ -87,7 +87,7 @@ def compare(words: Words = None, out: Out = None, device: Device = "auto", as_js
 @app.command("kin")
 def show_kin(words: Words = None, out: Out = None, device: Device = "auto", as_json: Json = False) -> None:
     """Who is alike, before any training: how many kinds of data there are, and who is of which kind."""
-    config, assignments = _split(words or [])
+    config, assignments = split(words or [])
     chosen = load(config, nested(assignments))
     found = compare_fingerprints(chosen, device=device)
     folder = RunFolder.create(out, f"kin-{Path(chosen.data.name).name}-{chosen.seed}").path
@@ -187,13 +187,6 @@ def _stoppable() -> Iterator[None]:
         how = f"; go on with: homophily run --resume {stop.args[0]}" if stop.args else ""
         Console(stderr=True, soft_wrap=True).print(f"stopped{escape(how)}", highlight=False)
         raise SystemExit(130) from None
-
-
-def _split(words: list[str]) -> tuple[Path | None, list[str]]:
-    """The config file, if the first word is no key=value, and the rest."""
-    if words and "=" not in words[0]:
-        return Path(words[0]), words[1:]
-    return None, words
 
 
 def _print(result: dict[str, Any], as_json: bool, otherwise: Any) -> None:

@@ -249,6 +249,13 @@ def assignment(text: str) -> tuple[list[str], Any]:
     return path, parsed_value
 
 
+def split(words: Sequence[str]) -> tuple[Path | None, list[str]]:
+    """The config file, if the first word is no key=value, and the rest."""
+    if words and "=" not in words[0]:
+        return Path(words[0]), list(words[1:])
+    return None, list(words)
+
+
 def nested(assignments: Sequence[str]) -> dict[str, Any]:
     """Several ``key=value`` texts as nested tables; a later one wins."""
     out: dict[str, Any] = {}

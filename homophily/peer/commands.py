@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from homophily import show
-from homophily.config import load, nested
+from homophily.config import load, nested, split
 from homophily.errors import UserError
 from homophily.peer import certificates, deploy
 from homophily.peer.play import play
@@ -93,8 +93,8 @@ def run_deployment(
     """Play a simulation by real peers on this machine, over TLS, and compare."""
     if pace not in ("lockstep", "free"):
         raise UserError(f"--pace {pace}: must be lockstep or free")
-    file = Path(words[0]) if words and "=" not in words[0] else None
-    config = load(file, nested((words or [])[bool(file) :]))
+    file, assignments = split(words or [])
+    config = load(file, nested(assignments))
     folder = RunFolder.create(out, f"deploy-{config.method.name}-{config.seed}").path
     say = Console(stderr=True, soft_wrap=True)
     result = deploy.deploy(

@@ -21,11 +21,10 @@ from torch import Tensor
 from homophily.api import run as simulate
 from homophily.config import Config, over
 from homophily.errors import UserError
-from homophily.methods.base import Method
 from homophily.peer import certificates
-from homophily.peer.play import play
+from homophily.peer.play import peer_method, play
 from homophily.peer.settings import load
-from homophily.prepare import Given, graph_of, method_of
+from homophily.prepare import graph_of
 from homophily.runs import Run
 from homophily.storage import read_json, read_tensors
 
@@ -94,9 +93,7 @@ def write_files(
 
     hosts: an address for each; left out: all are on this machine.
     """
-    method, _ = method_of(config, Given(), peers)
-    if not isinstance(method, Method):
-        raise UserError(f"method.name = {config.method.name!r}: has a server, and peers have none")
+    peer_method(config, peers)  # says so where there is none
     graph, _ = graph_of(config, peers)
     names = [f"peer-{i}" for i in range(peers)]
     certs = folder / "certs"

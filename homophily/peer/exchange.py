@@ -83,7 +83,6 @@ class FieldExchange:
         self._prints: dict[str, tuple[int, Print]] = {}  # by name: the round it is of, and it
         self._own_print: Fingerprints | None = None
         self._printed = -1  # the renewal that it is of
-        self.line: dict[str, Any] = {}  # of the last round
         self.unreachable: list[str] = []
 
     # Before training
@@ -220,7 +219,7 @@ class FieldExchange:
         models, size = self.measurer.sends if similarity is not None and self.measurer else (1, 1.0)
         self.traffic.count(met, view.hops, size * federation.layout.model_bytes, models)
         self.announcer.announce(merged=round)
-        self.line = {
+        return {
             "neighbour_precision": None,
             "neighbour_recall": None,
             "same_cluster_merges": None,
@@ -230,7 +229,6 @@ class FieldExchange:
             "unreachable": self.unreachable,
             **({"similarities": self._similarities(met, similarity)} if similarity is not None else {}),
         }
-        return self.line
 
     def _publish(self, federation: Federation, before: Tensor | None, round: int, sick: bool) -> None:
         shared = federation.layout.mask(shared=True)

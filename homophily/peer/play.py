@@ -13,6 +13,7 @@ from typing import Any
 
 import networkx as nx
 import torch
+from torch import Tensor
 
 from homophily.api import settings as torch_settings
 from homophily.config import Config
@@ -22,6 +23,7 @@ from homophily.data.types import Split
 from homophily.errors import UnsuitableError, UserError
 from homophily.layout import Layout
 from homophily.merging import merges
+from homophily.methods.base import Method
 from homophily.methods.server import ServerMethod
 from homophily.peer.exchange import FieldExchange, Pace
 from homophily.peer.identity import Authority, Identity, Refused, number_of
@@ -67,9 +69,8 @@ def play(asked: PeerSettings, insecure: bool = False, progress: Progress | None 
     except Refused as error:
         raise UserError(f"{asked.certificate} will be refused by the others: {error}") from None
     base, config = _grounded(asked, config)
-    exchange = _exchange(asked, config, base, identity, authority)
     start = base.network.start(config, base.task.layout, base.task.ids.tolist(), _CPU)
-    exchange.start = start.rows.clone()
+    exchange = _exchange(asked, config, base, start.rows, identity, authority)
     simulation = Simulation(base.problem(config, Given(), start, exchange))
     folder = _opened_folder(asked, config, base, simulation)
     tls = None if insecure else (asked.path(peer.ca), asked.certificate, asked.key)
@@ -143,6 +144,14 @@ def _ids(asked: PeerSettings) -> dict[str, int]:
     return {name: number_of(name) for name in names}
 
 
+def peer_method(config: Config, peers: int) -> Method:
+    """The method of a config, which must do without a server."""
+    method, _ = method_of(config, Given(), peers)
+    if isinstance(method, ServerMethod):
+        raise UnsuitableError(f"method.name = {config.method.name!r}: has a server, and peers have none")
+    return method
+
+
 def _far(asked: PeerSettings, config: Config) -> dict[str, int]:
     """Hops from this peer to each that it can reach in the topology of a simulation."""
     names = asked.peer.allow
@@ -152,12 +161,10 @@ def _far(asked: PeerSettings, config: Config) -> dict[str, int]:
 
 
 def _exchange(
-    asked: PeerSettings, config: Config, base: Ground, identity: Identity, authority: Authority
+    asked: PeerSettings, config: Config, base: Ground, start: Tensor, identity: Identity, authority: Authority
 ) -> FieldExchange:
     peer, task = asked.peer, base.task
-    method, _ = method_of(config, Given(), len(peer.allow))
-    if isinstance(method, ServerMethod):
-        raise UnsuitableError(f"method.name = {config.method.name!r}: has a server, and peers have none")
+    method = peer_method(config, len(peer.allow))
     measurer = measurer_of(method, task, base.engine, base.resolved.measure_pairs)
     check_merge(config, measurer)
     if getattr(method, "on", "own") == "peer":
@@ -194,7 +201,7 @@ def _exchange(
         method,
         merges.get(config.merge),
         measurer,
-        torch.empty(0),
+        start,
         int(task.data.train.count[0]),
         ids[peer.name],
         config.seed,

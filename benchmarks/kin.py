@@ -26,12 +26,12 @@ from kin_settings import SHIFTS
 from kin_work import write
 
 STUDIES = {
-    "grouping": (kin_grouping, 0, 5),  # first seed, and how many
-    "baselines": (kin_baselines, 0, 5),
-    "calibration": (kin_calibration, 0, 100),
-    "families": (kin_families, 1000, 10),  # no seed that anything was set by
-    "power": (kin_power, 0, 5),
-    "accuracy": (kin_accuracy, 0, 5),
+    "grouping": (kin_grouping, 0, 5, 100),  # first seed, how many, and peers where there is one number of them
+    "baselines": (kin_baselines, 0, 5, 100),
+    "calibration": (kin_calibration, 0, 100, None),
+    "families": (kin_families, 1000, 10, None),  # no seed that anything was set by
+    "power": (kin_power, 0, 5, 100),
+    "accuracy": (kin_accuracy, 0, 5, 100),
 }
 
 
@@ -42,7 +42,7 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--network", nargs="+", help="of kin_settings.NETWORKS; left out: the data set's own")
     parser.add_argument("--samples", nargs="+", type=int, help="a peer; left out: the study's own")
     parser.add_argument("--shift", nargs="+", choices=list(SHIFTS), help="left out: all")
-    parser.add_argument("--peers", type=int, default=100)
+    parser.add_argument("--peers", type=int, help="left out: the study's own")
     parser.add_argument("--first", type=int, help="the first seed")
     parser.add_argument("--seeds", type=int, dest="count", help="how many; left out: the study's own")
     parser.add_argument("--set", choices=list(kin_accuracy.SETS), default="twelve", help="accuracy: which rows")
@@ -53,7 +53,8 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--budget", type=float, default=float("inf"))
     parser.add_argument("--out", type=Path)
     options = parser.parse_args(words)
-    module, first, count = STUDIES[options.study]
+    module, first, count, peers = STUDIES[options.study]
+    options.peers = peers if options.peers is None else options.peers
     first = first if options.first is None else options.first
     options.seeds = range(first, first + (count if options.count is None else options.count))
     seeds = f"seeds {options.seeds[0]} to {options.seeds[-1]}"

@@ -32,14 +32,13 @@ HEAD = ("data", "peers", "samples a peer", "federations", "rank above 0")
 def study(options: Any) -> Study:
     """A row for each kind of data, number of peers and of samples that there are enough of."""
     rows: list[Row] = []
-    for data in options.data or DATA:
-        there = float("inf") if data == "gaussian" else len(pool(data)[1])
-        for peers, (low, high) in product(PEERS, SAMPLES):
-            if sum(counts(peers, low, high)) <= there:
-                rank = _noise_rank if data == "gaussian" else partial(_rank, data)
-                seeds = (1000 * len(rows) + seed for seed in options.seeds)
-                jobs = [partial(rank, peers, low, high, seed, options.device) for seed in seeds]
-                rows.append(Row((data, peers, f"{low}" if low == high else f"{low} to {high}"), jobs))
+    for number, (data, peers, (low, high)) in enumerate(product(DATA, PEERS, SAMPLES)):
+        asked = data in (options.data or DATA) and options.peers in (None, peers)
+        if asked and (data == "gaussian" or sum(counts(peers, low, high)) <= len(pool(data)[1])):
+            rank = _noise_rank if data == "gaussian" else partial(_rank, data)
+            seeds = (1000 * number + seed for seed in options.seeds)
+            jobs = [partial(rank, peers, low, high, seed, options.device) for seed in seeds]
+            rows.append(Row((data, peers, f"{low}" if low == high else f"{low} to {high}"), jobs))
     return Study(HEAD, rows, lambda ranks: [len(ranks), _above(ranks)], _pooled)
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 import homophily
 from homophily.introductions import BUCKETS, ROWS, Fingerprints
-from homophily.kinship import dimension, folded, pooled, whitening
+from homophily.kinship import dimension, folded, pooled, ridge, whitening
 from homophily.power import edge, expected, samples_needed
 
 DATA = ("fashion-mnist", "mnist", "cifar-10")
@@ -76,7 +76,7 @@ def _reference(about: tuple[str, str, str, int], many: int, seed: int, device: s
 def _strength(prints: Fingerprints, cluster: Tensor, numbers: int) -> tuple[float, float, Tensor]:
     """Of the weakest direction, for one sample a peer, in so many numbers; its level of noise, and that of all."""
     covariance, centre = pooled(prints, numbers)
-    whiten = whitening(covariance)
+    whiten = whitening(covariance, ridge(covariance))
     noise = whiten.T @ covariance @ whiten
     member = torch.nn.functional.one_hot(cluster).double()  # [N, c]
     size = member.sum(0)

@@ -1,7 +1,7 @@
 """A peer's fingerprint: mean and noise of its samples' gradients at one common model, sketched to a few numbers.
 
-Nothing is trained. A sketch adds the coordinates of a gradient, each with a random sign, into 512 buckets that are the
-same for everyone, so that sketches of different peers can be compared.
+Nothing is trained. A sketch adds the coordinates of a gradient, each with a random sign, into 1,024 buckets that are
+the same for everyone, so that sketches of different peers can be compared.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Sketch:
             at += shape.numel()
 
     def of(self, gradients: dict[str, Tensor]) -> Tensor:
-        """[n, 512] float32 of per-sample gradients [n, *shape] each, tensor by tensor."""
+        """[n, 1024] float32 of per-sample gradients [n, *shape] each, tensor by tensor."""
         first = next(iter(gradients.values()))
         out = torch.zeros(len(first), BUCKETS, dtype=torch.float32, device=first.device)
         for name, values in gradients.items():
@@ -61,7 +61,7 @@ def _layer(name: str) -> str:
 
 
 def _add_by_index(out: Tensor, values: Tensor, bucket: Tensor, sign: Tensor) -> None:
-    """Adds signed coordinates [n, D] into their buckets [n, 512]."""
+    """Adds signed coordinates [n, D] into their buckets [n, 1024]."""
     out.index_add_(1, bucket, values * sign)
 
 
@@ -151,7 +151,7 @@ def _gradients(
 
 
 def _summed_up(sketches: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean [512] and triangular factor [min(n, 64) - 1, 512] of a peer's sketches [n, 512], rounded to what travels.
+    """Mean [1024] and triangular factor [min(n, 64) - 1, 1024] of a peer's sketches [n, 1024], rounded to what travels.
 
     The factor is no more telling than the covariance. On the CPU, where triangulating so small a matrix takes a
     millisecond and on a GPU many.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-BUCKETS = 512
+BUCKETS = 1024
 ROWS = 64  # samples behind the noise of a fingerprint, at most
 
 
@@ -15,8 +15,8 @@ ROWS = 64  # samples behind the noise of a fingerprint, at most
 class Fingerprints:
     """Of N peers, rounded to what travels. A peer whose fingerprint cannot be used has count 0."""
 
-    mean: Tensor  # [N, 512] float32: mean of the sketched gradients
-    factor: Tensor  # [N, F, 512] float32: triangular R, R'R = freedom times their covariance; padded with 0
+    mean: Tensor  # [N, 1024] float32: mean of the sketched gradients
+    factor: Tensor  # [N, F, 1024] float32: triangular R, R'R = freedom times their covariance; padded with 0
     count: Tensor  # [N] int64: samples behind the mean
     bytes: Tensor  # [N] int64: what it takes to send it
 

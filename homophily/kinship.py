@@ -107,7 +107,7 @@ class Space:
             basis = torch.zeros(_LEAST, 2, dtype=torch.float64, device=count.device)
             return cls(_LEAST, freedom, 0, math.inf, nothing, 0.0, nothing, basis, basis[:, 0], told=False)
         covariance, centre = pooled(prints, d)
-        w = whitening(covariance)
+        w = whitening(covariance, ridge(covariance))
         rows = count.sqrt()[:, None] * (folded(prints.mean.double(), d) - centre)
         values, directions = _squared_singular(rows @ w)
         edge, rank = _edge_and_rank(rows, rows @ w @ directions, values, prints, seed)
@@ -117,20 +117,20 @@ class Space:
         return cls(d, freedom, rank, edge, values, delta, level, basis, centre, told=True)
 
     def place(self, mean: Tensor) -> Tensor:
-        """[N, max(rank, 2)] of sketched means [N, 512]: whitened, in the signal directions, y_i / sqrt(n_i)."""
+        """[N, max(rank, 2)] of sketched means [N, 1024]: whitened, in the signal directions, y_i / sqrt(n_i)."""
         return (folded(mean.double(), self.d) - self.centre) @ self.basis
 
 
 def dimension(freedom: int) -> int | None:
-    """How many numbers a sketch is folded to: a power of two from 32 to 512, at most a third of the degrees of freedom
-    behind the covariance; None: too few samples."""
+    """How many numbers a sketch is folded to: a power of two from 32 to 1,024, at most a third of the degrees of
+    freedom behind the covariance; None: too few samples."""
     if freedom < 3 * _LEAST:
         return None
     return int(min(BUCKETS, 2 ** int(math.log2(freedom / 3))))
 
 
 def folded(values: Tensor, d: int) -> Tensor:
-    """Sketches [..., 512] in d numbers: bucket modulo d."""
+    """Sketches [..., 1024] in d numbers: bucket modulo d."""
     return values.reshape(*values.shape[:-1], BUCKETS // d, d).sum(-2)
 
 
@@ -142,22 +142,17 @@ def pooled(prints: Fingerprints, d: int) -> tuple[Tensor, Tensor]:
     return factor.T @ factor / prints.freedom.sum(), (count[:, None] * mean).sum(0) / count.sum()
 
 
-def whitening(covariance: Tensor) -> Tensor:
+def whitening(covariance: Tensor, ridge: Tensor) -> Tensor:
     """W [d, d] with W W' = (C + ridge)^-1: whitens rows from the right."""
     identity = torch.eye(len(covariance), dtype=covariance.dtype, device=covariance.device)
-    w: Tensor = torch.linalg.solve_triangular(_lower(covariance, ridge(covariance)), identity, upper=False).T
+    lower = torch.linalg.cholesky(covariance + ridge * identity)
+    w: Tensor = torch.linalg.solve_triangular(lower, identity, upper=False).T
     return w
 
 
 def ridge(covariance: Tensor) -> Tensor:
     """What is added to every variance."""
     return RIDGE * covariance.diagonal().mean().clamp(min=torch.finfo(torch.float64).tiny)
-
-
-def _lower(covariance: Tensor, ridge: Tensor) -> Tensor:
-    """Triangular L with L L' = C + ridge."""
-    lower: Tensor = torch.linalg.cholesky(covariance + torch.diag(ridge.expand(len(covariance))))
-    return lower
 
 
 def _squared_singular(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -185,11 +180,15 @@ def simulated_top(rows: Tensor, prints: Fingerprints, seed: int) -> tuple[float,
     A rotation test: without signal, a peer's mean, sqrt(n_i) (m_i - m) in ``rows`` [N, d], is like any other of its
     directions of noise, the rows of its factor. So each draw takes a random one of them all as the mean and leaves the
     others to the covariance: whatever noise is like, and however unlike from peer to peer.
+
+    All draws share one whitening, by the scatter of all directions: what is drawn, D, is taken out of it afterwards,
+    since D (C - D'D / f)^-1 D' has the eigenvalues k / (1 - k / f) where D C^-1 D' has k.
     """
     factor = folded(prints.factor.double(), rows.shape[1])
     within = factor.flatten(0, 1).T @ factor.flatten(0, 1)
     freedom = prints.freedom.sum()
-    scatter, lift = rows.T @ rows + within, ridge(within / freedom)
+    w = whitening((rows.T @ rows + within) / freedom, ridge(within / freedom))
+    rows, factor = rows @ w, factor @ w
     share = (prints.count / prints.count.sum()).sqrt()[:, None]
     there = torch.arange(factor.shape[1] + 1, device=rows.device) <= prints.freedom[:, None]
     chance = generator(seed, Purpose.KIN, 0)
@@ -199,10 +198,9 @@ def simulated_top(rows: Tensor, prints: Fingerprints, seed: int) -> tuple[float,
         turn = turn / turn.norm(dim=1, keepdim=True)
         drawn = turn[:, :1] * rows + (turn[:, None, 1:] @ factor)[:, 0]
         drawn = drawn - share * (share * drawn).sum(0)
-        lower = _lower((scatter - drawn.T @ drawn) / freedom, lift)
-        whitened = torch.linalg.solve_triangular(lower, drawn.T, upper=False)
-        grams.append(whitened.T @ whitened if len(rows) < len(lower) else whitened @ whitened.T)
+        grams.append(drawn @ drawn.T if len(rows) < len(w) else drawn.T @ drawn)
     top = torch.linalg.eigvalsh(torch.stack(grams))[:, -1]
+    top = top / (1.0 - top / freedom)
     return float(top.mean()), float(top.std())
 
 

@@ -30,7 +30,7 @@ def prints(net: nn.Module, split: Split, loss: object = cross_entropy, seed: int
 
 
 def by_hand(net: nn.Module, x: Tensor, y: Tensor, seed: int = 3) -> Tensor:
-    """Sketches [n, 512] of a plain loop's gradients."""
+    """Sketches [n, 1024] of a plain loop's gradients."""
     parameters = {name: p for name, p in net.named_parameters() if p.requires_grad}
     sketch = Sketch({name: p.shape for name, p in parameters.items()}, seed, torch.device("cpu"))
     rows = []
@@ -128,7 +128,7 @@ def test_what_cannot_be_used_is_left_out_and_counted() -> None:
     found = checked(mean, factor, torch.tensor([4, 4, 4, 1, 4]))
     assert found.count.tolist() == [4, 0, 0, 0, 4]
     assert bool(found.mean.isfinite().all())
-    size = 2 * (512 + 512 + 511 + 510) + 16  # the mean and three rows of a triangle
+    size = 2 * (1024 + 1024 + 1023 + 1022) + 16  # the mean and three rows of a triangle
     assert found.bytes.tolist() == [size, 0, 0, 0, size]
 
 

@@ -28,7 +28,8 @@ def drawn(distance: float, seed: int) -> Tensor:
     x = noise + corners[torch.arange(PEERS) % KINDS, None]
     mean = x.mean(1)
     within = (x - mean[:, None]).flatten(0, 1)
-    scaled = math.sqrt(SAMPLES) * (mean - mean.mean(0)) @ whitening(within.T @ within / (PEERS * (SAMPLES - 1)))
+    covariance = within.T @ within / (PEERS * (SAMPLES - 1))
+    scaled = math.sqrt(SAMPLES) * (mean - mean.mean(0)) @ whitening(covariance, ridge(covariance))
     return torch.linalg.svdvals(scaled).square()
 
 
@@ -88,7 +89,7 @@ def test_folding_costs_a_difference_the_more_the_lower_its_level() -> None:
     def strength_and_level(some: slice, numbers: int) -> tuple[float, float]:
         matrix = folded(sketch, numbers)
         covariance = matrix.T @ (variance[:, None] * matrix)
-        whiten = whitening(covariance)
+        whiten = whitening(covariance, ridge(covariance))
         means = matrix[some] @ whiten
         noise = means @ (whiten.T @ covariance @ whiten) @ means.T
         return float(means.square().sum()), float(noise.trace() / means.square().sum())
@@ -101,7 +102,7 @@ def test_folding_costs_a_difference_the_more_the_lower_its_level() -> None:
 
 
 def test_what_is_further_apart_or_has_more_peers_needs_fewer_samples() -> None:
-    needed = [samples_needed(strength(distance, 100, 4), 100) for distance in (0.25, 0.5, 1.0, 2.0)]
+    needed = [samples_needed(strength(distance, 100, 4), 100) for distance in (0.3, 0.5, 1.0, 2.0)]
     assert all(a is not None and b is not None and a > b for a, b in pairwise(needed))
     few, many = (samples_needed(strength(0.5, peers, 2), peers) for peers in (20, 200))
     assert few is not None

@@ -29,7 +29,7 @@ from homophily.view import View
 
 T = TypeVar("T")
 _A_WHILE = 1.0  # seconds
-Print = tuple[Tensor, Tensor, int]  # mean [512], factor [F, 512] and count of a fingerprint
+Print = tuple[Tensor, Tensor, int]  # mean [1024], factor [F, 1024] and count of a fingerprint
 _PROPORTION = 2.0**16  # of the largest numbers of fingerprints, beyond which float64 cannot compare them
 
 

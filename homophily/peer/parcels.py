@@ -85,7 +85,7 @@ def unpack_model(data: bytes, expected: Expected) -> ModelParcel:
 
 
 def pack_print(mean: Tensor, factor: Tensor, count: int) -> bytes:
-    """A fingerprint (mean [512], factor [F, 512], both rounded to float16 times a power of two) as it travels."""
+    """A fingerprint (mean [1024], factor [F, 1024], both rounded to float16 times a power of two) as it travels."""
     scales = [_scale(values) for values in (mean, factor)]
     halves = [(values.double() / scale).half() for values, scale in zip((mean, factor), scales, strict=True)]
     upper = torch.ones(factor.shape, dtype=torch.bool).triu()
@@ -94,7 +94,7 @@ def pack_print(mean: Tensor, factor: Tensor, count: int) -> bytes:
 
 
 def unpack_print(data: bytes) -> tuple[Tensor, Tensor, int]:
-    """The mean [512], factor [F, 512] and count of a fingerprint, the very numbers that were packed."""
+    """The mean [1024], factor [F, 1024] and count of a fingerprint, the very numbers that were packed."""
     tensors = _tensors(data)
     count = int(_taken(tensors, "count", (1,), torch.int64))
     if not 2 <= count <= SAMPLES:

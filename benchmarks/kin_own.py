@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from functools import cache
 
 import torch
-from kin_settings import source
 from torch import Tensor
 
 from homophily import PeerData
 from homophily.data.images import rotated
+from homophily.data.sources import load_source
 
 Draw = torch.Generator
 See = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # a peer's images and labels -> what it sees of them
@@ -21,7 +21,8 @@ NOISE = 32  # grey values of 256 that each cluster of ``noisy`` has more than th
 @cache
 def pool(data: str) -> tuple[Tensor, Tensor]:
     """All images and labels of a data set, its test set included."""
-    parts = [part for part in (source(data).train, source(data).test) if part is not None]
+    source = load_source(data, 0, {})
+    parts = [part for part in (source.train, source.test) if part is not None]
     return torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts])
 
 

@@ -11,11 +11,12 @@ from functools import lru_cache, partial
 from typing import Any
 
 import torch
-from kin_settings import NETWORK_OF, SHIFTS, chosen, config, source
+from kin_settings import NETWORK_OF, SHIFTS, chosen, config
 from kin_work import Row, Study
 from torch import Tensor
 
 import homophily
+from homophily.data.sources import load_source
 from homophily.introductions import BUCKETS, ROWS, Fingerprints
 from homophily.kinship import dimension, folded, pooled, ridge, whitening
 from homophily.power import edge, expected, samples_needed
@@ -44,7 +45,7 @@ def study(options: Any) -> Study:
 def _both(about: tuple[str, str, str, int], samples: int, seed: int, device: str) -> dict[str, Any]:
     """What the formula says of the weakest direction in a federation, and what is found in it."""
     data, network, name, peers = about
-    many = min(REFERENCE, 3 * len(source(data).train) // (4 * peers))
+    many = min(REFERENCE, 3 * len(load_source(data, 0, {}).train) // (4 * peers))
     prints, cluster = _reference(about, many, seed, device)
     numbers = dimension(peers * (min(samples, ROWS) - 1))
     assert numbers is not None

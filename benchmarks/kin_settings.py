@@ -1,12 +1,8 @@
-"""What the studies of kin share: data sets read once a process, networks, shifts, and how peers train."""
+"""What the studies of kin share: networks, shifts, and how peers train."""
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
-
-from homophily.data.sources import load_source
-from homophily.data.types import Source
 
 SHIFTS: dict[str, dict[str, Any]] = {
     "rotations, 2": {"shift": "rotation", "angles": [0, 180]},
@@ -28,32 +24,6 @@ NETWORK_OF = {"digits": "small mlp", "mnist": "mlp", "fashion-mnist": "mlp", "ci
 TRAINING = {"optimizer": "sgd", "lr": 0.08, "momentum": 0.9, "decay": 0.99, "batch": 128, "epochs": 3}
 
 
-@cache
-def digits() -> Source:
-    return load_source("digits", 0, {})
-
-
-@cache
-def mnist() -> Source:
-    return load_source("mnist", 0, {})
-
-
-@cache
-def fashion_mnist() -> Source:
-    return load_source("fashion-mnist", 0, {})
-
-
-@cache
-def cifar_10() -> Source:
-    return load_source("cifar-10", 0, {})
-
-
-def source(data: str) -> Source:
-    """A data set by the name it has in a config."""
-    found: Source = globals()[data.replace("-", "_")]()
-    return found
-
-
 def chosen(names: list[str] | None) -> dict[str, dict[str, Any]]:
     """The shifts of these names; None: all."""
     return {name: shift for name, shift in SHIFTS.items() if names is None or name in names}
@@ -62,9 +32,8 @@ def chosen(names: list[str] | None) -> dict[str, dict[str, Any]]:
 def config(
     data: str, network: str, samples: int, shift: dict[str, Any], seed: int, peers: int, **more: Any
 ) -> dict[str, Any]:
-    """A federation's config. The data set is named as a function of this module, so that it is read only once."""
-    name = f"{__name__}:{data.replace('-', '_')}"
-    table = {"name": name, "train": samples, "test": 1, "normalise": "standard", **shift}
+    """A federation's config."""
+    table = {"name": data, "train": samples, "test": 1, "normalise": "standard", **shift}
     if "sizes" in shift:  # of 100 peers
         table["sizes"] = [size * peers // 100 for size in shift["sizes"]]
     return {"seed": seed, "peers": peers, "data": table, "model": NETWORKS[network], **more}

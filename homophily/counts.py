@@ -22,7 +22,8 @@ class MergeCounts:
 
     def add(self, gathering: Gathering, merged: Tensor, me: Tensor) -> Tensor:
         """Count one round's merges, ``merged`` [P, K] of a gathering; returns the pairs [M, 2] (peer, partner)."""
-        pairs = torch.stack([me[:, None].expand_as(gathering.ids)[merged], gathering.ids[merged]], dim=1)
+        row, slot = merged.nonzero(as_tuple=True)
+        pairs = torch.stack([me[row], gathering.ids[row, slot]], dim=1)
         self._pending.append((pairs[:, 0] * self.peers + pairs[:, 1]).cpu())
         self._waiting += len(pairs)
         if self._waiting > _PENDING:

@@ -111,11 +111,11 @@ def gather(
     """
     columns, there = compact(partners)
     ids = torch.where(there, book.gather(1, columns), _NOBODY)
+    ids, order = torch.cat([ids, me[:, None]], dim=1).sort(1)
     alike = torch.full_like(ids, -torch.inf, dtype=torch.float64)
     if similarity is not None:
-        alike = torch.where(there, similarity.gather(1, columns), alike)
-    ids, order = torch.cat([ids, me[:, None]], dim=1).sort(1)
-    alike = torch.nn.functional.pad(alike, (0, 1), value=-torch.inf).gather(1, order)
+        alike[:, :-1] = torch.where(there, similarity.gather(1, columns), -torch.inf)
+        alike = alike.gather(1, order)
     there = ids != _NOBODY
     ids = torch.where(there, ids, -1)
     peer = ids.clamp(min=0)

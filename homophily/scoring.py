@@ -98,12 +98,13 @@ def precision_and_recall(view: View, neighbours: Tensor, stopped: Tensor) -> tup
     """
     if view.same is None:
         return None, None
-    weight = neighbours.to(torch.float64)
-    inside = (weight * view.same).sum(1)
-    held, cluster = weight.sum(1), view.same.sum(1)
-    equal = held[:, None] / view.known.sum(1, keepdim=True).clamp(min=1)
-    found = neighbours if neighbours.dtype == torch.bool else weight > equal
-    shares = (found & view.same).sum(1).double() / cluster
+    cluster = view.same.sum(1)
+    held, inside = neighbours.sum(1).double(), (neighbours * view.same).sum(1).double()
+    found = inside
+    if neighbours.dtype != torch.bool:
+        equal = held[:, None] / view.known.sum(1, keepdim=True).clamp(min=1)
+        found = ((neighbours > equal) & view.same).sum(1).double()
+    shares = found / cluster
     some, judged = held > 0, (cluster > 0) & ((held > 0) | ~stopped)
     precision = float((inside[some] / held[some]).mean()) if bool(some.any()) else None
     return precision, float(shares[judged].mean()) if bool(judged.any()) else None

@@ -19,13 +19,14 @@ class Traffic:
 
     def count(self, met: Tensor, hops: Tensor, model_bytes: float, models: int = 1) -> None:
         """One round: the peers met and their distances, [P, B]; ``models`` travel for each, of ``model_bytes`` each."""
-        asked = models * (met * hops).sum(1)
+        far = met * hops
+        asked = models * far.sum(1)
         self.received += asked
         self.peak = max(self.peak, int(asked.max()))
-        self.bytes += float(asked.sum()) * model_bytes
-        for distance, number in enumerate(hops[met].bincount().tolist()):
-            if number:
+        for distance, number in enumerate(far.flatten().bincount().tolist()):
+            if distance and number:
                 self.by_hops[distance] = self.by_hops.get(distance, 0) + models * number
+                self.bytes += models * number * distance * model_bytes
 
     def extra_bytes(self, count: float) -> None:
         """What travels beside models."""

@@ -119,7 +119,7 @@ def idx(values: torch.Tensor) -> bytes:
 
 
 def write_idx(folder: Path, images: torch.Tensor, labels: torch.Tensor) -> None:
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     for part in ("train", "t10k"):
         (folder / f"{part}-images-idx3-ubyte").write_bytes(idx(images))
         (folder / f"{part}-labels-idx1-ubyte").write_bytes(idx(labels))
@@ -136,6 +136,17 @@ def test_idx_images_get_a_channel(name: str, tmp_path: Path, monkeypatch: pytest
     assert source.test.y.tolist() == [5, 0, 9]
     assert source.train.y.dtype == torch.int64
     assert source.classes == 10
+
+
+def test_files_are_read_again_only_when_they_have_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOMOPHILY_DATA", str(tmp_path))
+    images = torch.zeros(3, 28, 28, dtype=torch.uint8)
+    write_idx(tmp_path / "mnist", images, torch.tensor([5, 0, 9]))
+    first = load_source("mnist", 0, {})
+    assert load_source("mnist", 1, {}).train is first.train
+    write_idx(tmp_path / "mnist", images + 1, torch.tensor([5, 0, 8]))
+    assert load_source("mnist", 0, {}).train.y.tolist() == [5, 0, 8]
+    assert first.train.y.tolist() == [5, 0, 9]
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,13 @@
 """Where a round's time goes, how long whole runs take, and what running side by side saves.
 
     python benchmarks/rounds.py shares [--peers 100 1000 10000] [--methods random panm dac kin] [--budget 400]
-    python benchmarks/rounds.py runs
+    python benchmarks/rounds.py runs [--runs panm dac]
     python benchmarks/rounds.py sweep [--networks mlp cnn]
 
 shares: the 28x28 CNN in batches of 8, 60 steps a round, on random images; the models are scored in every round.
 Training and the loss metric's forward passes are timed between waits for the device; the rest is what is left.
-runs: start to final scores, folder included, in a process that has compiled its kernels. sweep: 7 methods with 3 seeds.
+runs: start to final scores, folder included, in a process that has compiled its kernels and read the data set's files.
+sweep: 7 methods with 3 seeds.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import date
+from itertools import product
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -127,23 +129,25 @@ def _round(simulation: Simulation, clock: Clock) -> float:
 
 
 MLP = {"name": "mlp", "hidden": [200, 200]}
-RUNS: dict[str, dict[str, Any]] = {
-    "PANM (loss), MLP, batch 128, 3 epochs, 500 images a peer, 300 rounds": {
+RUNS: dict[str, tuple[str, dict[str, Any]]] = {
+    "panm": ("PANM (loss), MLP, batch 128, 3 epochs, 500 images a peer, 300 rounds", {
         "rounds": 300, "model": MLP, "method": {"name": "panm", "metric": "loss"},
-        "training": {"batch": 128, "momentum": 0.0}, "data": {"train": 500, "test": 100},
-    },
-    "DAC, 28x28 CNN, Adam, batch 8, 3 epochs, 500 images a peer, 200 rounds": {
+        "training": {"batch": 128, "momentum": 0.0},
+    }),
+    "dac": ("DAC, 28x28 CNN, Adam, batch 8, 3 epochs, 500 images a peer, 200 rounds", {
         "rounds": 200, "model": {"name": "cnn"}, "method": {"name": "dac"},
-        "training": {"batch": 8, "optimizer": "adam", "lr": 3e-4}, "data": {"train": 500, "test": 100},
-    },
+        "training": {"batch": 8, "optimizer": "adam", "lr": 3e-4},
+    }),
 }  # fmt: skip
 
 
 def runs(options: argparse.Namespace) -> Iterator[str]:
-    yield "| run (Fashion-MNIST, 100 peers) | s, start to final scores: median (range) | in rounds | accuracy |"
-    yield "| --- | --- | --- | --- |"
-    for name, keys in RUNS.items():
-        config = {**keys, "peers": 100, "evaluate": 10, "data": {"name": "fashion-mnist", **keys["data"]}}
+    yield "| run (Fashion-MNIST, 100 peers) | precision | s: median (range) | in rounds | accuracy |"
+    yield "| --- | --- | --- | --- | --- |"
+    data = {"name": "fashion-mnist", "train": 500, "test": 100}
+    for run, precision in product(options.runs, ("full", "fast")):
+        name, keys = RUNS[run]
+        config = {**keys, "peers": 100, "evaluate": 10, "precision": precision, "data": data}
         _timed({**config, "rounds": 2}, options.device)  # compiles
         times, inside, summary = [], [], {}
         for _ in range(options.repeats):
@@ -151,7 +155,7 @@ def runs(options: argparse.Namespace) -> Iterator[str]:
             times.append(seconds)
             inside.append(summary["seconds"])
         spread = f"{statistics.median(times):.2f} ({min(times):.2f} to {max(times):.2f})"
-        yield f"| {name} | {spread} | {statistics.median(inside):.2f} | {summary['accuracy']:.1f} |"
+        yield f"| {name} | {precision} | {spread} | {statistics.median(inside):.2f} | {summary['accuracy']:.1f} |"
 
 
 def _timed(config: dict[str, Any], device: torch.device) -> tuple[float, dict[str, Any]]:
@@ -198,6 +202,7 @@ def main() -> None:
     parser.add_argument("what", choices=["shares", "runs", "sweep"])
     parser.add_argument("--peers", nargs="+", type=int, default=[100, 1000, 10000])
     parser.add_argument("--methods", nargs="+", default=["random", "panm", "dac", "kin"])
+    parser.add_argument("--runs", nargs="+", choices=list(RUNS), default=list(RUNS))
     parser.add_argument("--networks", nargs="+", choices=list(SWEEPS), default=list(SWEEPS))
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--device", type=chosen_device, default="auto")

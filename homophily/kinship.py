@@ -15,7 +15,7 @@ from homophily.introductions import BUCKETS, Fingerprints
 from homophily.randomness import Purpose, bits, generator
 
 RIDGE = 0.2  # of the mean variance
-DRAWS, DEVIATIONS = 50, 2.54  # the noise edge: mean + 2.54 deviations of so many simulated tops, 1 %
+DRAWS, DEVIATIONS = 50, 3.0  # the noise edge: mean + 3 deviations of so many simulated tops, which 1 in 300 passes
 TRIES = 20  # starts of k-means
 CLOUDS, MARGIN = 15, 0.4  # families must beat uniform clouds by so much in log residual
 _NORMAL_999 = 3.0902323061678132  # 99.9 % point of the normal distribution

@@ -117,7 +117,7 @@ def test_mixtures_by_hand() -> None:
 
 @pytest.mark.parametrize("counts", [[20] * 40, [10, 20, 30, 40] * 10, [30] * 12])
 def test_one_distribution_is_found_to_be_one(counts: list[int]) -> None:
-    """Pure Gaussian gradients, no signal: the edge is meant to be passed in 1 of 100, so hardly ever in 40."""
+    """Pure Gaussian gradients, no signal: the edge is meant to be passed in 1 of 300, so hardly ever in 40."""
     nothing = torch.zeros(len(counts), BUCKETS, dtype=torch.float64)
     ranks = [found(gaussian(nothing, counts, seed), seed).rank for seed in range(40)]
     assert sum(rank > 0 for rank in ranks) <= 3

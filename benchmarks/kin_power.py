@@ -17,7 +17,7 @@ from torch import Tensor
 
 import homophily
 from homophily.data.sources import load_source
-from homophily.introductions import BUCKETS, ROWS, Fingerprints
+from homophily.introductions import ROWS, Fingerprints
 from homophily.kinship import dimension, folded, pooled, ridge, whitening
 from homophily.power import edge, expected, samples_needed
 
@@ -47,16 +47,17 @@ def _both(about: tuple[str, str, str, int], samples: int, seed: int, device: str
     data, network, name, peers = about
     many = min(REFERENCE, 3 * len(load_source(data, 0, {}).train) // (4 * peers))
     prints, cluster = _reference(about, many, seed, device)
-    numbers = dimension(peers * (min(samples, ROWS) - 1))
+    buckets = prints.mean.shape[1]
+    numbers = dimension(peers * (min(samples, ROWS) - 1), buckets)
     assert numbers is not None
     strength, level, levels = _strength(prints, cluster, numbers)
-    whole, whole_level, _ = _strength(prints, cluster, BUCKETS)
+    whole, whole_level, _ = _strength(prints, cluster, buckets)
     answer = homophily.kin(config(data, network, samples, SHIFTS[name], seed, peers), device=device).summary()
     directions = int(cluster.max())
     return {
         "strength": whole,
         "level": whole_level,
-        "needed": samples_needed(whole, peers, whole_level) or float("inf"),
+        "needed": samples_needed(whole, peers, whole_level, buckets=buckets) or float("inf"),
         "expected": expected(strength, level, peers, samples, levels) ** 0.5,
         "measured": answer["singular_values"][directions - 1],
         "expected edge": edge(peers, samples, levels) ** 0.5,

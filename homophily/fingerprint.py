@@ -1,7 +1,7 @@
 """A peer's fingerprint: mean and noise of its samples' gradients at one common model, sketched to a few numbers.
 
-Nothing is trained. A sketch adds the coordinates of a gradient, each with a random sign, into 1,024 buckets that are
-the same for everyone, so that sketches of different peers can be compared.
+Nothing is trained. A sketch adds the coordinates of a gradient, each with a random sign, into buckets that are the
+same for everyone, so that sketches of different peers can be compared.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad
 
 from homophily.data.types import Split
-from homophily.introductions import BUCKETS, ROWS, Fingerprints, checked
+from homophily.introductions import ROWS, Fingerprints, buckets, checked
 from homophily.losses import Loss
 from homophily.randomness import Purpose, bits
 from homophily.training.batching import over_peers
@@ -34,6 +34,7 @@ class Sketch:
 
     def __init__(self, shapes: dict[str, torch.Size], seed: int, device: torch.device) -> None:
         self._columns: dict[str, tuple[Tensor, Tensor]] = {}
+        self.buckets = buckets(sum(shape.numel() for shape in shapes.values()))
         sizes = Counter[str]()
         for name, shape in shapes.items():
             sizes[_layer(name)] += shape.numel()
@@ -41,13 +42,13 @@ class Sketch:
         for name, shape in shapes.items():
             drawn = bits(seed, Purpose.SKETCH, torch.arange(at, at + shape.numel(), device=device))
             sign = (1.0 - 2.0 * ((drawn >> 32) & 1)) / math.sqrt(sizes[_layer(name)])
-            self._columns[name] = (drawn & (BUCKETS - 1), sign.float())
+            self._columns[name] = (drawn & (self.buckets - 1), sign.float())
             at += shape.numel()
 
     def of(self, gradients: dict[str, Tensor]) -> Tensor:
-        """[n, 1024] float32 of per-sample gradients [n, *shape] each, tensor by tensor."""
+        """[n, d] float32 of per-sample gradients [n, *shape] each, tensor by tensor."""
         first = next(iter(gradients.values()))
-        out = torch.zeros(len(first), BUCKETS, dtype=torch.float32, device=first.device)
+        out = torch.zeros(len(first), self.buckets, dtype=torch.float32, device=first.device)
         for name, values in gradients.items():
             bucket, sign = self._columns[name]
             add = _add_by_products if out.is_cuda else _add_by_index
@@ -61,7 +62,7 @@ def _layer(name: str) -> str:
 
 
 def _add_by_index(out: Tensor, values: Tensor, bucket: Tensor, sign: Tensor) -> None:
-    """Adds signed coordinates [n, D] into their buckets [n, 1024]."""
+    """Adds signed coordinates [n, D] into their buckets [n, d]."""
     out.index_add_(1, bucket, values * sign)
 
 
@@ -69,7 +70,7 @@ def _add_by_products(out: Tensor, values: Tensor, bucket: Tensor, sign: Tensor) 
     """The same as products with blocks of the sketching matrix: on a GPU fast, and unlike atomic sums repeatable."""
     for first in range(0, len(bucket), _BLOCK):
         block = slice(first, first + _BLOCK)
-        matrix = torch.zeros(len(bucket[block]), BUCKETS, device=out.device)
+        matrix = torch.zeros(len(bucket[block]), out.shape[1], device=out.device)
         out.addmm_(values[:, block], matrix.scatter_(1, bucket[block, None], sign[block, None]))
 
 
@@ -151,14 +152,14 @@ def _gradients(
 
 
 def _summed_up(sketches: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean [1024] and triangular factor [min(n, 64) - 1, 1024] of a peer's sketches [n, 1024], rounded to what travels.
+    """Mean [d] and triangular factor [min(n, 64) - 1, d] of a peer's sketches [n, d], rounded to what travels.
 
     The factor is no more telling than the covariance. On the CPU, where triangulating so small a matrix takes a
     millisecond and on a GPU many.
     """
     mean = sketches.double().mean(0)
     if len(sketches) < 2 or not bool(sketches.isfinite().all()):
-        return mean.float(), sketches.new_zeros(0, BUCKETS)
+        return mean.float(), sketches.new_zeros(0, sketches.shape[1])
     factor = torch.linalg.qr(contrasts(sketches[:ROWS].double()), mode="r").R
     return _rounded(mean), _rounded(factor)
 

@@ -7,16 +7,27 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-BUCKETS = 1024
+BUCKETS = 512  # numbers of a sketch; a large network's has twice as many
 ROWS = 64  # samples behind the noise of a fingerprint, at most
+
+
+def buckets(parameters: int) -> int:
+    """Of the sketches of a network's gradients: 1,024 if a fingerprint is then a tenth of a model at most; else 512."""
+    largest = int(_size(2 * BUCKETS, torch.tensor(ROWS - 1)))
+    return 2 * BUCKETS if 10 * largest <= 4 * parameters else BUCKETS
+
+
+def _size(buckets: int, rows: Tensor) -> Tensor:
+    """Bytes of a fingerprint: mean, factor without the zeros below its diagonal, as float16; the count, two scales."""
+    return 2 * (buckets * (1 + rows) - rows * (rows - 1) // 2) + 16
 
 
 @dataclass(frozen=True)
 class Fingerprints:
-    """Of N peers, rounded to what travels. A peer whose fingerprint cannot be used has count 0."""
+    """Of N peers, d numbers a sketch, rounded to what travels. A peer whose fingerprint cannot be used has count 0."""
 
-    mean: Tensor  # [N, 1024] float32: mean of the sketched gradients
-    factor: Tensor  # [N, F, 1024] float32: triangular R, R'R = freedom times their covariance; padded with 0
+    mean: Tensor  # [N, d] float32: mean of the sketched gradients
+    factor: Tensor  # [N, F, d] float32: triangular R, R'R = freedom times their covariance; padded with 0
     count: Tensor  # [N] int64: samples behind the mean
     bytes: Tensor  # [N] int64: what it takes to send it
 
@@ -37,11 +48,9 @@ def checked(mean: Tensor, factor: Tensor, count: Tensor) -> Fingerprints:
     """Fingerprints as received: those that are not finite or have fewer than two samples are left out (count 0)."""
     usable = (count >= 2) & mean.isfinite().all(1) & factor.isfinite().flatten(1).all(1)
     rows = (count.clamp(max=ROWS) - 1).clamp(min=0)
-    numbers = BUCKETS * (1 + rows) - rows * (rows - 1) // 2  # mean, and factor without the zeros below its diagonal
-    size = 2 * numbers + 16  # as float16; the count and two scales
     return Fingerprints(
         torch.where(usable[:, None], mean, 0.0),
         torch.where(usable[:, None, None], factor, 0.0),
         torch.where(usable, count, 0),
-        torch.where(usable, size, 0),
+        torch.where(usable, _size(mean.shape[1], rows), 0),
     )

@@ -101,7 +101,7 @@ class Space:
     def of(cls, prints: Fingerprints, seed: int) -> Space:
         count = prints.count.double()
         freedom = int(prints.freedom.sum())
-        d = dimension(freedom)
+        d = dimension(freedom, prints.mean.shape[1])
         if d is None or len(count) < 2:
             nothing = torch.zeros(0, dtype=torch.float64, device=count.device)
             basis = torch.zeros(_LEAST, 2, dtype=torch.float64, device=count.device)
@@ -117,21 +117,22 @@ class Space:
         return cls(d, freedom, rank, edge, values, delta, level, basis, centre, told=True)
 
     def place(self, mean: Tensor) -> Tensor:
-        """[N, max(rank, 2)] of sketched means [N, 1024]: whitened, in the signal directions, y_i / sqrt(n_i)."""
+        """[N, max(rank, 2)] of sketched means [N, buckets]: whitened, in the signal directions, y_i / sqrt(n_i)."""
         return (folded(mean.double(), self.d) - self.centre) @ self.basis
 
 
-def dimension(freedom: int) -> int | None:
-    """How many numbers a sketch is folded to: a power of two from 32 to 1,024, at most a third of the degrees of
+def dimension(freedom: int, buckets: int = BUCKETS) -> int | None:
+    """How many numbers a sketch is folded to: a power of two of at least 32, and at most a third of the degrees of
     freedom behind the covariance; None: too few samples."""
     if freedom < 3 * _LEAST:
         return None
-    return int(min(BUCKETS, 2 ** int(math.log2(freedom / 3))))
+    return int(min(buckets, 2 ** int(math.log2(freedom / 3))))
 
 
 def folded(values: Tensor, d: int) -> Tensor:
-    """Sketches [..., 1024] in d numbers: bucket modulo d."""
-    return values.reshape(*values.shape[:-1], BUCKETS // d, d).sum(-2)
+    """Sketches [..., buckets] in d numbers: bucket modulo d."""
+    out: Tensor = values.unflatten(-1, (-1, d)).sum(-2)
+    return out
 
 
 def pooled(prints: Fingerprints, d: int) -> tuple[Tensor, Tensor]:

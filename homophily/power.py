@@ -44,13 +44,13 @@ def typical_levels(numbers: int) -> Tensor:
     return variance / (variance + RIDGE * variance.mean())
 
 
-def folded_strength(strength: float, level: float, numbers: int) -> float:
-    """What is left of a strength when a sketch is folded to fewer numbers.
+def folded_strength(strength: float, level: float, numbers: int, buckets: int = BUCKETS) -> float:
+    """What is left of a strength when a sketch of so many buckets is folded to fewer numbers.
 
     Half the numbers hold half the directions. The others get in their way like a ridge that is, with the usual fall of
     the variances, 2^FALL times as high.
     """
-    return strength / (level + (1.0 - level) * math.pow(BUCKETS / numbers, FALL))
+    return strength / (level + (1.0 - level) * math.pow(buckets / numbers, FALL))
 
 
 def edge(peers: int, samples: int, levels: Tensor) -> float:
@@ -63,7 +63,9 @@ def expected(per_sample: float, level: float, peers: int, samples: int, levels: 
     return _Noise(peers, _freedom(peers, samples), levels).with_signal(per_sample * samples, level)
 
 
-def samples_needed(per_sample: float, peers: int, level: float = LEVEL, margin: float = 1.3) -> int | None:
+def samples_needed(
+    per_sample: float, peers: int, level: float = LEVEL, margin: float = 1.3, buckets: int = BUCKETS
+) -> int | None:
     """The fewest samples a peer whose expected squared singular value passes the edge by that factor; None: more than
     a fingerprint is made of.
 
@@ -75,11 +77,11 @@ def samples_needed(per_sample: float, peers: int, level: float = LEVEL, margin: 
 
     def enough(samples: int) -> bool:
         freedom = _freedom(peers, samples)
-        numbers = dimension(freedom)
+        numbers = dimension(freedom, buckets)
         if numbers is None:
             return False
         noise = _typical_noise(peers, freedom, numbers)
-        value = noise.with_signal(samples * folded_strength(per_sample, level, numbers), level)
+        value = noise.with_signal(samples * folded_strength(per_sample, level, numbers, buckets), level)
         return value >= margin * noise.edge[1]
 
     return next((samples for samples in range(2, SAMPLES + 1) if enough(samples)), None)

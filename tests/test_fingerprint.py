@@ -1,5 +1,7 @@
 """Fingerprints: per-sample gradients at the common model, sketched, the same alone and among all."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -8,7 +10,7 @@ from torch import Tensor, nn
 from homophily import fingerprint
 from homophily.data.types import Split
 from homophily.fingerprint import SAMPLES, Sketch, contrasts, fingerprints
-from homophily.introductions import BUCKETS, ROWS, Fingerprints, checked
+from homophily.introductions import BUCKETS, ROWS, Fingerprints, buckets, checked
 from homophily.losses import cross_entropy, mse
 from tests.training.nets import Everything, shares
 
@@ -30,7 +32,7 @@ def prints(net: nn.Module, split: Split, loss: object = cross_entropy, seed: int
 
 
 def by_hand(net: nn.Module, x: Tensor, y: Tensor, seed: int = 3) -> Tensor:
-    """Sketches [n, 1024] of a plain loop's gradients."""
+    """Sketches [n, 512] of a plain loop's gradients."""
     parameters = {name: p for name, p in net.named_parameters() if p.requires_grad}
     sketch = Sketch({name: p.shape for name, p in parameters.items()}, seed, torch.device("cpu"))
     rows = []
@@ -128,8 +130,16 @@ def test_what_cannot_be_used_is_left_out_and_counted() -> None:
     found = checked(mean, factor, torch.tensor([4, 4, 4, 1, 4]))
     assert found.count.tolist() == [4, 0, 0, 0, 4]
     assert bool(found.mean.isfinite().all())
-    size = 2 * (1024 + 1024 + 1023 + 1022) + 16  # the mean and three rows of a triangle
+    size = 2 * (512 + 512 + 511 + 510) + 16  # the mean and three rows of a triangle
     assert found.bytes.tolist() == [size, 0, 0, 0, size]
+
+
+def test_a_large_networks_sketch_has_twice_as_many_buckets_where_that_is_a_tenth_of_a_model_at_most() -> None:
+    whole = 2 * sum(range(1024 - 62, 1025)) + 2 * 1024 + 16  # bytes: 63 rows of a triangle, and the mean
+    least = math.ceil(10 * whole / 4)
+    assert (buckets(least - 1), buckets(least)) == (512, 1024)
+    seven = Sketch({"a.weight": torch.Size([7, least // 7 + 1])}, 0, torch.device("cpu"))
+    assert seven.of({"a.weight": torch.ones(2, 7, least // 7 + 1)}).shape == (2, 1024)
 
 
 def test_small_gradients_keep_their_digits_on_the_wire() -> None:

@@ -41,12 +41,13 @@ def found(prints: Fingerprints, seed: int = 0) -> Kinship:
 def test_sketches_fold_to_a_power_of_two_of_at_most_a_third_of_the_degrees_of_freedom() -> None:
     assert kin.dimension(1900) == 512  # 100 peers with 20 samples
     assert kin.dimension(1140) == 256  # 60
-    assert kin.dimension(3 * 1024 - 1) == 512
-    assert kin.dimension(10**6) == 1024
+    assert kin.dimension(10**6) == 512
+    assert kin.dimension(10**6, 1024) == 1024
+    assert kin.dimension(3 * 1024 - 1, 1024) == 512
     assert kin.dimension(3 * 128) == 128
     assert kin.dimension(3 * 32) == 32
     assert kin.dimension(3 * 32 - 1) is None
-    assert torch.equal(kin.folded(torch.arange(1024.0), 512), torch.arange(512.0) * 2 + 512)
+    assert torch.equal(kin.folded(torch.arange(512.0), 256), torch.arange(256.0) * 2 + 256)
 
 
 def test_whitening_is_that_of_the_covariance_with_its_ridge() -> None:

@@ -102,7 +102,7 @@ def test_folding_costs_a_difference_the_more_the_lower_its_level() -> None:
 
 
 def test_what_is_further_apart_or_has_more_peers_needs_fewer_samples() -> None:
-    needed = [samples_needed(strength(distance, 100, 4), 100) for distance in (0.3, 0.5, 1.0, 2.0)]
+    needed = [samples_needed(strength(distance, 100, 4), 100) for distance in (0.25, 0.5, 1.0, 2.0)]
     assert all(a is not None and b is not None and a > b for a, b in pairwise(needed))
     few, many = (samples_needed(strength(0.5, peers, 2), peers) for peers in (20, 200))
     assert few is not None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -29,7 +30,7 @@ from homophily.view import View
 
 T = TypeVar("T")
 _A_WHILE = 1.0  # seconds
-Print = tuple[Tensor, Tensor, int]  # mean [1024], factor [F, 1024] and count of a fingerprint
+Print = tuple[Tensor, Tensor, int]  # mean [d], factor [F, d] and count of a fingerprint
 _PROPORTION = 2.0**16  # of the largest numbers of fingerprints, beyond which float64 cannot compare them
 
 
@@ -144,7 +145,8 @@ class FieldExchange:
             for name, stamp in said.items()
             if stamp >= 0 and self._prints.get(name, (-1,))[0] < stamp
         ]
-        new = self._unpacked(wanted, deadline, unpack_print)
+        assert self._own_print is not None
+        new = self._unpacked(wanted, deadline, partial(unpack_print, buckets=self._own_print.mean.shape[1]))
         self._prints |= {parcel.origin: (parcel.round, made) for parcel, made in new.items()}
         return bool(new)
 

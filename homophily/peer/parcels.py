@@ -85,7 +85,7 @@ def unpack_model(data: bytes, expected: Expected) -> ModelParcel:
 
 
 def pack_print(mean: Tensor, factor: Tensor, count: int) -> bytes:
-    """A fingerprint (mean [1024], factor [F, 1024], both rounded to float16 times a power of two) as it travels."""
+    """A fingerprint (mean [d], factor [F, d], both rounded to float16 times a power of two) as it travels."""
     scales = [_scale(values) for values in (mean, factor)]
     halves = [(values.double() / scale).half() for values, scale in zip((mean, factor), scales, strict=True)]
     upper = torch.ones(factor.shape, dtype=torch.bool).triu()
@@ -93,25 +93,25 @@ def pack_print(mean: Tensor, factor: Tensor, count: int) -> bytes:
     return save({**tensors, "count": torch.tensor([count])})
 
 
-def unpack_print(data: bytes) -> tuple[Tensor, Tensor, int]:
-    """The mean [1024], factor [F, 1024] and count of a fingerprint, the very numbers that were packed."""
+def unpack_print(data: bytes, buckets: int) -> tuple[Tensor, Tensor, int]:
+    """The mean [buckets], factor [F, buckets] and count of a fingerprint, the very numbers that were packed."""
     tensors = _tensors(data)
     count = int(_taken(tensors, "count", (1,), torch.int64))
     if not 2 <= count <= SAMPLES:
         raise Refused("samples out of range")
     rows = min(count, ROWS) - 1
-    upper = torch.ones(rows, BUCKETS, dtype=torch.bool).triu()
-    mean = _finite(_taken(tensors, "mean", (BUCKETS,), torch.float16))
+    upper = torch.ones(rows, buckets, dtype=torch.bool).triu()
+    mean = _finite(_taken(tensors, "mean", (buckets,), torch.float16))
     factor = _finite(_taken(tensors, "factor", (int(upper.sum()),), torch.float16))
     scales = _finite(_taken(tensors, "scales", (2,), torch.float64))
     if tensors or not all(math.frexp(scale)[0] == 0.5 for scale in scales.tolist()):
         raise Refused("fingerprint of another form")
-    whole = torch.zeros(rows, BUCKETS, dtype=torch.float64)
+    whole = torch.zeros(rows, buckets, dtype=torch.float64)
     whole[upper] = factor.double() * scales[1]
     return _finite((mean.double() * scales[0]).float()), _finite(whole.float()), count
 
 
-MOST_PRINT = 2 * BUCKETS * (1 + ROWS) + 4096  # bytes
+MOST_PRINT = 2 * 2 * BUCKETS * (1 + ROWS) + 4096  # bytes
 
 
 def _scale(values: Tensor) -> float:

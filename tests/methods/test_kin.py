@@ -8,7 +8,6 @@ import torch
 
 import homophily
 from homophily.deciding import meet
-from homophily.introductions import BUCKETS
 from homophily.methods import methods
 from homophily.methods.kin import balanced
 from homophily.randomness import normal
@@ -24,7 +23,7 @@ DIGITS: dict[str, Any] = {
     "method": {"name": "kin"},
 }
 
-FINGERPRINT = 2 * (1024 + sum(1024 - row for row in range(29))) + 16  # bytes: the mean and a triangle of 29 rows
+FINGERPRINT = 2 * (512 + sum(512 - row for row in range(29))) + 16  # bytes: the mean and a triangle of 29 rows
 
 
 def test_kin_meets_its_family_only() -> None:
@@ -52,8 +51,8 @@ def test_the_balanced_make_up_for_each_other_by_hand() -> None:
 
 
 def line(peers: int) -> torch.Tensor:
-    """A continuum: centres [N, 1024] evenly on a line."""
-    direction = torch.randn(BUCKETS, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    """A continuum: centres [N, 512] evenly on a line."""
+    direction = torch.randn(512, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     return torch.linspace(-1, 1, peers, dtype=torch.float64)[:, None] * direction
 
 
@@ -157,7 +156,7 @@ def test_a_new_fingerprint_changes_the_answer_for_its_book_only() -> None:
     kin = methods.get("kin")()
     heard = torch.stack([torch.arange(15)] * 15 + [torch.arange(1, 16)])
     before = kin.introduced(view, prints, heard)
-    prints.mean[15] += normal(1, torch.arange(BUCKETS)).float()
+    prints.mean[15] += normal(1, torch.arange(512)).float()
     after = kin.introduced(view, prints, heard)
     assert torch.equal(before["weights"][:15], after["weights"][:15])
     assert not torch.equal(before["weights"][15], after["weights"][15])

@@ -160,7 +160,7 @@ def test_what_is_no_safetensors_is_refused(data: bytes) -> None:
     with pytest.raises(Refused, match="not safetensors"):
         unpack_model(data, EXPECTED)
     with pytest.raises(Refused, match="not safetensors"):
-        unpack_print(data)
+        unpack_print(data, BUCKETS)
 
 
 # Fingerprints
@@ -183,7 +183,7 @@ def fingerprint(count: int, scale: float = 1.0, seed: int = 0) -> tuple[Tensor, 
 def test_a_fingerprint_travels_bit_for_bit(count: int, exponent: int, seed: int, tilt: float) -> None:
     mean, factor, count = fingerprint(count, 10.0**exponent * (1 + tilt), seed)
     data = pack_print(mean, factor, count)
-    found = unpack_print(data)
+    found = unpack_print(data, BUCKETS)
     assert same(found[0], mean)
     assert torch.equal(found[1], factor)  # but for the sign of the zeros below the diagonal
     assert found[2] == count
@@ -196,7 +196,7 @@ def test_whatever_the_largest_number_rounding_twice_changes_nothing(largest: flo
     mean = torch.zeros(BUCKETS, dtype=torch.float64)
     mean[:3] = torch.tensor([largest, -largest * ratio, largest * ratio**4])
     rounded = _rounded(mean)
-    assert torch.equal(unpack_print(pack_print(rounded, torch.zeros(1, BUCKETS), 2))[0], rounded)
+    assert torch.equal(unpack_print(pack_print(rounded, torch.zeros(1, BUCKETS), 2), BUCKETS)[0], rounded)
 
 
 def test_a_fingerprint_takes_about_the_bytes_it_is_said_to() -> None:
@@ -238,12 +238,12 @@ WRONG_PRINTS = {
 
 @pytest.mark.parametrize("changes", WRONG_PRINTS.values(), ids=WRONG_PRINTS)
 def test_a_fingerprint_of_any_other_form_is_refused(changes: dict[str, Any]) -> None:
-    unpack_print(prints())
+    unpack_print(prints(), BUCKETS)
     with pytest.raises(Refused):
-        unpack_print(prints(**changes))
+        unpack_print(prints(**changes), BUCKETS)
 
 
 @given(cut=st.integers(0, len(prints()) - 1))
 def test_a_fingerprint_cut_off_anywhere_is_refused(cut: int) -> None:
     with pytest.raises(Refused, match="not safetensors"):
-        unpack_print(prints()[:cut])
+        unpack_print(prints()[:cut], BUCKETS)

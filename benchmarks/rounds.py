@@ -96,7 +96,7 @@ def _share(peers: int, method: str, device: torch.device, known: Known) -> str:
         "rounds": 2 * rounds + 2,
         "model": {"name": "cnn"},
         "training": training,
-        "method": {"name": method},
+        "method": {"name": method, **({"t1": 1000} if method == "panm" else {})},  # it compares in every round
         **book,
     }
     problem, config, resolved = prepare(make(keys), Given(data=data), device, known=known)

@@ -21,7 +21,7 @@ from homophily.merging import Merge, needs_similarity
 from homophily.methods.base import Memory, Method, Now, nothing_told
 from homophily.peer.identity import Refused
 from homophily.peer.links import Unanswered
-from homophily.peer.mail import Mail, Parcel, fetch_all
+from homophily.peer.mail import Mail, Parcel
 from homophily.peer.members import Announcer, Members
 from homophily.peer.parcels import Expected, ModelParcel, pack_model, pack_print, unpack_model, unpack_print
 from homophily.traffic import Traffic
@@ -41,7 +41,6 @@ class Pace:
     deadline: float  # seconds
     staleness: int  # rounds that a model may be old
     wait_for: int  # others that must be there before the first round
-    pulls: int  # models at a time
     hello: float  # seconds to hear of others who have begun
     far: dict[str, int] | None = None  # hops to each of the others that must be there, where they are known
 
@@ -153,15 +152,13 @@ class FieldExchange:
         out: dict[Parcel, T] = {}
         while wanted:
             unanswered = []
-            for parcel, data in fetch_all(self.mail, wanted, deadline, self.pace.pulls).items():
-                try:
-                    if isinstance(data, Exception):
-                        raise data
-                    out[parcel] = unpack(data)
-                except Refused as error:
-                    self.mail.refusals.add(error, parcel.origin)
-                except Unanswered:
+            for parcel, found in self.mail.fetch_all(wanted, unpack, deadline).items():
+                if isinstance(found, Refused):
+                    self.mail.refusals.add(found, parcel.origin)
+                elif isinstance(found, Unanswered):
                     unanswered.append(parcel)
+                else:
+                    out[parcel] = found
             again = self.pace.lockstep and time.monotonic() < deadline
             wanted = [parcel for parcel in unanswered if again and parcel.origin in self.members.alive()]
         return out

@@ -184,6 +184,7 @@ def _exchange(
         timeout=_HOP_SECONDS,
         slots=peer.slots,
         waiting=peer.waiting,
+        pulls=peer.pulls,
         window=peer.window,
         cache_bytes=peer.cache_mb << 20,
     )
@@ -208,7 +209,7 @@ def _exchange(
         book,
         expected,
         lambda: task_fingerprints(task, config.seed),
-        Pace(lockstep, peer.deadline, peer.staleness, min(wait_for, others), peer.pulls, peer.lease, far),
+        Pace(lockstep, peer.deadline, peer.staleness, min(wait_for, others), peer.lease, far),
         mail,
         members,
         Announcer(tell, lambda: mail.links.neighbours(), _EVERY),

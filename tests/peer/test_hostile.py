@@ -277,7 +277,7 @@ def test_a_flood_of_requests_is_counted_and_survived(people: People) -> None:
     assert counts.pop("too many requests", 0) == 1000 - good
     assert counts == {}
     assert good > 0
-    assert pair.bob.links.ask("alice", "alice/model/1/0", 10.0) == b"small"
+    assert pair.bob.links.ask("alice", "alice/model/1/0", 10.0).endswith(b"\nsmall")
 
 
 @pytest.mark.slow
@@ -285,11 +285,11 @@ def test_a_million_requests_are_counted_and_survived(people: People) -> None:
     village = opened(Village(people, [("alice", "bob"), ("bob", "carol")], slots=2, waiting=8))
     mail = village.mail["bob"]
     village.mail["carol"].publish("model", 1, b"small")
-    paths = [f"carol/model/{round}/{part}" for round in (1, 2) for part in ("0", "1", "manifest", "x")]
+    paths = [f"carol/model/{round}/{part}" for round in (1, 2) for part in ("0", "1", "-1", "x")]
     for i in range(1_000_000):
         mail.asked(question(paths[i % 8]))
     counts = mail.refusals.counts()
-    assert counts["malformed request"] == 250_000
+    assert counts["malformed request"] == 500_000
     assert set(counts) <= {"malformed request", "too many requests"}
     assert village.mail["alice"].fetch(Parcel("carol", "model", 1), soon()) == b"small"
 
@@ -312,7 +312,7 @@ class Player:
     def __init__(self, people: People, name: str, connect: tuple[int, ...]) -> None:
         self.port, names = free_port(), ("alice", "bob", "carol")
         most: Any = {"model": MOST, "print": MOST}
-        keys: Any = {"timeout": 5.0, "slots": 2, "waiting": 8, "window": 2, "cache_bytes": 8 << 20}
+        keys: Any = {"timeout": 5.0, "slots": 2, "waiting": 8, "pulls": 2, "window": 2, "cache_bytes": 8 << 20}
         identity, authority = people.identity(name), Authority(people.ca, names)
         self.mail = mail = Mail(FEDERATION, identity, authority, most, Refusals(), **keys)
         self.members = mail.members = Members(name, names, False, lambda: mail.links.neighbours())

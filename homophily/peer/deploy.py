@@ -109,6 +109,7 @@ def write_files(
             "listen": ["{}:{}".format(*addresses[i])],
             "connect": ["{}:{}".format(*addresses[j]) for j in dialled],
             "mesh": "full" if graph is None else "partial",
+            "device": "cpu",  # the simulation beside them is on the CPU, where the bits are the same
             "pace": pace,
             "share": i,
             **(_PATIENCE if pace == "lockstep" else {"wait_for": peers - 1}),

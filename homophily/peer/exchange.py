@@ -1,7 +1,7 @@
 """What happens between real peers in a round: the simulator's exchange, for one row, with a network in between.
 
 Every decision, draw, measure and merge is the simulator's own code on one row, so that in lockstep a peer does what it
-would do in a simulation, bit for bit.
+would do in a simulation, on a CPU bit for bit. Models are where the peer trains; all else is on the CPU.
 """
 
 from __future__ import annotations
@@ -230,8 +230,9 @@ class FieldExchange:
     def _publish(self, federation: Federation, before: Tensor | None, round: int, sick: bool) -> None:
         shared = federation.layout.mask(shared=True)
         tables = {name: self.memory[name][0] for name in self.method.shares if name in self.memory}
-        earlier = before[0, shared] if before is not None else None
-        parcel = ModelParcel(None if sick else federation.rows[0, shared], self.samples, earlier, tables, self._ids)
+        row = None if sick else federation.rows[0].cpu()[shared]
+        earlier = before[0].cpu()[shared] if before is not None else None
+        parcel = ModelParcel(row, self.samples, earlier, tables, self._ids)
         self.mail.publish("model", round, pack_model(parcel))
         self.announcer.announce(trained=round)
 
@@ -301,6 +302,7 @@ class FieldExchange:
 
     def restore(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
         """Go on; what was remembered of another book is forgotten."""
+        tensors = {name: tensor.cpu() for name, tensor in tensors.items()}
         self.traffic.restore(tensors["received"], numbers["traffic"])
         if torch.equal(tensors["book"], self._ids):
             self.memory = {n.removeprefix("memory/"): t for n, t in tensors.items() if n.startswith("memory/")}
@@ -328,7 +330,7 @@ class _Gathered:
         self._columns = met[0].nonzero()[:, 0]
         self._ids = exchange._ids[self._columns]
         self._parcels = [found[exchange._names[column]] for column in self._columns.tolist()]
-        self._shared = federation.layout.mask(shared=True)
+        self._shared = federation.layout.mask(shared=True).to(federation.rows.device)
         self._rows = torch.cat([federation.rows, *(self._whole(p.row) for p in self._parcels)])
         self._sick = torch.tensor([sick, *(p.row is None for p in self._parcels)])
         self._before = None
@@ -338,7 +340,7 @@ class _Gathered:
     def _whole(self, numbers: Tensor | None) -> Tensor:
         """What travelled, with my own personal numbers around it: [1, D]; nothing but NaN where the model is sick."""
         row = self._mine.rows.clone()
-        row[0, self._shared] = torch.nan if numbers is None else numbers
+        row[0, self._shared] = torch.nan if numbers is None else numbers.to(row.device)
         return row
 
     def similarity(self, measurer: Measurer, view: View) -> Tensor:

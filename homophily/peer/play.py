@@ -15,6 +15,7 @@ import networkx as nx
 import torch
 from torch import Tensor
 
+from homophily.api import chosen_device
 from homophily.api import settings as torch_settings
 from homophily.config import Config
 from homophily.data import Shares
@@ -61,6 +62,7 @@ def play(asked: PeerSettings, insecure: bool = False, progress: Progress | None 
     peer = asked.peer
     if insecure and not only_loopback(peer):
         raise UserError("--insecure is for this machine alone: peer.listen and peer.connect must be loopback addresses")
+    device = chosen_device(peer.device, "peer.device")
     config = _completed(asked)
     identity = Identity(peer.name, asked.certificate, asked.key)
     authority = Authority(asked.path(peer.ca), peer.allow)
@@ -68,8 +70,8 @@ def play(asked: PeerSettings, insecure: bool = False, progress: Progress | None 
         authority.open(identity.seal({}))  # as the others will
     except Refused as error:
         raise UserError(f"{asked.certificate} will be refused by the others: {error}") from None
-    base, config = _grounded(asked, config)
-    start = base.network.start(config, base.task.layout, base.task.ids.tolist(), _CPU)
+    base, config = _grounded(asked, config, device)
+    start = base.network.start(config, base.task.layout, base.task.ids.tolist(), device)
     exchange = _exchange(asked, config, base, start.rows, identity, authority)
     simulation = Simulation(base.problem(config, Given(), start, exchange))
     folder = _opened_folder(asked, config, base, simulation)
@@ -81,7 +83,7 @@ def play(asked: PeerSettings, insecure: bool = False, progress: Progress | None 
     with (
         _logged(folder.path / "peer.log"),
         _joined(exchange, address, authority),
-        torch_settings(config, base.resolved, _CPU),
+        torch_settings(config, base.resolved, device),
         _stopping(),
     ):
         _rounds(simulation, exchange, folder, asked, progress)
@@ -97,8 +99,8 @@ def _completed(asked: PeerSettings) -> Config:
     return asked.config.model_copy(update={"engine": "one-by-one", "checkpoint": 1})
 
 
-def _grounded(asked: PeerSettings, config: Config) -> tuple[Ground, Config]:
-    """Data, network and engine of this one peer."""
+def _grounded(asked: PeerSettings, config: Config, device: torch.device) -> tuple[Ground, Config]:
+    """Data, network and engine of this one peer, where it trains."""
     peer = asked.peer
     id = _ids(asked)[peer.name]
     shares, config = _shares(asked, config)
@@ -106,7 +108,8 @@ def _grounded(asked: PeerSettings, config: Config) -> tuple[Ground, Config]:
         if shares.classes is None or shares.classes > peer.classes:
             raise UserError(f"peer.classes = {peer.classes}: this peer's data has {shares.classes or 'no'} classes")
         shares = replace(shares, classes=peer.classes, outputs=peer.classes)
-    return ground(config, Given(), shares, shares, torch.tensor([id]), None, Known()), config
+    ids = torch.tensor([id], device=device)
+    return ground(config, Given(), shares, shares.to(device), ids, None, Known()), config
 
 
 def _shares(asked: PeerSettings, config: Config) -> tuple[Shares, Config]:
@@ -208,7 +211,7 @@ def _exchange(
         config.seed,
         book,
         expected,
-        lambda: task_fingerprints(task, config.seed),
+        lambda: task_fingerprints(task, config.seed).to(_CPU),
         Pace(lockstep, peer.deadline, peer.staleness, min(wait_for, others), peer.lease, far),
         mail,
         members,
@@ -273,7 +276,7 @@ def _opened_folder(asked: PeerSettings, config: Config, base: Ground, simulation
         folder.write_config(config)
         return folder
     folder = RunFolder.create(path, asked.peer.name)
-    folder.describe(config, base.resolved, base.task, _CPU)
+    folder.describe(config, base.resolved, base.task, base.task.ids.device)
     return folder
 
 

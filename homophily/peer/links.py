@@ -21,7 +21,7 @@ from homophily.peer.manifest import CHUNK
 
 _ROOT = "homophily"
 _ROOM = 256 << 10  # for what surrounds a chunk in a message
-QUEUE = 16  # batches of 64 kB that wait for a link: a whole chunk, so that who sends one need not be woken for each
+QUEUE = 16  # batches of 64 kB that wait for a link, about a chunk: who sends one is not woken for each of them
 _RETRY = {"period_init_ms": 200, "period_max_ms": 2000, "period_increase_factor": 2}
 _MESSAGES = [
     "put", "delete", "declare_subscriber", "query", "reply", "declare_queryable", "liveliness_token",

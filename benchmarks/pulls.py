@@ -3,7 +3,8 @@
     python benchmarks/pulls.py [--peers 20] [--pulls 5] [--megabytes 2] [--repeats 10]
 
 A process for each peer, all in one mesh over mutual TLS on loopback. Everyone pulls at once, in turns by Mail
-(manifest, chunks, signature, hashes) and by one query with one reply for each model; publishing is not timed.
+(manifest, chunks, signature, hashes) and by one query with one reply for each model, with zenoh's own settings and
+with the transmission queue that our links have; publishing is not timed.
 """
 
 from __future__ import annotations
@@ -26,14 +27,15 @@ import zenoh
 from homophily.config import make
 from homophily.peer.deploy import write_files
 from homophily.peer.identity import Authority, Identity
-from homophily.peer.links import Address, Ears, ZenohLinks
-from homophily.peer.mail import Mail, Parcel, fetch_all
+from homophily.peer.links import QUEUE, Address, Ears, ZenohLinks
+from homophily.peer.mail import Mail, Parcel
 from homophily.peer.manifest import Kind
 from homophily.peer.members import Members
 from homophily.peer.refusals import Refusals
 from homophily.peer.settings import PeerSettings, load
 
 PATIENCE = 120.0  # seconds
+MAIL, BARE, QUEUED = "Mail", "bare zenoh, one reply", "bare zenoh with our queue"
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class ByMail:
         most: dict[Kind, int] = {"model": job.size, "print": job.size}
         self._mail = Mail(
             peer.federation, identity, authority, most, Refusals(), timeout=PATIENCE, slots=peer.slots,
-            waiting=peer.waiting, window=peer.window, cache_bytes=peer.cache_mb << 20,
+            waiting=peer.waiting, pulls=job.pulls, window=peer.window, cache_bytes=peer.cache_mb << 20,
         )  # fmt: skip
         members = Members(peer.name, peer.allow, True, lambda: self._mail.links.neighbours())
         self._mail.members = members
@@ -80,8 +82,8 @@ class ByMail:
 
     def pull(self, partners: list[int], turn: int) -> None:
         parcels = [Parcel(self._names[i], "model", turn) for i in partners]
-        came = fetch_all(self._mail, parcels, time.monotonic() + PATIENCE, self._job.pulls)
-        assert all(isinstance(data, bytes) and len(data) == self._job.size for data in came.values()), came
+        came = self._mail.fetch_all(parcels, len, time.monotonic() + PATIENCE)
+        assert all(size == self._job.size for size in came.values()), came
 
     def close(self) -> None:
         self._mail.close()
@@ -89,22 +91,23 @@ class ByMail:
 
 
 class Bare:
-    """One query, one reply."""
+    """One query, one reply. queue: batches that wait for a link; None: zenoh's own setting."""
 
-    def __init__(self, asked: PeerSettings, job: Job) -> None:
+    def __init__(self, asked: PeerSettings, job: Job, ports: int, queue: int | None = None) -> None:
         peer = asked.peer
         self._me, self._job, self._model = peer.allow.index(peer.name), job, b""
         key, certificate = str(asked.key), str(asked.certificate)
         config = zenoh.Config()
         for name, value in {
             "mode": "peer",
-            "listen/endpoints": [f"tls/{_bare(address)}" for address in peer.listen],
-            "connect/endpoints": [f"tls/{_bare(address)}" for address in peer.connect],
+            "listen/endpoints": [f"tls/{_moved(address, ports)}" for address in peer.listen],
+            "connect/endpoints": [f"tls/{_moved(address, ports)}" for address in peer.connect],
             "connect/timeout_ms": -1,
             "connect/exit_on_failure": False,
             "scouting/multicast/enabled": False,
             "transport/shared_memory/enabled": False,
             "transport/link/tx/lease": int(1000 * PATIENCE),
+            **({} if queue is None else {"transport/link/tx/queue/size/data": queue}),
             "transport/link/tls": {
                 "root_ca_certificate": str(asked.path(peer.ca)),
                 "enable_mtls": True,
@@ -143,10 +146,10 @@ class Bare:
         self._session.close()
 
 
-def _bare(address: str) -> str:
-    """The prototype listens 20,000 ports away."""
+def _moved(address: str, ports: int) -> str:
+    """The same address so many ports away."""
     host, _, port = address.rpartition(":")
-    return f"{host}:{(int(port) + 20_000 - 1024) % 64_512 + 1024}"
+    return f"{host}:{(int(port) + ports - 1024) % 64_512 + 1024}"
 
 
 @dataclass
@@ -167,7 +170,11 @@ class Meeting:
 def be_peer(file: Path, job: Job, meeting: Meeting) -> None:
     asked = load(file)
     me = asked.peer.allow.index(asked.peer.name)
-    ways: dict[str, ByMail | Bare] = {"mail": ByMail(asked, job), "bare": Bare(asked, job)}
+    ways: dict[str, ByMail | Bare] = {
+        MAIL: ByMail(asked, job),
+        BARE: Bare(asked, job, 20_000),
+        QUEUED: Bare(asked, job, 40_000, QUEUE),
+    }
     end = time.monotonic() + PATIENCE
     while late := [name for name, way in ways.items() if not way.ready()]:
         assert time.monotonic() < end, f"{asked.peer.name} has not all its links: {late}"
@@ -203,19 +210,20 @@ def main() -> None:
             process.join()
         measured = list(meeting.seconds)
     total = job.peers * job.pulls * job.size / 1e6
-    seconds = {name: [s for n, s in measured if n == name] for name in ("mail", "bare")}
-    ratios = [bare / mail for bare, mail in zip(seconds["bare"], seconds["mail"], strict=True)]
+    seconds = {name: [s for n, s in measured if n == name] for name in (BARE, QUEUED, MAIL)}
     print(
         f"{job.peers} peers pull {job.pulls} models of {asked.megabytes:g} MB each: {total:g} MB, {job.repeats} times\n"
     )
     print("| | seconds (median) | MB/s (median) | MB/s (range) |\n| --- | --- | --- | --- |")
-    for name, words in (("bare", "bare zenoh, one reply"), ("mail", "Mail")):
-        rates = sorted(total / s for s in seconds[name])
-        middle = statistics.median(seconds[name])
-        print(f"| {words} | {middle:.2f} | {total / middle:.0f} | {rates[0]:.0f} to {rates[-1]:.0f} |")
-    whole = sum(seconds["bare"]) / sum(seconds["mail"])
-    median = statistics.median(ratios)
-    print(f"\nMail at {100 * whole:.0f}% of the bare rate over all turns, {100 * median:.0f}% in the median turn")
+    for name, taken in seconds.items():
+        rates = sorted(total / s for s in taken)
+        middle = statistics.median(taken)
+        print(f"| {name} | {middle:.2f} | {total / middle:.0f} | {rates[0]:.0f} to {rates[-1]:.0f} |")
+    print()
+    for name in (BARE, QUEUED):
+        whole = sum(seconds[name]) / sum(seconds[MAIL])
+        median = statistics.median(bare / mail for bare, mail in zip(seconds[name], seconds[MAIL], strict=True))
+        print(f"Mail at {100 * median:.0f}% of {name} in the median turn, {100 * whole:.0f}% over all turns")
 
 
 if __name__ == "__main__":

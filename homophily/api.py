@@ -160,14 +160,14 @@ def _rest(seconds: float) -> float:
     return _REST * seconds if seconds > _NOTICEABLE else 0.0
 
 
-def chosen_device(name: str) -> torch.device:
-    """The device called auto, cpu or cuda."""
+def chosen_device(name: str, key: str = "device") -> torch.device:
+    """The device called auto, cpu or cuda. key: what a complaint calls it."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name not in ("cpu", "cuda"):
-        raise UserError(f"device = {name!r}: must be auto, cpu or cuda")
+        raise UserError(f"{key} = {name!r}: must be auto, cpu or cuda")
     if name == "cuda" and not torch.cuda.is_available():
-        raise UserError("device = 'cuda': this machine has no CUDA device that torch can use")
+        raise UserError(f"{key} = 'cuda': this machine has no CUDA device that torch can use")
     return torch.device(name)
 
 

@@ -22,7 +22,8 @@ from homophily.api import run as simulate
 from homophily.config import Config, over
 from homophily.errors import UserError
 from homophily.peer import certificates
-from homophily.peer.play import peer_method, play
+from homophily.peer.play import play
+from homophily.peer.prepare import peer_method
 from homophily.peer.settings import load
 from homophily.prepare import graph_of
 from homophily.runs import Run
@@ -109,6 +110,7 @@ def write_files(
             "listen": ["{}:{}".format(*addresses[i])],
             "connect": ["{}:{}".format(*addresses[j]) for j in dialled],
             "mesh": "full" if graph is None else "partial",
+            "device": "cpu",  # the simulation beside them is on the CPU, where the bits are the same
             "pace": pace,
             "share": i,
             **(_PATIENCE if pace == "lockstep" else {"wait_for": peers - 1}),

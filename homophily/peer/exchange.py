@@ -1,7 +1,7 @@
 """What happens between real peers in a round: the simulator's exchange, for one row, with a network in between.
 
 Every decision, draw, measure and merge is the simulator's own code on one row, so that in lockstep a peer does what it
-would do in a simulation, bit for bit.
+would do in a simulation, on a CPU bit for bit. Models are where the peer trains; all else is on the CPU.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from homophily.merging import Merge, needs_similarity
 from homophily.methods.base import Memory, Method, Now, nothing_told
 from homophily.peer.identity import Refused
 from homophily.peer.links import Unanswered
-from homophily.peer.mail import Mail, Parcel, fetch_all
+from homophily.peer.mail import Mail, Parcel
 from homophily.peer.members import Announcer, Members
 from homophily.peer.parcels import Expected, ModelParcel, pack_model, pack_print, unpack_model, unpack_print
 from homophily.traffic import Traffic
@@ -42,7 +42,6 @@ class Pace:
     deadline: float  # seconds
     staleness: int  # rounds that a model may be old
     wait_for: int  # others that must be there before the first round
-    pulls: int  # models at a time
     hello: float  # seconds to hear of others who have begun
     far: dict[str, int] | None = None  # hops to each of the others that must be there, where they are known
 
@@ -155,15 +154,13 @@ class FieldExchange:
         out: dict[Parcel, T] = {}
         while wanted:
             unanswered = []
-            for parcel, data in fetch_all(self.mail, wanted, deadline, self.pace.pulls).items():
-                try:
-                    if isinstance(data, Exception):
-                        raise data
-                    out[parcel] = unpack(data)
-                except Refused as error:
-                    self.mail.refusals.add(error, parcel.origin)
-                except Unanswered:
+            for parcel, found in self.mail.fetch_all(wanted, unpack, deadline).items():
+                if isinstance(found, Refused):
+                    self.mail.refusals.add(found, parcel.origin)
+                elif isinstance(found, Unanswered):
                     unanswered.append(parcel)
+                else:
+                    out[parcel] = found
             again = self.pace.lockstep and time.monotonic() < deadline
             wanted = [parcel for parcel in unanswered if again and parcel.origin in self.members.alive()]
         return out
@@ -235,8 +232,9 @@ class FieldExchange:
     def _publish(self, federation: Federation, before: Tensor | None, round: int, sick: bool) -> None:
         shared = federation.layout.mask(shared=True)
         tables = {name: self.memory[name][0] for name in self.method.shares if name in self.memory}
-        earlier = before[0, shared] if before is not None else None
-        parcel = ModelParcel(None if sick else federation.rows[0, shared], self.samples, earlier, tables, self._ids)
+        row = None if sick else federation.rows[0].cpu()[shared]
+        earlier = before[0].cpu()[shared] if before is not None else None
+        parcel = ModelParcel(row, self.samples, earlier, tables, self._ids)
         self.mail.publish("model", round, pack_model(parcel))
         self.announcer.announce(trained=round)
 
@@ -306,6 +304,7 @@ class FieldExchange:
 
     def restore(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
         """Go on; what was remembered of another book is forgotten."""
+        tensors = {name: tensor.cpu() for name, tensor in tensors.items()}
         self.traffic.restore(tensors["received"], numbers["traffic"])
         if torch.equal(tensors["book"], self._ids):
             self.memory = {n.removeprefix("memory/"): t for n, t in tensors.items() if n.startswith("memory/")}
@@ -333,7 +332,7 @@ class _Gathered:
         self._columns = met[0].nonzero()[:, 0]
         self._ids = exchange._ids[self._columns]
         self._parcels = [found[exchange._names[column]] for column in self._columns.tolist()]
-        self._shared = federation.layout.mask(shared=True)
+        self._shared = federation.layout.mask(shared=True).to(federation.rows.device)
         self._rows = torch.cat([federation.rows, *(self._whole(p.row) for p in self._parcels)])
         self._sick = torch.tensor([sick, *(p.row is None for p in self._parcels)])
         self._before = None
@@ -343,7 +342,7 @@ class _Gathered:
     def _whole(self, numbers: Tensor | None) -> Tensor:
         """What travelled, with my own personal numbers around it: [1, D]; nothing but NaN where the model is sick."""
         row = self._mine.rows.clone()
-        row[0, self._shared] = torch.nan if numbers is None else numbers
+        row[0, self._shared] = torch.nan if numbers is None else numbers.to(row.device)
         return row
 
     def similarity(self, measurer: Measurer, view: View) -> Tensor:

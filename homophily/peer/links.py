@@ -21,11 +21,15 @@ from homophily.peer.manifest import CHUNK
 
 _ROOT = "homophily"
 _ROOM = 256 << 10  # for what surrounds a chunk in a message
+QUEUE = 16  # batches of 64 kB that wait for a link, about a chunk: who sends one is not woken for each of them
 _RETRY = {"period_init_ms": 200, "period_max_ms": 2000, "period_increase_factor": 2}
 _MESSAGES = [
     "put", "delete", "declare_subscriber", "query", "reply", "declare_queryable", "liveliness_token",
     "declare_liveliness_subscriber", "liveliness_query",
 ]  # fmt: skip
+
+
+Load = bytes | zenoh.ZBytes  # what an answer is made of
 
 
 class Unanswered(Exception):
@@ -38,12 +42,15 @@ class Question(Protocol):
     @property
     def path(self) -> str: ...
 
-    def answer(self, data: bytes) -> None: ...
+    def answer(self, data: Load) -> None: ...
 
     def decline(self, why: str) -> None: ...
 
 
 class Links(Protocol):
+    def ready(self, data: bytes) -> Load:
+        """To be sent often: copied for the network once, and not with every answer."""
+
     def tell(self, data: bytes) -> None:
         """To all neighbours; may get lost."""
 
@@ -120,6 +127,9 @@ class ZenohLinks:
             self._session.liveliness().declare_token(f"{alive}/{self._name}"),
         ]
 
+    def ready(self, data: bytes) -> Load:
+        return zenoh.ZBytes(data)
+
     def tell(self, data: bytes) -> None:
         with suppress(zenoh.ZError):
             self._session.put(f"{self._root}/tell/{self._name}", data)
@@ -159,7 +169,7 @@ class _Query:
         self._query = query
         self.path = str(query.key_expr).removeprefix(root)
 
-    def answer(self, data: bytes) -> None:
+    def answer(self, data: Load) -> None:
         with suppress(zenoh.ZError):  # whoever asked may be gone
             self._query.reply(self._query.key_expr, data)
         self._query.drop()
@@ -192,6 +202,7 @@ def _keys(address: Address) -> dict[str, Any]:
         "transport/link/protocols": [protocol],
         "transport/shared_memory/enabled": False,  # what goes past the links has no size
         "transport/link/tx/lease": int(1000 * address.lease),
+        "transport/link/tx/queue/size/data": QUEUE,
         "transport/link/rx/max_message_size": CHUNK + _ROOM,
     }
     if address.tls is not None:

@@ -14,14 +14,17 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeVar
 
+from homophily.peer.desk import Desk
 from homophily.peer.identity import Authority, Identity, Refused
-from homophily.peer.links import Links, Question, Unanswered
-from homophily.peer.manifest import KINDS, Kind, Manifest, chunks_of, manifest_of, opened
+from homophily.peer.links import Links, Load, Question, Unanswered
+from homophily.peer.manifest import CHUNK, KINDS, Kind, Manifest, opened, parted, pieces_of
 from homophily.peer.members import Members
 from homophily.peer.refusals import Refusals
 
-_PATH = re.compile(r"([a-z0-9-]{1,63})/([a-z]{1,8})/([0-9]{1,12})/(manifest|[0-9]{1,6})")
+T = TypeVar("T")
+_PATH = re.compile(r"([a-z0-9-]{1,63})/([a-z]{1,8})/([0-9]{1,12})/([0-9]{1,6})")
 _KEPT_ROUNDS = 2
 _MANIFESTS = 256  # that are remembered as opened
 _SHORT_PAUSE = 0.05
@@ -37,22 +40,30 @@ class Parcel:
     round: int
 
 
-Part = tuple[Parcel, int]  # a chunk by its number; -1: the manifest
-_MANIFEST = -1
+Part = tuple[Parcel, int]  # a chunk by its number
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """What came for a part, as it travels, and what was found in it."""
+
+    data: bytes
+    manifest: Manifest
+    chunk: memoryview
 
 
 def _path(part: Part) -> str:
     parcel, number = part
-    return f"{parcel.origin}/{parcel.kind}/{parcel.round}/{'manifest' if number == _MANIFEST else number}"
+    return f"{parcel.origin}/{parcel.kind}/{parcel.round}/{number}"
 
 
 def part_of(path: str) -> Part:
     """What a path asks for. Raises Refused."""
     found = _PATH.fullmatch(path)
-    origin, kind, round, part = found.groups() if found is not None else ("", "", "", "")
+    origin, kind, round, number = found.groups() if found is not None else ("", "", "", "")
     if kind not in KINDS:
         raise Refused("malformed request")
-    return Parcel(origin, kind, int(round)), _MANIFEST if part == "manifest" else int(part)
+    return Parcel(origin, kind, int(round)), int(number)
 
 
 class Mail:
@@ -69,18 +80,19 @@ class Mail:
         timeout: float,
         slots: int,
         waiting: int,
+        pulls: int,
         window: int,
         cache_bytes: int,
     ) -> None:
         self._federation, self._identity, self._authority, self._most = federation, identity, authority, most
         self._timeout, self._slots, self._waiting, self._window = timeout, slots, waiting, window
-        self._shelf: dict[Parcel, tuple[bytes, list[bytes]]] = {}
-        self._cache: OrderedDict[Part, bytes] = OrderedDict()
+        self._shelf: dict[Parcel, list[Load]] = {}
+        self._cache: OrderedDict[Part, _Piece] = OrderedDict()
         self._cached, self._cache_bytes = 0, cache_bytes
-        self._coming: dict[Part, Future[bytes]] = {}
+        self._coming: dict[Part, Future[_Piece]] = {}
         self._lock = threading.Lock()
-        self._hands = ThreadPoolExecutor(_HANDS)
-        self._desks: dict[int, _Desk] = {}
+        self._pullers, self._hands = ThreadPoolExecutor(pulls), ThreadPoolExecutor(_HANDS)
+        self._desks: dict[int, Desk] = {}
         self._manifest_in = lru_cache(_MANIFESTS)(self._opened)  # every chunk is checked against one
         self.refusals = refusals
         self.links: Links
@@ -91,14 +103,38 @@ class Mail:
     def publish(self, kind: Kind, round: int, data: bytes) -> None:
         """Put a parcel on the shelf, for whoever asks; those of earlier rounds but one are taken off."""
         mine = Parcel(self._identity.name, kind, round)
-        sealed = manifest_of(data, self._federation, kind, round, self._identity)
+        pieces = [self.links.ready(piece) for piece in pieces_of(data, self._federation, kind, round, self._identity)]
         with self._lock:
-            self._shelf[mine] = sealed, chunks_of(data)
+            self._shelf[mine] = pieces
             rounds = sorted(parcel.round for parcel in self._shelf if parcel.kind == kind)
             for old in rounds[:-_KEPT_ROUNDS]:
                 del self._shelf[Parcel(self._identity.name, kind, old)]
 
+    def _own(self, part: Part) -> Load:
+        parcel, number = part
+        with self._lock:
+            pieces = self._shelf.get(parcel)
+        if pieces is None:
+            raise Unanswered("not there")
+        if number >= len(pieces):
+            self.refusals.add("malformed request")
+            raise Refused("malformed request")
+        return pieces[number]
+
     # Others'
+
+    def fetch_all(
+        self, parcels: Sequence[Parcel], unpack: Callable[[bytes], T], deadline: float
+    ) -> dict[Parcel, T | Refused | Unanswered]:
+        """What is in each parcel, or why it cannot be had. Several come at a time, and go as soon as unpacked."""
+
+        def one(parcel: Parcel) -> T | Refused | Unanswered:
+            try:
+                return unpack(self.fetch(parcel, deadline))
+            except (Unanswered, Refused) as error:
+                return error
+
+        return dict(zip(parcels, self._pullers.map(one, parcels), strict=True))
 
     def fetch(self, parcel: Parcel, deadline: float) -> bytes:
         """A whole parcel, checked; tried once more, over another way if there is one. Raises Unanswered or Refused."""
@@ -113,21 +149,22 @@ class Mail:
             return self._fetch(parcel, deadline)
 
     def _fetch(self, parcel: Parcel, deadline: float) -> bytes:
-        numbers = range(len(self._manifest(parcel, deadline).chunks))
-        mine, *lanes = [numbers[lane :: self._window] for lane in range(min(self._window, len(numbers)))]
+        first = self._piece((parcel, 0), deadline)
+        rest = range(1, len(first.manifest.chunks))
+        mine, *lanes = [rest[lane :: self._window] for lane in range(max(1, min(self._window, len(rest))))]
 
-        def fetched(lane: Sequence[int]) -> list[bytes]:
-            return [self._part((parcel, number), deadline) for number in lane]
+        def fetched(lane: Sequence[int]) -> list[_Piece]:
+            return [self._piece((parcel, number), deadline) for number in lane]
 
         others = [self._hands.submit(fetched, lane) for lane in lanes]
         try:
             got = [fetched(mine), *(other.result() for other in others)]
         finally:
             wait(others)
-        return b"".join(got[number % self._window][number // self._window] for number in numbers)
-
-    def _manifest(self, parcel: Parcel, deadline: float, detours: bool = True) -> Manifest:
-        return self._manifest_in(parcel, self._part((parcel, _MANIFEST), deadline, detours))
+        pieces = [first, *(got[at % self._window][at // self._window] for at in range(len(rest)))]
+        if any(piece.manifest != first.manifest for piece in pieces):
+            raise Refused("chunks of two parcels")
+        return b"".join(piece.chunk for piece in pieces)
 
     def _opened(self, parcel: Parcel, sealed: bytes) -> Manifest:
         """A manifest, which may be genuine and yet of another parcel: someone plays it back."""
@@ -136,11 +173,9 @@ class Mail:
             raise Refused("manifest of another parcel")
         return found
 
-    def _part(self, part: Part, deadline: float, detours: bool = True) -> bytes:
-        """From the shelf, the cache, or a neighbour; whoever asks for what is on its way waits for it."""
+    def _piece(self, part: Part, deadline: float, detours: bool = True) -> _Piece:
+        """From the cache or a neighbour; whoever asks for what is on its way waits for it."""
         with self._lock:
-            if part[0].origin == self._identity.name:
-                return self._own(part)
             if part in self._cache:
                 self._cache.move_to_end(part)
                 return self._cache[part]
@@ -153,7 +188,7 @@ class Mail:
             except TimeoutError:
                 raise Unanswered("too late") from None
         try:
-            data = self._ask(part, deadline, detours)
+            piece = self._ask(part, deadline, detours)
         except BaseException as error:
             with self._lock:
                 del self._coming[part]
@@ -161,42 +196,24 @@ class Mail:
             raise
         with self._lock:
             del self._coming[part]
-            if part[1] == _MANIFEST or not self.members.full:  # where everyone asks the origin itself
-                self._keep(part, data)
-        mine.set_result(data)
-        return data
+            if not self.members.full:  # where everyone asks the origin itself
+                self._keep(part, piece)
+        mine.set_result(piece)
+        return piece
 
-    def _own(self, part: Part) -> bytes:
-        parcel, number = part
-        if parcel not in self._shelf:
-            raise Unanswered("not there")
-        sealed, chunks = self._shelf[parcel]
-        if number >= len(chunks):
-            raise Refused("malformed request")
-        return sealed if number == _MANIFEST else chunks[number]
-
-    def _ask(self, part: Part, deadline: float, detours: bool) -> bytes:
+    def _ask(self, part: Part, deadline: float, detours: bool) -> _Piece:
         """The neighbour nearest to the origin, and if it fails another.
 
         Only who wants a parcel takes detours: one who passes it on might lead them back to whoever asked.
         """
-        parcel, number = part
-        manifest = self._manifest(parcel, deadline, detours) if number != _MANIFEST else None
-        if manifest is not None and number >= len(manifest.chunks):
-            raise Refused("malformed request")
         failed: list[str] = []
         why: Exception = Unanswered("no way")
-        while (neighbour := self.members.towards(parcel.origin, failed)) is not None:
+        while (neighbour := self.members.towards(part[0].origin, failed)) is not None:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise Unanswered("too late")
             try:
-                data = self.links.ask(neighbour, _path(part), min(left, self._timeout))
-                if manifest is not None:
-                    manifest.check_chunk(number, data)
-                else:
-                    self._manifest_in(parcel, data)
-                return data
+                return self._checked(part, self.links.ask(neighbour, _path(part), min(left, self._timeout)))
             except (Unanswered, Refused) as error:
                 why = error
                 failed.append(neighbour)
@@ -206,23 +223,31 @@ class Mail:
                 break
         raise why
 
-    def _keep(self, part: Part, data: bytes) -> None:
+    def _checked(self, part: Part, data: bytes) -> _Piece:
+        """What came, every byte as its origin signed it. Raises Refused."""
+        parcel, number = part
+        sealed, chunk = parted(data)
+        manifest = self._manifest_in(parcel, sealed)
+        manifest.check_chunk(number, chunk)
+        return _Piece(data, manifest, chunk)
+
+    def _keep(self, part: Part, piece: _Piece) -> None:
         """No longer than its origin keeps it on the shelf, and no more than there is room for."""
         parcel, number = part
-        if number == _MANIFEST:
+        if number == 0:
             alike = [part for part in self._cache if (part[0].origin, part[0].kind) == (parcel.origin, parcel.kind)]
             for gone in [part for part in alike if part[0].round <= parcel.round - _KEPT_ROUNDS]:
-                self._cached -= len(self._cache.pop(gone))
-        self._cache[part] = data
-        self._cached += len(data)
+                self._cached -= len(self._cache.pop(gone).data)
+        self._cache[part] = piece
+        self._cached += len(piece.data)
         while self._cached > self._cache_bytes:
             _, old = self._cache.popitem(last=False)
-            self._cached -= len(old)
+            self._cached -= len(old.data)
 
     def _forget(self, parcel: Parcel) -> None:
         with self._lock:
             for part in [part for part in self._cache if part[0] == parcel]:
-                self._cached -= len(self._cache.pop(part))
+                self._cached -= len(self._cache.pop(part).data)
 
     # Serving
 
@@ -230,6 +255,8 @@ class Mail:
         """Have it answered at the desk for its distance, or decline. Must not block: the network's threads call it."""
         try:
             part = part_of(question.path)
+            if part[1] * CHUNK >= self._most[part[0].kind]:
+                raise Refused("malformed request")  # no parcel is that large
             distance = self._distance(part[0].origin)
         except Refused as error:
             self.refusals.add(error)
@@ -238,7 +265,7 @@ class Mail:
         with self._lock:
             desk = self._desks.get(distance)
             if desk is None:
-                desk = self._desks[distance] = _Desk(self._slots, self._waiting)
+                desk = self._desks[distance] = Desk(self._slots, self._waiting)
         if not desk.take(lambda: self._answer(question, part)):
             self.refusals.add("too many requests")
             question.decline("busy")
@@ -254,51 +281,16 @@ class Mail:
 
     def _answer(self, question: Question, part: Part) -> None:
         try:
-            question.answer(self._part(part, time.monotonic() + self._timeout, detours=False))
+            if part[0].origin == self._identity.name:
+                question.answer(self._own(part))
+            else:
+                question.answer(self._piece(part, time.monotonic() + self._timeout, detours=False).data)
         except (Unanswered, Refused) as error:
             question.decline(str(error))
 
     def close(self) -> None:
-        self._hands.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._hands, self._pullers):
+            pool.shutdown(wait=False, cancel_futures=True)  # who is told to stop does not wait for the network
         with self._lock:
             for desk in self._desks.values():
                 desk.close()
-
-
-class _Desk:
-    """So many threads, and so many jobs that may wait for them."""
-
-    def __init__(self, slots: int, waiting: int) -> None:
-        self._room = threading.BoundedSemaphore(slots + waiting)
-        self._pool = ThreadPoolExecutor(slots)
-
-    def take(self, job: Callable[[], None]) -> bool:
-        if not self._room.acquire(blocking=False):
-            return False
-        try:
-            self._pool.submit(job).add_done_callback(lambda done: self._room.release())
-        except RuntimeError:  # closed
-            self._room.release()
-            return False
-        return True
-
-    def close(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
-
-
-def fetch_all(mail: Mail, parcels: Sequence[Parcel], deadline: float, at_once: int) -> dict[Parcel, bytes | Exception]:
-    """All parcels, several at a time: the data of each, or why there is none."""
-
-    def one(parcel: Parcel) -> bytes | Exception:
-        try:
-            return mail.fetch(parcel, deadline)
-        except (Unanswered, Refused) as error:
-            return error
-
-    if not parcels:
-        return {}
-    pool = ThreadPoolExecutor(min(at_once, len(parcels)))
-    try:
-        return dict(zip(parcels, pool.map(one, parcels), strict=True))
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)  # who is told to stop does not wait for the network

@@ -7,12 +7,13 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from homophily.peer.identity import Authority, Identity, Refused
+from homophily.peer.identity import MOST_SEALED, Authority, Identity, Refused
 
 Kind = Literal["model", "print"]
 KINDS: tuple[Kind, ...] = ("model", "print")
 CHUNK = 1 << 20  # bytes that travel at a time
 MOST_ROUNDS = 1 << 40
+_END = b"\n"  # which no sealed message holds
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -27,22 +28,28 @@ class Manifest:
     size: int
     chunks: tuple[str, ...]
 
-    def check_chunk(self, number: int, data: bytes) -> None:
+    def check_chunk(self, number: int, data: bytes | memoryview) -> None:
         """Raises Refused where a chunk is not what the origin signed."""
-        last = number == len(self.chunks) - 1
-        if len(data) != (self.size - number * CHUNK if last else CHUNK) or _hash(data) != self.chunks[number]:
+        if number >= len(self.chunks) or len(data) != min(CHUNK, self.size - number * CHUNK):
+            raise Refused("chunk of the wrong size")
+        if _hash(data) != self.chunks[number]:
             raise Refused("altered chunk")
 
 
-def manifest_of(data: bytes, federation: str, kind: Kind, round: int, identity: Identity) -> bytes:
-    """The sealed manifest of a parcel of one's own."""
-    hashes = tuple(_hash(chunk) for chunk in chunks_of(data))
-    made = Manifest(federation, identity.name, kind, round, len(data), hashes)
-    return identity.seal(asdict(made))
+def pieces_of(data: bytes, federation: str, kind: Kind, round: int, identity: Identity) -> list[bytes]:
+    """A parcel of one's own as it travels: each chunk behind a line that holds the sealed manifest."""
+    chunks = [memoryview(data)[at : at + CHUNK] for at in range(0, len(data), CHUNK)]
+    made = Manifest(federation, identity.name, kind, round, len(data), tuple(map(_hash, chunks)))
+    line = identity.seal(asdict(made)) + _END
+    return [line + chunk for chunk in chunks]
 
 
-def chunks_of(data: bytes) -> list[bytes]:
-    return [data[at : at + CHUNK] for at in range(0, len(data), CHUNK)]
+def parted(piece: bytes) -> tuple[bytes, memoryview]:
+    """The sealed manifest and the chunk of a piece, as yet unchecked. Raises Refused."""
+    sealed, end, _ = piece[: MOST_SEALED + 1].partition(_END)
+    if not end:
+        raise Refused("without a manifest")
+    return sealed, memoryview(piece)[len(sealed) + 1 :]
 
 
 def opened(sealed: bytes, authority: Authority, federation: str, most: int) -> Manifest:
@@ -68,5 +75,5 @@ def _whole(value: Any, most: int) -> bool:
     return type(value) is int and 0 <= value <= most
 
 
-def _hash(data: bytes) -> str:
+def _hash(data: bytes | memoryview) -> str:
     return hashlib.sha256(data).hexdigest()

@@ -59,6 +59,26 @@ class _Member:
     status: Status = field(default_factory=Status)
 
 
+class _Map:
+    """The links that both ends speak of, by what everyone says its neighbours are: who is gone has none."""
+
+    def __init__(self, me: str, said: dict[str, frozenset[str]]) -> None:
+        self._me, self.said = me, said
+        self._graph = nx.Graph()
+        self._graph.add_nodes_from([me, *sorted(said)])
+        self._graph.add_edges_from((a, b) for a in sorted(said) for b in sorted(said[a]) if a in said.get(b, ()))
+        far = nx.single_source_shortest_path_length(self._graph, me)
+        self.hops = {name: hops for name, hops in far.items() if hops}
+
+    def towards(self, name: str, avoiding: Collection[str]) -> str | None:
+        """My neighbour on the shortest way to a peer, and none of those to avoid."""
+        graph = nx.restricted_view(self._graph, [], [(self._me, other) for other in avoiding])
+        try:
+            return str(nx.shortest_path(graph, self._me, name)[1])
+        except (nx.NodeNotFound, nx.NetworkXNoPath):
+            return None
+
+
 class Members:
     """What is known of the others, by name. Threads that bring news wake those that wait for them."""
 
@@ -66,7 +86,7 @@ class Members:
         self._me, self.full, self._neighbours = me, full, neighbours
         self._others = {name: _Member() for name in sorted(allowed) if name != me}
         self._news = threading.Condition()
-        self._drawn: tuple[dict[str, frozenset[str]], Any] = {}, None  # everyone's neighbours, and their graph
+        self._map = _Map(me, {})
 
     def came(self, name: str) -> None:
         self._alive(name, True)
@@ -113,39 +133,27 @@ class Members:
         """How far those are whom messages can reach."""
         if self.full:
             return {name: 1 for name, member in self._others.items() if member.alive and member.status.time}
-        far = nx.single_source_shortest_path_length(self._graph(), self._me)
-        return {name: hops for name, hops in far.items() if hops}
+        return dict(self._drawn().hops)
 
     def towards(self, name: str, avoiding: Collection[str] = ()) -> str | None:
         """The neighbour that is nearest to a peer, and none of those to avoid; None: there is no way."""
         if self.full:
             return name if name not in avoiding else None
-        graph = nx.restricted_view(self._graph(), [], [(self._me, other) for other in avoiding])
-        try:
-            return str(nx.shortest_path(graph, self._me, name)[1])
-        except (nx.NodeNotFound, nx.NetworkXNoPath):
-            return None
+        return self._drawn().towards(name, avoiding)
 
-    def _graph(self) -> Any:
-        """The links that both ends speak of: who is gone has none. Drawn anew only when something has changed."""
+    def _drawn(self) -> _Map:
+        """Drawn anew only when someone's neighbours have changed."""
         said = {name: frozenset(m.status.neighbours) for name, m in self._others.items() if m.status.time}
         said[self._me] = self._neighbours()
-        drawn = self._drawn
-        if said != drawn[0]:
-            drawn = self._drawn = said, _graph_of(said)
-        return drawn[1]
+        found = self._map
+        if said != found.said:
+            found = self._map = _Map(self._me, said)
+        return found
 
     def current_round(self) -> int:
         """The round that most of the others have come to."""
         rounds = sorted(max(status.trained, status.merged) for status in map(self.status, self.alive()))
         return rounds[len(rounds) // 2] if rounds else 0
-
-
-def _graph_of(said: dict[str, frozenset[str]]) -> Any:
-    graph = nx.Graph()
-    graph.add_nodes_from(sorted(said))
-    graph.add_edges_from((a, b) for a in sorted(said) for b in sorted(said[a]) if a in said.get(b, ()))
-    return graph
 
 
 class Announcer:

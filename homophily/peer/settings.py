@@ -32,6 +32,7 @@ class Peer(Table):
     certificate: str = ""  # left out: certs/NAME.pem
     key: str = ""  # left out: certs/NAME.key
     state: str = ""  # left out: the peer's name
+    device: Literal["auto", "cpu", "cuda"] = "auto"  # where it trains
     pace: Literal["free", "lockstep"] = "free"
     wait_for: int | None = Field(None, ge=0)  # others that must be there before the first round
     deadline: float = Field(30.0, gt=0, allow_inf_nan=False)  # seconds that a round waits for models

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.peer.linked import Pair, close_all
 from tests.peer.people import People
 
 
@@ -23,3 +25,15 @@ def strangers(tmp_path_factory: pytest.TempPathFactory) -> People:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return tmp_path / "certs"
+
+
+@pytest.fixture(autouse=True)
+def _closed() -> Iterator[None]:
+    """Links are closed when the test is over, however it ends."""
+    yield
+    close_all()
+
+
+@pytest.fixture
+def pair(people: People) -> Pair:
+    return Pair(people)

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from homophily.peer import certificates
 from homophily.peer.identity import Authority, Identity
-from homophily.peer.links import Unanswered
+from homophily.peer.links import Load, Unanswered
 from homophily.peer.mail import Mail
 from homophily.peer.members import Members, Status
 from homophily.peer.refusals import Refusals
@@ -66,7 +66,8 @@ class _Question:
         self.path = path
         self.reply: Future[bytes] = Future()
 
-    def answer(self, data: bytes) -> None:
+    def answer(self, data: Load) -> None:
+        assert isinstance(data, bytes)
         self.reply.set_result(data)
 
     def decline(self, why: str) -> None:
@@ -88,7 +89,7 @@ class Village:
         self.tampering: dict[str, Tamper] = {}
         self.crossed: Counter[tuple[str, str, str]] = Counter()  # who asked whom for what
         self._lock = threading.Lock()
-        keys = {"timeout": 5.0, "slots": slots, "waiting": 64, "window": 4, "cache_bytes": 8 << 20, **more}
+        keys = {"timeout": 5.0, "slots": slots, "waiting": 64, "pulls": 4, "window": 4, "cache_bytes": 8 << 20, **more}
         self.mail = {name: self._mail(name, keys) for name in self._near}
 
     def _mail(self, name: str, keys: dict[str, Any]) -> Mail:
@@ -124,6 +125,9 @@ class Village:
 class _Links:
     def __init__(self, village: Village, me: str) -> None:
         self._village, self._me = village, me
+
+    def ready(self, data: bytes) -> bytes:
+        return data
 
     def tell(self, data: bytes) -> None:
         raise AssertionError("mail tells nobody anything")

@@ -114,8 +114,8 @@ def test_a_peer_that_is_told_to_stop_leaves_a_whole_folder_and_goes_on_from_it(f
     folder = peers.folder / "peer-0"
     assert not list(folder.rglob("*.part"))
     kept = [int(path.name.removeprefix("round-")) for path in (folder / "checkpoints").iterdir()]
-    assert len(kept) == 1
-    assert peers.round(0) - kept[0] in (0, 1)
+    assert len(kept) in (1, 2)  # an older one goes only once the new one is whole
+    assert peers.round(0) - max(kept) in (0, 1)
     assert "Traceback" not in peers.files[0].with_suffix(".log").read_text()
     peers.start(0)
     peers.go_on(0)

@@ -120,11 +120,17 @@ def cases(people: People) -> dict[str, Case]:
     strange = {"weights": torch.zeros(2), "book": torch.zeros(0, 2)}
     noise = st.binary(max_size=300)
     words = st.sampled_from(
-        ["alice", "model", "print", "1", "0", "manifest", "/", "//", "*", "**", "-1", "９", "\n", "\ud800"]
+        ["alice", "model", "print", "1", "0", "999999", "/", "//", "*", "**", "-1", "９", "\n", "\ud800"]
     )
 
-    def manifest_opened(data: bytes) -> object:
+    piece = manifest.pieces_of(b"x", FEDERATION, "print", 1, alice)[0]
+
+    def manifest_opened(data: bytes) -> manifest.Manifest:
         return manifest.opened(data, authority, FEDERATION, MOST)
+
+    def piece_checked(data: bytes) -> None:
+        sealed, chunk = manifest.parted(data)
+        manifest_opened(sealed).check_chunk(0, chunk)
 
     def status_opened(data: bytes) -> object:
         return members.opened(data, authority, FEDERATION, 5)
@@ -142,9 +148,10 @@ def cases(people: People) -> dict[str, Case]:
         "seal: certificate": (authority.open, with_odd_certificate(people)),
         "manifest: damaged": (
             manifest_opened,
-            noise | damaged(manifest.manifest_of(b"x", FEDERATION, "print", 1, alice)),
+            noise | damaged(manifest.parted(piece)[0]),
         ),
         "manifest: signed": (manifest_opened, signed(people, nonsense(body) | _JSON)),
+        "piece": (piece_checked, noise | damaged(piece) | noise.map(lambda data: piece + data)),
         "status: damaged": (status_opened, noise | damaged(members.seal(Status(), FEDERATION, alice))),
         "status: signed": (status_opened, signed(people, statuses | told)),
         "model: damaged": (model_unpacked, noise | damaged(model) | damaged(save(strange))),
@@ -156,7 +163,7 @@ def cases(people: People) -> dict[str, Case]:
 
 
 CASES = [
-    "seal: noise", "seal: damaged", "seal: JSON", "seal: certificate", "manifest: damaged", "manifest: signed",
+    "seal: noise", "seal: damaged", "seal: JSON", "seal: certificate", "manifest: damaged", "manifest: signed", "piece",
     "status: damaged", "status: signed", "model: damaged", "model: header", "print: damaged", "print: header",
     "request",
 ]  # fmt: skip

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from homophily.peer.identity import Refused
 from homophily.peer.links import Unanswered
-from homophily.peer.mail import Parcel, fetch_all, part_of
-from homophily.peer.manifest import CHUNK, KINDS
+from homophily.peer.mail import Parcel, part_of
+from homophily.peer.manifest import CHUNK, KINDS, parted
 from tests.peer.people import MOST, People, Village, question, soon
 
 DATA = bytes(range(251)) * (2 * CHUNK // 250)  # three chunks
@@ -54,18 +54,11 @@ def test_a_parcel_is_pulled_from_a_neighbour(found: Found) -> None:
     assert village.mail["alice"].fetch(MODEL, soon()) == DATA
 
 
-def test_one_pulls_ones_own_from_the_shelf(found: Found) -> None:
-    village = found([("alice", "erin")])
-    village.mail["erin"].publish("model", 1, DATA)
-    assert village.mail["erin"].fetch(MODEL, soon()) == DATA
-    assert not village.crossed
-
-
 def test_a_parcel_comes_over_a_line_of_four(found: Found) -> None:
     village = found(LINE)
     village.mail["erin"].publish("model", 1, DATA)
     assert village.mail["alice"].fetch(MODEL, soon()) == DATA
-    assert len(crossings(village, ("carol", "erin"))) == 4  # a manifest and three chunks
+    assert list(crossings(village, ("carol", "erin")).values()) == [1, 1, 1]  # three chunks
 
 
 def test_a_parcel_crosses_a_link_once_however_many_want_it(found: Found) -> None:
@@ -97,11 +90,25 @@ def test_of_several_parcels_each_comes_or_says_why_not(found: Found) -> None:
     village.mail["erin"].publish("model", 1, DATA)
     village.mail["bob"].publish("print", 0, b"whorls")
     wanted = [MODEL, Parcel("bob", "print", 0), Parcel("carol", "model", 1)]
-    came = fetch_all(village.mail["alice"], wanted, soon(), 2)
-    assert came[wanted[0]] == DATA
-    assert came[wanted[1]] == b"whorls"
+    came = village.mail["alice"].fetch_all(wanted, len, soon())
+    assert came[wanted[0]] == len(DATA)
+    assert came[wanted[1]] == len(b"whorls")
     assert isinstance(came[wanted[2]], Unanswered)
-    assert fetch_all(village.mail["alice"], [], soon(), 2) == {}
+    assert village.mail["alice"].fetch_all([], len, soon()) == {}
+
+
+def test_of_several_parcels_one_that_cannot_be_unpacked_spoils_no_other(found: Found) -> None:
+    def unpack(data: bytes) -> bytes:
+        if data == b"arches":
+            raise Refused("not a whorl")
+        return data
+
+    village = found([("alice", "bob"), ("alice", "erin")])
+    village.mail["erin"].publish("print", 0, b"whorls")
+    village.mail["bob"].publish("print", 0, b"arches")
+    came = village.mail["alice"].fetch_all([Parcel(name, "print", 0) for name in ("bob", "erin")], unpack, soon())
+    assert came.pop(Parcel("erin", "print", 0)) == b"whorls"
+    assert str(came[Parcel("bob", "print", 0)]) == "not a whorl"
 
 
 def test_the_shelf_holds_two_rounds_of_each_kind(found: Found) -> None:
@@ -122,12 +129,12 @@ def test_in_a_ring_with_one_slot_each_everyone_pulls_from_everyone_at_once(found
     village = found(ring, slots=1, waiting=256, timeout=30.0)
     for name in names:
         village.mail[name].publish("model", 1, DATA + name.encode())
-    wanted = [Parcel(name, "model", 1) for name in names]
+    wanted = {name: [Parcel(other, "model", 1) for other in names if other != name] for name in names}
     began = time.monotonic()
     with ThreadPoolExecutor(len(names)) as pool:
-        pulls = {name: pool.submit(fetch_all, village.mail[name], wanted, soon(60), 4) for name in names}
-    for pull in pulls.values():
-        assert pull.result() == {parcel: DATA + parcel.origin.encode() for parcel in wanted}
+        pulls = {name: pool.submit(village.mail[name].fetch_all, wanted[name], bytes, soon(60)) for name in names}
+    for name, pull in pulls.items():
+        assert pull.result() == {parcel: DATA + parcel.origin.encode() for parcel in wanted[name]}
     assert time.monotonic() - began < 25
 
 
@@ -138,16 +145,19 @@ def flip(path: str, data: bytes) -> bytes:
     return bytes([data[0] ^ 1]) + data[1:]
 
 
-def flip_chunks(path: str, data: bytes) -> bytes:
-    return data if path.endswith("manifest") else flip(path, data)
+def flip_end(path: str, data: bytes) -> bytes:
+    return data[:-1] + bytes([data[-1] ^ 1])
 
 
 TRICKS: dict[str, tuple[Callable[[str, bytes], bytes], str]] = {
-    "alters everything": (flip, "not JSON"),
-    "alters chunks": (flip_chunks, "altered chunk"),
-    "cuts chunks short": (lambda path, data: data if path.endswith("manifest") else data[:-1], "altered chunk"),
-    "sends nothing": (lambda path, data: b"", "not JSON"),
-    "sends too much": (lambda path, data: data + bytes(1 << 20), "sealed message too large"),
+    "alters manifests": (flip, "not JSON"),
+    "alters chunks": (flip_end, "altered chunk"),
+    "cuts chunks short": (lambda path, data: data[:-1], "chunk of the wrong size"),
+    "sends manifests alone": (lambda path, data: data[: data.index(b"\n") + 1], "chunk of the wrong size"),
+    "sends chunks alone": (lambda path, data: bytes(parted(data)[1]), "not JSON"),
+    "sends nothing": (lambda path, data: b"", "without a manifest"),
+    "sends too much": (lambda path, data: data + bytes(1 << 20), "chunk of the wrong size"),
+    "sends a manifest without an end": (lambda path, data: b"{" * CHUNK, "without a manifest"),
 }
 
 
@@ -168,27 +178,38 @@ def test_a_relay_that_plays_back_an_old_manifest_is_counted_and_another_way_is_t
     village = found(AROUND)
     erin, alice = village.mail["erin"], village.mail["alice"]
     erin.publish("model", 1, b"old")
-    old = village.ask("alice", "erin", "erin/model/1/manifest", 1.0)
+    old = village.ask("alice", "erin", "erin/model/1/0", 1.0)
     erin.publish("model", 2, b"new")
-    village.tampering["bob"] = lambda path, data: old if path.endswith("manifest") else b"old"
+    village.tampering["bob"] = lambda path, data: old
     assert alice.fetch(Parcel("erin", "model", 2), soon()) == b"new"
-    assert alice.refusals.counts() == {"manifest of another parcel (bob)": 1, "altered chunk (bob)": 1}
+    assert alice.refusals.counts() == {"manifest of another parcel (bob)": 1}
 
 
 def test_a_relay_that_passes_off_anothers_model_is_counted(found: Found) -> None:
     village = found([("alice", "bob"), ("bob", "erin")])
     village.mail["bob"].publish("model", 1, b"bob's")
     village.mail["erin"].publish("model", 1, b"erin's")
-    bobs = village.ask("alice", "bob", "bob/model/1/manifest", 1.0)
-    village.tampering["bob"] = lambda path, data: bobs if path.endswith("manifest") else b"bob's"
+    bobs = village.ask("alice", "bob", "bob/model/1/0", 1.0)
+    village.tampering["bob"] = lambda path, data: bobs
     with pytest.raises(Refused, match="manifest of another parcel"):
         village.mail["alice"].fetch(MODEL, soon())
+
+
+def test_chunks_of_two_parcels_that_an_origin_made_for_one_round_are_not_mixed(found: Found) -> None:
+    village = found([("alice", "erin")])
+    erin, alice = village.mail["erin"], village.mail["alice"]
+    erin.publish("model", 1, DATA)
+    old = village.ask("alice", "erin", "erin/model/1/1", 1.0)
+    erin.publish("model", 1, DATA[::-1])
+    village.tampering["erin"] = lambda path, data: old if path.endswith("/1") else data
+    with pytest.raises(Refused, match="chunks of two parcels"):
+        alice.fetch(MODEL, soon())
 
 
 def test_what_is_altered_is_caught_at_the_first_honest_hop(found: Found) -> None:
     village = found(LINE)
     village.mail["erin"].publish("model", 1, DATA)
-    village.tampering["carol"] = flip_chunks
+    village.tampering["carol"] = flip_end
     with pytest.raises(Unanswered, match="altered chunk"):
         village.mail["alice"].fetch(MODEL, soon())
     assert set(village.mail["bob"].refusals.counts()) == {"altered chunk (carol)"}
@@ -212,12 +233,12 @@ def test_a_relay_that_never_answers_is_gone_around(found: Found) -> None:
     assert village.mail["alice"].fetch(MODEL, soon()) == b"small"
 
 
-def test_a_parcel_larger_than_any_honest_one_is_refused_before_a_byte_of_it_travels(found: Found) -> None:
+def test_a_parcel_larger_than_any_honest_one_is_refused_with_its_first_chunk(found: Found) -> None:
     village = found([("alice", "erin")])
     village.mail["erin"].publish("model", 1, bytes(MOST + 1))
     with pytest.raises(Refused, match="parcel too large"):
         village.mail["alice"].fetch(MODEL, soon())
-    assert set(crossings(village, ("alice", "erin"))) == {"erin/model/1/manifest"}
+    assert set(crossings(village, ("alice", "erin"))) == {"erin/model/1/0"}
 
 
 # Limits
@@ -227,8 +248,8 @@ def test_too_many_requests_are_declined_and_counted(found: Found) -> None:
     village = found([("alice", "erin")], slots=1, waiting=2)
     erin, gate = village.mail["erin"], threading.Event()
     erin.publish("model", 1, DATA)
-    held = erin._part
-    erin._part = lambda *part, **how: (gate.wait(30), held(*part, **how))[1]  # type: ignore[method-assign]
+    held = erin._own
+    erin._own = lambda part: (gate.wait(30), held(part))[1]  # type: ignore[method-assign]
     asked = [question("erin/model/1/0") for _ in range(1000)]
     for each in asked:
         erin.asked(each)
@@ -239,12 +260,12 @@ def test_too_many_requests_are_declined_and_counted(found: Found) -> None:
             each.reply.result()
     assert erin.refusals.counts() == {"too many requests": 997}
     gate.set()
-    assert all(each.reply.result(10) == DATA[:CHUNK] for each in asked if each not in declined)
-    last = question("erin/model/1/manifest")  # there is room again
+    assert all(parted(each.reply.result(10))[1] == DATA[:CHUNK] for each in asked if each not in declined)
+    last = question("erin/model/1/1")  # there is room again
     deadline = time.monotonic() + 10
     erin.asked(last)
     while last.reply.exception(10) is not None and time.monotonic() < deadline:
-        last = question("erin/model/1/manifest")
+        last = question("erin/model/1/1")
         erin.asked(last)
     assert last.reply.result(10)
 
@@ -252,9 +273,10 @@ def test_too_many_requests_are_declined_and_counted(found: Found) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "", "erin", "erin/model/1", "erin/model/1/", "erin/model/1/manifest/", "/erin/model/1/0", "erin/model/-1/0",
-        "erin/pickle/1/0", "erin/model/1/*", "erin/model/**", "erin/model/１/0", "erin/model/1/0\n", "../model/1/0",
-        "erin/model/9999999999999/0", "erin/model/1/9999999", "x" * 100_000, "\ud800/model/1/0",
+        "", "erin", "erin/model/1", "erin/model/1/", "erin/model/1/manifest", "erin/model/1/0/", "/erin/model/1/0",
+        "erin/model/-1/0", "erin/pickle/1/0", "erin/model/1/*", "erin/model/**", "erin/model/１/0", "erin/model/1/0\n",
+        "../model/1/0", "erin/model/9999999999999/0", "erin/model/1/9999999", f"erin/model/1/{MOST // CHUNK}",
+        "x" * 100_000, "\ud800/model/1/0",
     ],
 )  # fmt: skip
 def test_malformed_requests_are_declined_and_counted(found: Found, path: str) -> None:
@@ -274,7 +296,6 @@ def test_malformed_requests_are_declined_and_counted(found: Found, path: str) ->
 )
 def test_well_formed_requests_are_understood(origin: str, kind: Any, round: int, number: int) -> None:
     assert part_of(f"{origin}/{kind}/{round}/{number}") == (Parcel(origin, kind, round), number)
-    assert part_of(f"{origin}/{kind}/{round}/manifest") == (Parcel(origin, kind, round), -1)
 
 
 def test_requests_for_what_nobody_has_are_declined(found: Found) -> None:
@@ -300,7 +321,7 @@ def test_the_cache_stays_within_its_bytes_and_what_fell_out_is_fetched_again(fou
         village.mail["erin"].publish("model", round, DATA + bytes([round]))
         assert village.mail["alice"].fetch(Parcel("erin", "model", round), soon()) == DATA + bytes([round])
         for mail in village.mail.values():
-            assert mail._cached == sum(map(len, mail._cache.values())) <= room
+            assert mail._cached == sum(len(piece.data) for piece in mail._cache.values()) <= room
     assert village.mail["alice"].fetch(Parcel("erin", "model", 4), soon()) == DATA + bytes([4])
     assert max(crossings(village, ("carol", "erin")).values()) == 2
 
@@ -314,8 +335,9 @@ def test_a_cache_smaller_than_a_chunk_only_makes_it_slow(found: Found) -> None:
 def test_nothing_is_left_on_its_way_when_all_is_over(found: Found) -> None:
     village = found(LINE)
     village.mail["erin"].publish("model", 1, DATA)
-    village.tampering["carol"] = flip_chunks
-    fetch_all(village.mail["alice"], [MODEL, Parcel("dave", "model", 1), Parcel("erin", "model", 9)], soon(), 3)
+    village.tampering["carol"] = flip_end
+    wanted = [MODEL, Parcel("dave", "model", 1), Parcel("erin", "model", 9)]
+    village.mail["alice"].fetch_all(wanted, len, soon())
     assert not any(mail._coming for mail in village.mail.values())
 
 

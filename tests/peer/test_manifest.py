@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from homophily.peer.identity import Refused
-from homophily.peer.manifest import CHUNK, MOST_ROUNDS, chunks_of, manifest_of, opened
+from homophily.peer.identity import MOST_SEALED, Refused
+from homophily.peer.manifest import CHUNK, MOST_ROUNDS, opened, parted, pieces_of
 from tests.peer.people import FEDERATION, MOST, People
 
 BIG = bytes(range(256)) * (CHUNK // 256) + b"the rest"  # a chunk and a bit
@@ -26,11 +26,10 @@ def body(**changes: Any) -> dict[str, Any]:
 @given(size=st.integers(1, 3 * CHUNK), round=st.integers(0, MOST_ROUNDS))
 def test_a_manifest_fits_its_parcel(people: People, size: int, round: int) -> None:
     data = bytes(size)
-    found = opened(
-        manifest_of(data, FEDERATION, "print", round, people.identity("bob")), people.authority, FEDERATION, MOST
-    )
+    sealed, chunks = zip(*map(parted, pieces_of(data, FEDERATION, "print", round, people.identity("bob"))), strict=True)
+    assert len(set(sealed)) == 1  # every piece has the same one
+    found = opened(sealed[0], people.authority, FEDERATION, MOST)
     assert (found.origin, found.kind, found.round, found.size) == ("bob", "print", round, size)
-    chunks = chunks_of(data)
     assert len(chunks) == len(found.chunks)
     assert b"".join(chunks) == data
     for number, chunk in enumerate(chunks):
@@ -38,11 +37,21 @@ def test_a_manifest_fits_its_parcel(people: People, size: int, round: int) -> No
 
 
 def test_an_altered_swapped_or_cut_chunk_is_refused(people: People) -> None:
-    found = opened(manifest_of(BIG, FEDERATION, "model", 1, people.identity("bob")), people.authority, FEDERATION, MOST)
-    first, last = chunks_of(BIG)
-    for number, wrong in [(0, b""), (0, last), (0, first[:-1]), (0, b"x" + first[1:]), (1, first), (1, last + b"x")]:
+    pieces = pieces_of(BIG, FEDERATION, "model", 1, people.identity("bob"))
+    found = opened(parted(pieces[0])[0], people.authority, FEDERATION, MOST)
+    first, last = (bytes(parted(piece)[1]) for piece in pieces)
+    for number, wrong in [(0, b""), (0, last), (0, first[:-1]), (1, first), (1, last + b"x"), (2, b""), (2, last)]:
+        with pytest.raises(Refused, match="chunk of the wrong size"):
+            found.check_chunk(number, wrong)
+    for number, wrong in [(0, b"x" + first[1:]), (1, last[::-1])]:
         with pytest.raises(Refused, match="altered chunk"):
             found.check_chunk(number, wrong)
+
+
+@pytest.mark.parametrize("piece", [b"", b"no end", b"x" * CHUNK, b"x" * (MOST_SEALED + 1) + b"\n"])
+def test_a_piece_whose_manifest_has_no_end_is_refused(piece: bytes) -> None:
+    with pytest.raises(Refused, match="without a manifest"):
+        parted(piece)
 
 
 def test_a_manifest_as_it_must_be_is_opened(people: People) -> None:
@@ -90,5 +99,6 @@ def test_every_field_is_checked(people: People, changes: dict[str, Any], why: st
 
 
 def test_a_manifest_of_a_stranger_is_refused(people: People, strangers: People) -> None:
+    sealed, _ = parted(pieces_of(BIG, FEDERATION, "model", 1, strangers.identity("bob"))[0])
     with pytest.raises(Refused, match="certificate not of this authority"):
-        opened(manifest_of(BIG, FEDERATION, "model", 1, strangers.identity("bob")), people.authority, FEDERATION, MOST)
+        opened(sealed, people.authority, FEDERATION, MOST)

@@ -174,6 +174,24 @@ def test_the_way_is_a_shortest_one(links: list[tuple[str, str]]) -> None:
         assert village(links, next_one, NAMES).hops().get(name, 0) == far[name] - 1
 
 
+def test_distances_are_searched_anew_only_when_neighbours_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, searched, search = village([("a", "b"), ("b", "c")]), [0], nx.single_source_shortest_path_length
+
+    def counted(*words: Any) -> Any:
+        searched[0] += 1
+        return search(*words)
+
+    monkeypatch.setattr(nx, "single_source_shortest_path_length", counted)
+    for _ in range(3):
+        assert made.hops() == {"b": 1, "c": 2}
+    made.update("c", Status(time=SECOND + 1, trained=5, neighbours=("b",)))
+    assert made.hops() == {"b": 1, "c": 2}
+    assert searched == [1]
+    made.update("b", Status(time=SECOND + 1, neighbours=("a",)))
+    assert made.hops() == {"b": 1}
+    assert searched == [2]
+
+
 def test_most_of_the_others_decide_what_round_it_is() -> None:
     made = Members("a", list("abcd"), True, frozenset)
     assert made.current_round() == 0

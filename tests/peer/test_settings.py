@@ -71,6 +71,7 @@ def test_files_may_be_elsewhere(tmp_path: Path) -> None:
         ({"connect": ["bob"]}, r"peer\.connect = 'bob': must be host:port"),
         ({"connect": "bob:7447"}, r"peer\.connect = \"bob:7447\": must be a list"),
         ({"mesh": "torus"}, r"peer\.mesh = \"torus\": must be 'full' or 'partial'"),
+        ({"device": "gpu"}, r"peer\.device = \"gpu\": must be 'auto', 'cpu' or 'cuda'"),
         ({"pace": "fast"}, r"peer\.pace = \"fast\": must be 'free' or 'lockstep'"),
         ({"wait_for": -1}, r"peer\.wait_for = -1: must be at least 0"),
         ({"deadline": 0.0}, r"peer\.deadline = 0\.0: must be greater than 0"),

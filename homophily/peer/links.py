@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -42,7 +43,7 @@ class Question(Protocol):
     @property
     def path(self) -> str: ...
 
-    def answer(self, data: Load) -> None: ...
+    def answer(self, *data: Load) -> None: ...
 
     def decline(self, why: str) -> None: ...
 
@@ -54,8 +55,8 @@ class Links(Protocol):
     def tell(self, data: bytes) -> None:
         """To all neighbours; may get lost."""
 
-    def ask(self, neighbour: str, path: str, timeout: float) -> bytes:
-        """A direct neighbour's answer; raises Unanswered."""
+    def ask(self, neighbour: str, path: str, timeout: float, most: int = 1) -> list[bytes]:
+        """A direct neighbour's answer in one message or several, ``most`` at most; raises Unanswered."""
 
     def neighbours(self) -> frozenset[str]:
         """Who is at the other end of a link."""
@@ -134,24 +135,22 @@ class ZenohLinks:
         with suppress(zenoh.ZError):
             self._session.put(f"{self._root}/tell/{self._name}", data)
 
-    def ask(self, neighbour: str, path: str, timeout: float) -> bytes:
+    def ask(self, neighbour: str, path: str, timeout: float, most: int = 1) -> list[bytes]:
         try:
             replies = self._session.get(
                 f"{self._root}/ask/{neighbour}/{path}",
-                zenoh.handlers.FifoChannel(1),  # who answers more than once is not stored up
+                zenoh.handlers.FifoChannel(most),  # who answers more often is not stored up
                 target=zenoh.QueryTarget.BEST_MATCHING,
                 consolidation=zenoh.ConsolidationMode.NONE,
                 congestion_control=zenoh.CongestionControl.BLOCK,
                 timeout=timeout,
             )
-            reply = next(iter(replies), None)
+            answer = [_said(reply) for reply in islice(replies, most)]
         except zenoh.ZError as error:
             raise Unanswered("no link") from error
-        if reply is None:
+        if not answer:
             raise Unanswered("no answer")
-        if reply.ok is None:
-            raise Unanswered(reply.err.payload.to_bytes()[:64].decode("ascii", "replace") if reply.err else "refused")
-        return reply.ok.payload.to_bytes()
+        return answer
 
     def neighbours(self) -> frozenset[str]:
         return self._allowed.intersection(map(self._other_end, self._session.info.links()))
@@ -164,14 +163,21 @@ class ZenohLinks:
         self._session.close()
 
 
+def _said(reply: zenoh.Reply) -> bytes:
+    if reply.ok is None:
+        raise Unanswered(reply.err.payload.to_bytes()[:64].decode("ascii", "replace") if reply.err else "refused")
+    return reply.ok.payload.to_bytes()
+
+
 class _Query:
     def __init__(self, query: zenoh.Query, root: str) -> None:
         self._query = query
         self.path = str(query.key_expr).removeprefix(root)
 
-    def answer(self, data: Load) -> None:
+    def answer(self, *data: Load) -> None:
         with suppress(zenoh.ZError):  # whoever asked may be gone
-            self._query.reply(self._query.key_expr, data)
+            for each in data:
+                self._query.reply(self._query.key_expr, each)
         self._query.drop()
 
     def decline(self, why: str) -> None:

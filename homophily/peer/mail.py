@@ -1,7 +1,7 @@
-"""Parcels on their way: one's own on a shelf, others' fetched chunk by chunk from the neighbour nearest to the origin.
+"""Parcels on their way: one's own on a shelf, others' fetched two chunks at a time from who is nearest to the origin.
 
-A chunk that was fetched for one is kept for the next, so that a model crosses a link once however many want it. Every
-chunk is checked against the manifest that its origin signed, at every hop.
+What was fetched for one is kept for the next, so that a model crosses a link once however many want it. Every chunk is
+checked against the manifest that its origin signed, at every hop.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _PATH = re.compile(r"([a-z0-9-]{1,63})/([a-z]{1,8})/([0-9]{1,12})/([0-9]{1,6})")
 _KEPT_ROUNDS = 2
 _MANIFESTS = 256  # that are remembered as opened
 _SHORT_PAUSE = 0.05
-_HANDS = 64  # chunks of all parcels that are fetched at a time, at most
+_HANDS = 64  # pieces of all parcels that are fetched at a time, at most
+_TWO = 2  # chunks that one request brings, a message each
 
 
 @dataclass(frozen=True)
@@ -40,16 +41,20 @@ class Parcel:
     round: int
 
 
-Part = tuple[Parcel, int]  # a chunk by its number
+Part = tuple[Parcel, int]  # the first two chunks of a parcel, the next two, and so on
 
 
 @dataclass(frozen=True)
 class _Piece:
     """What came for a part, as it travels, and what was found in it."""
 
-    data: bytes
+    data: tuple[bytes, ...]
     manifest: Manifest
-    chunk: memoryview
+    chunks: tuple[memoryview, ...]
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.data))
 
 
 def _path(part: Part) -> str:
@@ -110,16 +115,17 @@ class Mail:
             for old in rounds[:-_KEPT_ROUNDS]:
                 del self._shelf[Parcel(self._identity.name, kind, old)]
 
-    def _own(self, part: Part) -> Load:
+    def _own(self, part: Part) -> list[Load]:
         parcel, number = part
         with self._lock:
             pieces = self._shelf.get(parcel)
         if pieces is None:
             raise Unanswered("not there")
-        if number >= len(pieces):
+        wanted = pieces[_TWO * number : _TWO * (number + 1)]
+        if not wanted:
             self.refusals.add("malformed request")
             raise Refused("malformed request")
-        return pieces[number]
+        return wanted
 
     # Others'
 
@@ -150,7 +156,7 @@ class Mail:
 
     def _fetch(self, parcel: Parcel, deadline: float) -> bytes:
         first = self._piece((parcel, 0), deadline)
-        rest = range(1, len(first.manifest.chunks))
+        rest = range(1, -(-len(first.manifest.chunks) // _TWO))
         mine, *lanes = [rest[lane :: self._window] for lane in range(max(1, min(self._window, len(rest))))]
 
         def fetched(lane: Sequence[int]) -> list[_Piece]:
@@ -164,7 +170,7 @@ class Mail:
         pieces = [first, *(got[at % self._window][at // self._window] for at in range(len(rest)))]
         if any(piece.manifest != first.manifest for piece in pieces):
             raise Refused("chunks of two parcels")
-        return b"".join(piece.chunk for piece in pieces)
+        return b"".join(chunk for piece in pieces for chunk in piece.chunks)
 
     def _opened(self, parcel: Parcel, sealed: bytes) -> Manifest:
         """A manifest, which may be genuine and yet of another parcel: someone plays it back."""
@@ -213,7 +219,7 @@ class Mail:
             if left <= 0:
                 raise Unanswered("too late")
             try:
-                return self._checked(part, self.links.ask(neighbour, _path(part), min(left, self._timeout)))
+                return self._checked(part, self.links.ask(neighbour, _path(part), min(left, self._timeout), _TWO))
             except (Unanswered, Refused) as error:
                 why = error
                 failed.append(neighbour)
@@ -223,13 +229,18 @@ class Mail:
                 break
         raise why
 
-    def _checked(self, part: Part, data: bytes) -> _Piece:
+    def _checked(self, part: Part, data: list[bytes]) -> _Piece:
         """What came, every byte as its origin signed it. Raises Refused."""
         parcel, number = part
-        sealed, chunk = parted(data)
-        manifest = self._manifest_in(parcel, sealed)
-        manifest.check_chunk(number, chunk)
-        return _Piece(data, manifest, chunk)
+        seals, chunks = zip(*map(parted, data), strict=True)
+        manifest = self._manifest_in(parcel, seals[0])
+        if any(seal != seals[0] for seal in seals):
+            raise Refused("chunks of two parcels")
+        for at, chunk in enumerate(chunks, start=_TWO * number):
+            manifest.check_chunk(at, chunk)
+        if len(chunks) < min(_TWO, len(manifest.chunks) - _TWO * number):
+            raise Refused("chunk left out")
+        return _Piece(tuple(data), manifest, chunks)
 
     def _keep(self, part: Part, piece: _Piece) -> None:
         """No longer than its origin keeps it on the shelf, and no more than there is room for."""
@@ -237,17 +248,17 @@ class Mail:
         if number == 0:
             alike = [part for part in self._cache if (part[0].origin, part[0].kind) == (parcel.origin, parcel.kind)]
             for gone in [part for part in alike if part[0].round <= parcel.round - _KEPT_ROUNDS]:
-                self._cached -= len(self._cache.pop(gone).data)
+                self._cached -= self._cache.pop(gone).size
         self._cache[part] = piece
-        self._cached += len(piece.data)
+        self._cached += piece.size
         while self._cached > self._cache_bytes:
             _, old = self._cache.popitem(last=False)
-            self._cached -= len(old.data)
+            self._cached -= old.size
 
     def _forget(self, parcel: Parcel) -> None:
         with self._lock:
             for part in [part for part in self._cache if part[0] == parcel]:
-                self._cached -= len(self._cache.pop(part).data)
+                self._cached -= self._cache.pop(part).size
 
     # Serving
 
@@ -255,7 +266,7 @@ class Mail:
         """Have it answered at the desk for its distance, or decline. Must not block: the network's threads call it."""
         try:
             part = part_of(question.path)
-            if part[1] * CHUNK >= self._most[part[0].kind]:
+            if part[1] * _TWO * CHUNK >= self._most[part[0].kind]:
                 raise Refused("malformed request")  # no parcel is that large
             distance = self._distance(part[0].origin)
         except Refused as error:
@@ -282,9 +293,9 @@ class Mail:
     def _answer(self, question: Question, part: Part) -> None:
         try:
             if part[0].origin == self._identity.name:
-                question.answer(self._own(part))
+                question.answer(*self._own(part))
             else:
-                question.answer(self._piece(part, time.monotonic() + self._timeout, detours=False).data)
+                question.answer(*self._piece(part, time.monotonic() + self._timeout, detours=False).data)
         except (Unanswered, Refused) as error:
             question.decline(str(error))
 

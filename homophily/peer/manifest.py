@@ -46,10 +46,10 @@ def pieces_of(data: bytes, federation: str, kind: Kind, round: int, identity: Id
 
 def parted(piece: bytes) -> tuple[bytes, memoryview]:
     """The sealed manifest and the chunk of a piece, as yet unchecked. Raises Refused."""
-    sealed, end, _ = piece[: MOST_SEALED + 1].partition(_END)
-    if not end:
+    end = piece.find(_END, 0, MOST_SEALED + 1)
+    if end < 0:
         raise Refused("without a manifest")
-    return sealed, memoryview(piece)[len(sealed) + 1 :]
+    return piece[:end], memoryview(piece)[end + 1 :]
 
 
 def opened(sealed: bytes, authority: Authority, federation: str, most: int) -> Manifest:

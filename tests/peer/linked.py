@@ -94,7 +94,7 @@ class Pair:
         self.bob.links.tell(b"from bob")
         return (
             eventually(lambda: b"from bob" in self.alice.heard and b"from alice" in self.bob.heard)
-            and self.bob.links.ask("alice", "still there", 10.0) == b"to still there"
+            and self.bob.links.ask("alice", "still there", 10.0) == [b"to still there"]
             and self.alice.links.neighbours() == {"bob"}
         )
 

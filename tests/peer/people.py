@@ -64,17 +64,16 @@ def sealed_by(key: Ed25519PrivateKey, certificate: str, body: dict[str, Any] | s
 class _Question:
     def __init__(self, path: str) -> None:
         self.path = path
-        self.reply: Future[bytes] = Future()
+        self.reply: Future[list[bytes]] = Future()
 
-    def answer(self, data: Load) -> None:
-        assert isinstance(data, bytes)
-        self.reply.set_result(data)
+    def answer(self, *data: Load) -> None:
+        self.reply.set_result([each for each in data if isinstance(each, bytes)])
 
     def decline(self, why: str) -> None:
         self.reply.set_exception(Unanswered(why))
 
 
-Tamper = Callable[[str, bytes], bytes]  # what a relay makes of an answer: path, data
+Tamper = Callable[[str, bytes], bytes | None]  # what a relay makes of a message: path, data; None: leaves it out
 
 
 class Village:
@@ -105,7 +104,7 @@ class Village:
     def near(self, name: str) -> frozenset[str]:
         return self._near[name]
 
-    def ask(self, me: str, neighbour: str, path: str, timeout: float) -> bytes:
+    def ask(self, me: str, neighbour: str, path: str, timeout: float) -> list[bytes]:
         with self._lock:
             self.crossed[me, neighbour, path] += 1
         question = _Question(path)
@@ -115,7 +114,10 @@ class Village:
         except Late:
             raise Unanswered("no answer") from None
         tamper = self.tampering.get(neighbour)
-        return data if tamper is None else tamper(path, data)
+        passed = data if tamper is None else [made for each in data if (made := tamper(path, each)) is not None]
+        if not passed:
+            raise Unanswered("no answer")
+        return passed
 
     def close(self) -> None:
         for mail in self.mail.values():
@@ -132,9 +134,9 @@ class _Links:
     def tell(self, data: bytes) -> None:
         raise AssertionError("mail tells nobody anything")
 
-    def ask(self, neighbour: str, path: str, timeout: float) -> bytes:
+    def ask(self, neighbour: str, path: str, timeout: float, most: int = 1) -> list[bytes]:
         assert neighbour in self._village.near(self._me), "only direct neighbours are asked"
-        return self._village.ask(self._me, neighbour, path, timeout)
+        return self._village.ask(self._me, neighbour, path, timeout)[:most]
 
     def neighbours(self) -> frozenset[str]:
         return self._village.near(self._me)

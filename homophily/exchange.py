@@ -80,26 +80,29 @@ class PeerExchange:
     def after_training(
         self, federation: Federation, before: Tensor | None, round: int, stopped: Tensor, sick: Tensor
     ) -> dict[str, Any]:
-        """Meet, measure, choose and merge; the round's line of metrics."""
+        """Meet, measure, choose and merge; the round's line of metrics.
+
+        To ask who is sick may be to wait for a GPU that is still training, so all that can be done before is.
+        """
         stopped = stopped.to(self.view.me.device)
         met = deciding.meet(self.method, self.view, round, self.memory) & self.view.known & ~stopped[:, None]
-        sick = sick.to(self.view.me.device)  # may wait for a GPU that is still training, so not before meeting
         similarity = None
         if self.measurer is not None and self._measures(round):
+            sick = sick.to(self.view.me.device)
             similarity = self.measurer.measure(Models(federation, before, self.start), self.view, met, sick)
         wanted = similarity if self.method.compares(Now(self.view, round, self.memory)) else None
         partners, memory = deciding.choose(self.method, self.view, round, self.memory, met, wanted)
         partners &= met
         self.memory = {name: self._kept(name, table, stopped) for name, table in memory.items()}
-        gathering = gather(self.view.book, partners, self.view.me, sick, self.samples, similarity)
-        merged = federation.merge(gathering, self.merge)
         self._bill(federation, met, similarity is not None)
-        inside = self._inside(self.merges.add(gathering, merged, self.view.me))
-        neighbours = deciding.neighbours(self.method, self.view, round, self.memory, partners)
-        self.neighbours = neighbours
+        self.neighbours = deciding.neighbours(self.method, self.view, round, self.memory, partners)
         if self.method.finds:
-            found = precision_and_recall(self.view, neighbours, stopped)
+            found = precision_and_recall(self.view, self.neighbours, stopped)
             self.found = found if found[1] is not None else self.found
+        gathering = gather(self.view.book, partners, self.view.me, self.samples, similarity)
+        gathering = gathering.without(sick.to(self.view.me.device))
+        merged = federation.merge(gathering, self.merge)
+        inside = self._inside(self.merges.add(gathering, merged, self.view.me))
         return {
             "neighbour_precision": self.found[0],
             "neighbour_recall": self.found[1],

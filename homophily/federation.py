@@ -102,10 +102,8 @@ def has_triton() -> bool:
     return importlib.util.find_spec("triton") is not None
 
 
-def gather(
-    book: Tensor, partners: Tensor, me: Tensor, sick: Tensor, samples: Tensor, similarity: Tensor | None = None
-) -> Gathering:
-    """Partners (a set over the book, [P, B] bool) and oneself [P] in ascending id, the sick [N] left out.
+def gather(book: Tensor, partners: Tensor, me: Tensor, samples: Tensor, similarity: Tensor | None = None) -> Gathering:
+    """Partners (a set over the book, [P, B] bool) and oneself [P] in ascending id.
 
     samples: [N]; similarity: [P, B] float64, None where nothing was measured.
     """
@@ -118,5 +116,4 @@ def gather(
         alike = alike.gather(1, order)
     there = ids != _NOBODY
     ids = torch.where(there, ids, -1)
-    peer = ids.clamp(min=0)
-    return Gathering(ids, there & ~sick[peer], ids == me[:, None], samples[peer].to(torch.float64), alike)
+    return Gathering(ids, there, ids == me[:, None], samples[ids.clamp(min=0)].to(torch.float64), alike)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -16,10 +16,14 @@ class Gathering:
     """Who merges: for each peer its partners and itself in ascending id, [P, K], padded."""
 
     ids: Tensor  # [P, K] int64
-    there: Tensor  # [P, K] bool: not padding, not sick
+    there: Tensor  # [P, K] bool: not padding, and not left out
     own: Tensor  # [P, K] bool: oneself
     samples: Tensor  # [P, K] float64: how many training samples each has
     similarity: Tensor  # [P, K] float64: to oneself; -inf where not measured
+
+    def without(self, sick: Tensor) -> Gathering:
+        """The same with the sick [N] left out."""
+        return replace(self, there=self.there & ~sick[self.ids.clamp(min=0)])
 
 
 Merge = Callable[..., Tensor]

@@ -25,7 +25,7 @@ def everyone(peers: int) -> Tensor:
 def merged(rows: Tensor, partners: Tensor, personal: tuple[str, ...] = ()) -> Tensor:
     whole = federation(rows, personal)
     peers = len(rows)
-    whole.merge(gather(everyone(peers), partners, torch.arange(peers), whole.sick, torch.ones(peers)), uniform)
+    whole.merge(gather(everyone(peers), partners, torch.arange(peers), torch.ones(peers)).without(whole.sick), uniform)
     return whole.rows
 
 
@@ -53,7 +53,7 @@ def test_one_row_merges_to_the_same_bits_as_among_all(peers: int, seed: int) -> 
     rows = normal(seed, i, torch.arange(5)).float()
     alone = federation(rows)
     me = torch.tensor([peers - 1])
-    single = gather(everyone(peers)[-1:], partners[-1:], me, alone.sick, torch.ones(peers))
+    single = gather(everyone(peers)[-1:], partners[-1:], me, torch.ones(peers)).without(alone.sick)
     share = uniform(single)
     expected = torch.zeros(5)
     for slot in range(single.ids.shape[1]):
@@ -92,7 +92,7 @@ def test_a_gathering_is_in_ascending_id_with_oneself_in_its_place() -> None:
     partners = torch.tensor([[False, False, False, True], [True, False, True, False]])
     sick = torch.tensor([False, False, True, False])
     alike = torch.arange(8.0).view(2, 4).double()
-    found = gather(everyone(4)[:2], partners, torch.tensor([1, 3]), sick, torch.tensor([5, 6, 7, 8]), alike)
+    found = gather(everyone(4)[:2], partners, torch.tensor([1, 3]), torch.tensor([5, 6, 7, 8]), alike).without(sick)
     assert found.ids.tolist() == [[1, 3, -1], [0, 2, 3]]
     assert found.there.tolist() == [[True, True, False], [True, False, True]]
     assert found.own.tolist() == [[True, False, False], [False, False, True]]
@@ -105,6 +105,6 @@ def test_a_rowwise_merge_never_sees_personal_numbers() -> None:
     rows = torch.tensor([[0.0, 0.0], [0.1, 100.0], [5.0, 0.0], [0.2, 200.0]])
     whole = federation(rows, ("bias",))
     everybody = ~torch.eye(4, dtype=torch.bool)
-    whole.merge(gather(everyone(4), everybody, torch.arange(4), whole.sick, torch.ones(4)), krum)
+    whole.merge(gather(everyone(4), everybody, torch.arange(4), torch.ones(4)).without(whole.sick), krum)
     assert whole.rows[:, 0].tolist() == pytest.approx([0.1] * 4)
     assert whole.rows[:, 1].tolist() == [0.0, 100.0, 0.0, 200.0]

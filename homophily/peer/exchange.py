@@ -383,9 +383,8 @@ class _Gathered:
         place = order.argsort()  # where in ascending order everyone is, I first
         alike = None if similarity is None else similarity[:, self._columns]
         samples = torch.tensor([self._exchange.samples, *(p.samples for p in self._parcels)])
-        gathering = gather(
-            place[None, 1:], partners[:, self._columns], place[:1], self._sick[order], samples[order], alike
-        )
+        gathering = gather(place[None, 1:], partners[:, self._columns], place[:1], samples[order], alike)
+        gathering = gathering.without(self._sick[order])
         rows = Federation(self._mine.layout, self._rows[order], {})
         merged = rows.merge(gathering, self._exchange.merge)
         out = torch.zeros_like(partners)

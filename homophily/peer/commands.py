@@ -50,7 +50,7 @@ def peer(
     """Be a peer: train on one's own data, find those who are alike, merge with them."""
     try:
         with show.progress() as bar:
-            run = play(load_peer(file), insecure, bar)
+            run = play(load_peer(file), insecure, bar, alone=True)
     except KeyboardInterrupt:
         Console(stderr=True).print("stopped; the same command goes on where it was", highlight=False)
         raise SystemExit(130) from None

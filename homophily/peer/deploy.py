@@ -128,7 +128,7 @@ def be_peer(file: Path, log: Path) -> None:
         os.dup2(out.fileno(), 1)
         os.dup2(out.fileno(), 2)
     try:
-        play(load(file))
+        play(load(file), alone=True)
     except UserError as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:

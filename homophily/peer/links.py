@@ -1,4 +1,4 @@
-"""The links to other peers: the one place that knows zenoh.
+"""The links to other peers: the one place that knows zenoh, but for its log (handshakes.py).
 
 Small messages and questions to direct neighbours, which of them are alive, and who is at the other end of a link, by
 its certificate. Nothing is routed: a link to a stranger leads nowhere, so it can cut nobody off.

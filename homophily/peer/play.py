@@ -6,13 +6,14 @@ import logging
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from homophily.api import settings as torch_settings
 from homophily.errors import UserError
 from homophily.layout import Layout
+from homophily.peer import handshakes
 from homophily.peer.exchange import FieldExchange
 from homophily.peer.identity import Authority, Refused
 from homophily.peer.links import Address, Ears, ZenohLinks
@@ -27,8 +28,8 @@ from homophily.storage import write_json
 Progress = Callable[[dict[str, Any]], None]
 
 
-def play(asked: PeerSettings, insecure: bool = False, progress: Progress | None = None) -> Run:
-    """Be a peer until the last round; goes on where the state folder ends."""
+def play(asked: PeerSettings, insecure: bool = False, progress: Progress | None = None, alone: bool = False) -> Run:
+    """Be a peer until the last round; goes on where the state folder ends. alone: this process is nothing else."""
     if insecure and not only_loopback(asked.peer):
         raise UserError("--insecure is for this machine alone: peer.listen and peer.connect must be loopback addresses")
     ready = made_ready(asked)
@@ -36,6 +37,7 @@ def play(asked: PeerSettings, insecure: bool = False, progress: Progress | None 
     folder = _opened_folder(asked, ready)
     with (
         _logged(folder.path / "peer.log"),
+        handshakes.counted(exchange.mail.refusals) if alone else nullcontext(),
         _joined(exchange, _address(asked, insecure), ready.authority),
         torch_settings(ready.config, ready.base.resolved, ready.device),
         _stopping(),

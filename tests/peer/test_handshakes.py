@@ -1,0 +1,69 @@
+"""Handshakes that fail are counted by a peer that is a process of its own; links are real, over loopback."""
+
+import os
+import socket
+import ssl
+import sys
+import tomllib
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from homophily.peer.handshakes import counted
+from homophily.peer.refusals import Refusals
+from tests.peer.field import Field, until
+from tests.peer.people import People
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[Field]:
+    """One peer of two, waiting for nobody."""
+    field = Field(tmp_path / "field", 2)
+    field.start(0)
+    until(lambda: field.round(0) > 0, "it plays")
+    yield field
+    field.close()
+
+
+def knock(port: int, certificate: tuple[Path, Path] | None) -> None:
+    """A handshake, with a certificate and its key or without; the other side ends it."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    if certificate is not None:
+        context.load_cert_chain(*certificate)
+    plain = socket.create_connection(("127.0.0.1", port), 10)
+    with suppress(OSError), context.wrap_socket(plain) as secure:
+        secure.send(b"x")
+        assert not secure.recv(1)
+
+
+def test_who_has_no_certificate_or_a_strangers_is_counted_and_logged_once(alone: Field, tmp_path: Path) -> None:
+    (tmp_path / "others").mkdir()
+    strangers = People(tmp_path / "others")
+    strangers.identity("bob")
+    port = int(tomllib.loads(alone.files[0].read_text())["peer"]["listen"][0].rpartition(":")[2])
+    for _ in range(3):
+        knock(port, None)
+    knock(port, (strangers.folder / "bob.pem", strangers.folder / "bob.key"))
+    until(lambda: sum(alone.status(0)["refused"].values()) == 4, "all four are counted")
+    refused = alone.status(0)["refused"]
+    assert refused.pop("handshake: peer sent no certificates") == 3
+    (reason,) = refused
+    assert reason.startswith("handshake: invalid peer certificate")
+    assert (alone.run(0).path / "peer.log").read_text().count("sent no certificates") == 1
+
+
+def test_what_else_is_written_passes_through(capfd: pytest.CaptureFixture[str]) -> None:
+    refusals = Refusals()
+    told = b"2026-11-15T21:56:19.462966Z  WARN acc-0 ThreadId(05) \x1b[2mzenoh_link_tls::unicast\x1b[0m: %s\n"
+    with counted(refusals):
+        print("a word of one's own")
+        sys.stdout.flush()
+        os.write(1, told % b"received corrupt message. Hint: increase the system open file limit.")
+        os.write(1, told % (1000 * b"long"))
+        os.write(1, b"no end of line")
+    print("and one more")
+    assert capfd.readouterr().out == "a word of one's own\nno end of lineand one more\n"
+    assert refusals.counts() == {"handshake: received corrupt message": 1, f"handshake: {20 * 'long'}": 1}

@@ -112,7 +112,7 @@ class Sweep:
         training = [one.simulation.begin() + number * self.peers for number, one in going]
         self.engine.train(self.everyone.rows, {}, torch.cat(training), going[0][1].simulation.round)
         scores = self._scores([number for number, one in going if one.simulation.trained()])
-        sick = self.everyone.sick.cpu()
+        sick = self.everyone.sick  # not asked for yet: who decides without it need not wait for a GPU
         scores |= self._scores([number for number, one in going if one.simulation.exchanged(sick[self._rows(number)])])
         took = (time.perf_counter() - began) / len(going)
         for number, one in going:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -73,7 +73,8 @@ def _idx_source(name: str) -> Source:
     return Source(name, _read(_idx_samples, train), _read(_idx_samples, [test_images, test_labels]), classes=10)
 
 
-def _idx_samples(images: Path, labels: Path) -> Samples:
+def _idx_samples(files: tuple[Path, ...]) -> Samples:
+    images, labels = files
     x, y = read_idx(images), read_idx(labels)
     if x.dim() != 3 or y.dim() != 1 or len(x) != len(y):
         raise UserError(f"{images} of shape {list(x.shape)} and {labels} of shape {list(y.shape)} do not fit together")
@@ -86,42 +87,35 @@ def _idx_samples(images: Path, labels: Path) -> Samples:
 def cifar_10() -> Source:
     """CIFAR-10 photographs, 32x32 pixels in colour, 10 classes, 50,000 for training and 10,000 for testing."""
     *train, test = find_files("cifar-10", [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"])
-    return Source("cifar-10", _read(_ten_classes, train), _read(_ten_classes, [test]), classes=10)
+    return Source("cifar-10", _read(_cifar_samples, train, (10,)), _read(_cifar_samples, [test], (10,)), classes=10)
 
 
 @sources("cifar-100")
 def cifar_100() -> Source:
     """CIFAR-100 photographs, 32x32 pixels in colour, 100 classes in 20 superclasses, from every train*.bin there is."""
     *train, test = find_files("cifar-100", ["train*.bin", "test.bin"])
-    return Source("cifar-100", _read(_hundred_classes, train), _read(_hundred_classes, [test]), classes=100)
+    train_samples, test_samples = (_read(_cifar_samples, files, (20, 100)) for files in (train, [test]))
+    return Source("cifar-100", train_samples, test_samples, classes=100)
 
 
-def _ten_classes(*files: Path) -> Samples:
-    return _cifar_samples(files, (10,))
-
-
-def _hundred_classes(*files: Path) -> Samples:
-    return _cifar_samples(files, (20, 100))
-
-
-def _cifar_samples(files: Sequence[Path], classes: tuple[int, ...]) -> Samples:
+def _cifar_samples(files: tuple[Path, ...], classes: tuple[int, ...]) -> Samples:
     """The files one after the other; the last label byte is the class, the one before it the superclass."""
     images, labels = zip(*(read_cifar(file, classes) for file in files), strict=True)
     fine_last = torch.cat(labels)
     return Samples(torch.cat(images), fine_last[:, -1], coarse=fine_last[:, 0] if len(classes) == 2 else None)
 
 
-def _read(reader: Callable[..., Samples], files: list[Path]) -> Samples:
+def _read(reader: Callable[..., Samples], files: list[Path], *more: tuple[int, ...]) -> Samples:
     """What a reader makes of some files. Runs that follow one another share it as long as the files stay the same."""
     status = [file.stat() for file in files]
-    return _remembered(reader, tuple(files), tuple((one.st_mtime_ns, one.st_size) for one in status))
+    return _remembered(reader, tuple(files), tuple((one.st_mtime_ns, one.st_size) for one in status), *more)
 
 
 @lru_cache(maxsize=4)
 def _remembered(
-    reader: Callable[..., Samples], files: tuple[Path, ...], stamps: tuple[tuple[int, int], ...]
+    reader: Callable[..., Samples], files: tuple[Path, ...], stamps: tuple[tuple[int, int], ...], *more: tuple[int, ...]
 ) -> Samples:
-    return reader(*files)
+    return reader(files, *more)
 
 
 # Synthetic regression

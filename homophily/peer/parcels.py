@@ -111,7 +111,7 @@ def unpack_print(data: bytes, buckets: int) -> tuple[Tensor, Tensor, int]:
     return _finite((mean.double() * scales[0]).float()), _finite(whole.float()), count
 
 
-MOST_PRINT = 2 * 2 * BUCKETS * (1 + ROWS) + 4096  # bytes
+MOST_PRINT = 2 * 2 * BUCKETS * (1 + ROWS) + 4096  # bytes, of a large network's
 
 
 def _scale(values: Tensor) -> float:

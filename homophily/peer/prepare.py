@@ -40,7 +40,7 @@ from homophily.similarity import needs_path
 from homophily.simulate import Simulation
 
 _EVERY = 1.0  # seconds between two announcements of a status that has not changed
-_HOP_SECONDS = 10.0  # for a chunk over one hop
+_HOP_SECONDS = 10.0  # for a request over one hop
 _CPU = torch.device("cpu")
 
 

@@ -67,7 +67,9 @@ class _Question:
         self.reply: Future[list[bytes]] = Future()
 
     def answer(self, *data: Load) -> None:
-        self.reply.set_result([each for each in data if isinstance(each, bytes)])
+        held = [each for each in data if isinstance(each, bytes)]
+        assert len(held) == len(data)
+        self.reply.set_result(held)
 
     def decline(self, why: str) -> None:
         self.reply.set_exception(Unanswered(why))

@@ -47,7 +47,8 @@ def test_who_is_not_there_is_no_answer(pair: Pair) -> None:
         pair.bob.links.ask("carol", "anything", QUIET)
 
 
-def test_who_answers_many_times_is_heard_once(people: People) -> None:
+@pytest.mark.parametrize("most", [1, 2])
+def test_who_answers_many_times_is_heard_no_more_often_than_asked_for(people: People, most: int) -> None:
     def many(question: Any) -> None:
         if question.path == "many":
             for _ in range(100):
@@ -55,7 +56,7 @@ def test_who_answers_many_times_is_heard_once(people: People) -> None:
         question.answer(b"to still there")
 
     pair = Pair(people, many)
-    assert pair.bob.links.ask("alice", "many", 10.0) == [b"again"]
+    assert pair.bob.links.ask("alice", "many", 10.0, most) == most * [b"again"]
     assert pair.go_on()
 
 

@@ -1,0 +1,236 @@
+"""Bring your own, of any kind: tokens, regression, networks of all sorts, and models that become NaN."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+import homophily
+from tests.test_own import CLASSES, FEATURES, network, outputs_of, peers, rows, settings
+
+# Kinds of data
+
+
+class Words(nn.Module):
+    """Means of word vectors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.vectors, self.out = nn.Embedding(11, 5), nn.Linear(5, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.vectors(x).mean(1))
+
+
+@pytest.mark.parametrize("engine", ["vectorised", "one-by-one"])
+def test_integer_inputs_are_tokens(engine: str, here: Path) -> None:
+    rng = np.random.default_rng(0)
+    data = []
+    for _ in range(4):
+        x = rng.integers(0, 11, size=(40, 7))
+        y = ((x == 3).sum(1) > 0).astype(int)
+        data.append(homophily.PeerData(x[:30], y[:30], test_x=x[30:], test_y=y[30:]))
+    torch.manual_seed(0)
+    run = homophily.run(settings(30, engine=engine, training={"lr": 0.5}), model=Words(), data=data)
+    assert run.summary["accuracy"] > 80
+    outputs, targets = outputs_of(run, data, 0)
+    assert float(F.cross_entropy(outputs, targets)) == pytest.approx(run.scores["loss"][0], rel=1e-4)
+    assert run.summary["accuracy_by_cluster"] == {"all": pytest.approx(run.summary["accuracy"])}  # nobody told
+
+
+def test_float_targets_are_a_regression(here: Path) -> None:
+    data = peers(regression=True)
+    run = homophily.run(settings(20), model=network(outputs=1), data=data)
+    outputs, targets = outputs_of(run, data, 4)
+    error = float((outputs[:, 0] - targets).square().mean())
+    assert run.scores["mse"][4] == pytest.approx(error, rel=1e-4) == pytest.approx(run.scores["loss"][4], rel=1e-4)
+    assert {"mse", "mse_over_clusters", "mse_by_cluster"} <= set(run.summary)
+    assert "accuracy" not in run.summary
+
+
+def test_the_linear_data_is_learnt_within_its_clusters(here: Path) -> None:
+    data = {"name": "linear", "samples": 600, "noise": 0.1, "train": 20, "test": 20}
+    small = {"peers": 9, "rounds": 20, "data": data, "model": "linear", "training": {"lr": 0.002}}
+    alike, anyone = (homophily.run({**small, "method": {"name": m, "k": 2}}) for m in ("oracle", "random"))
+    assert alike.summary["mse"] < 1.0 < anyone.summary["mse"]
+    assert list(alike.summary["mse_by_cluster"]) == ["concept 0", "concept 1", "concept 2"]
+
+
+# Kinds of networks
+
+
+class Everything(nn.Module):
+    """Attention over two halves of the input, BatchNorm and dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.bn = nn.Linear(FEATURES // 2, 4), nn.BatchNorm1d(8)
+        self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
+        self.drop, self.head = nn.Dropout(0.25), nn.Linear(8, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        halves = self.body(x.unflatten(1, (2, FEATURES // 2)))
+        seen, _ = self.attention(halves, halves, halves, need_weights=False)
+        return self.head(self.drop(self.bn(seen.flatten(1)).relu()))
+
+
+def everything() -> nn.Module:
+    torch.manual_seed(0)
+    return Everything()
+
+
+def test_batchnorm_dropout_and_attention_run_in_both_engines_and_agree(here: Path) -> None:
+    runs = {
+        engine: homophily.run(settings(3, engine=engine), model=everything(), data=peers())
+        for engine in ("vectorised", "one-by-one", "auto")
+    }
+    assert runs["auto"].about["resolved"]["engine"] == "vectorised"
+    assert torch.allclose(rows(runs["vectorised"]), rows(runs["one-by-one"]), atol=1e-4)
+    assert torch.equal(rows(runs["vectorised"]), rows(runs["auto"]))
+    counted = load_file(runs["auto"].path / "models.safetensors")["kept/bn.num_batches_tracked"]
+    assert counted.tolist() == [3 * 3 * 3] * 6  # rounds, epochs, batches
+    data = peers()
+    outputs, targets = outputs_of(runs["auto"], data, 5)
+    assert float(F.cross_entropy(outputs, targets)) == pytest.approx(runs["auto"].scores["loss"][5], rel=1e-4)
+
+
+@pytest.mark.parametrize("engine", ["vectorised", "one-by-one"])
+@pytest.mark.parametrize("pattern", ["bn*", "head*"])
+def test_personal_layers_are_never_merged(engine: str, pattern: str, here: Path) -> None:
+    config = {"rounds": 2, "engine": engine, "method": {"name": "random", "k": 5}}
+    whole = homophily.run(config, model=everything(), data=peers())
+    run = homophily.run({**config, "model": {"personal": [pattern]}}, model=everything(), data=peers())
+    states = [run.state_dict(peer) for peer in range(6)]
+    prefix = pattern.rstrip("*")
+    for name, tensor in states[0].items():
+        others = [state[name] for state in states[1:]]
+        if name.startswith(prefix):
+            assert name == "bn.num_batches_tracked" or not any(torch.equal(tensor, other) for other in others), name
+        elif name != "bn.num_batches_tracked":
+            assert all(torch.equal(tensor, other) for other in others), name
+    kept = sum(t.numel() for name, t in states[0].items() if name.startswith(prefix) and t.is_floating_point())
+    assert kept > 0
+    sent = whole.summary["bytes_sent_per_peer"] - run.summary["bytes_sent_per_peer"]
+    assert sent == 2 * 5 * 4 * kept  # rounds, partners, bytes
+
+
+class Drawing(nn.Module):
+    """Draws by itself: no layer that could be given a key."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.only = nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.only(F.dropout(x, 0.4, self.training))
+
+
+def test_a_network_that_draws_by_itself_runs_one_by_one_and_the_same_again(here: Path) -> None:
+    torch.manual_seed(0)
+    net = Drawing()
+    torch.manual_seed(1)
+    first = homophily.run(settings(), model=net, data=peers())
+    assert first.about["resolved"]["engine"] == "one-by-one"
+    assert first.about["resolved"]["why"] == "it draws random numbers by itself"
+    state = torch.get_rng_state()
+    torch.manual_seed(2)
+    second = homophily.run(settings(), model=net, data=peers())
+    assert torch.equal(rows(first), rows(second))
+    other = homophily.run(settings(seed=1), model=net, data=peers())
+    assert not torch.equal(rows(first), rows(other))
+    torch.set_rng_state(state)
+    with pytest.raises(homophily.UserError, match="engine = 'vectorised': this network cannot be vectorised: it draws"):
+        homophily.run(settings(engine="vectorised"), model=net, data=peers())
+
+
+class Tied(nn.Module):
+    """The way out is the way in, turned round."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.way_in, self.way_out = nn.Linear(FEATURES, CLASSES), nn.Linear(CLASSES, FEATURES)
+        self.last = nn.Linear(FEATURES, CLASSES, bias=False)
+        self.last.weight = self.way_in.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.way_out(self.way_in(x).tanh()))
+
+
+def test_tied_weights_stay_tied(here: Path) -> None:
+    torch.manual_seed(0)
+    net = Tied()
+    runs = [homophily.run(settings(engine=e), model=net, data=peers()) for e in ("vectorised", "one-by-one")]
+    assert torch.allclose(rows(runs[0]), rows(runs[1]), atol=1e-4)
+    assert rows(runs[0]).shape[1] == sum(p.numel() for p in net.parameters())  # once, not twice
+    for run in runs:
+        run.export(1, here / "tied.safetensors")
+        state = load_file(here / "tied.safetensors")
+        assert set(state) == set(net.state_dict())
+        assert torch.equal(state["last.weight"], state["way_in.weight"])
+        assert not torch.equal(state["last.weight"], net.way_in.weight)
+        outputs, targets = outputs_of(run, peers(), 1)
+        assert float(F.cross_entropy(outputs, targets)) == pytest.approx(run.scores["loss"][1], rel=1e-4)
+
+
+@pytest.mark.parametrize("engine", ["vectorised", "one-by-one"])
+def test_frozen_parameters_stay(engine: str, here: Path) -> None:
+    net = network()
+    net[0].weight.requires_grad_(False)
+    config = settings(engine=engine, training={"weight_decay": 0.1})
+    alone = homophily.run({**config, "method": "local"}, model=net, data=peers())
+    merged = homophily.run(config, model=net, data=peers())
+    for peer in range(6):
+        assert torch.equal(alone.state_dict(peer)["0.weight"], net[0].weight)
+        assert torch.allclose(merged.state_dict(peer)["0.weight"], net[0].weight, atol=1e-6)
+        assert not torch.equal(alone.state_dict(peer)["0.bias"], net[0].bias)
+
+
+# A model that becomes NaN
+
+
+def diverging(**more: Any) -> dict[str, Any]:
+    """The peer with a thousand times larger inputs diverges in round 1; from then on the learning rate is tiny."""
+    return {
+        "rounds": 4,
+        "training": {"lr": 0.02, "decay": 1e-9, "epochs": 4},
+        "method": {"name": "random", "k": 5},
+        **more,
+    }
+
+
+def linear_peers() -> list[Any]:
+    return peers(regression=True, scale=lambda peer: 1000.0 if peer == 2 else 1.0)
+
+
+@pytest.mark.parametrize("engine", ["vectorised", "one-by-one"])
+def test_a_sick_peer_is_left_out_until_its_partners_heal_it(engine: str, here: Path) -> None:
+    torch.manual_seed(0)
+    run = homophily.run(diverging(engine=engine), model=nn.Linear(FEATURES, 1), data=linear_peers())
+    assert [line["sick"] for line in run.metrics()] == [[2], [], [], []]
+    assert run.summary["sick_peers"] == [2]
+    assert run.summary["still_sick"] == []
+    assert run.scores["sick_rounds"] == [0, 0, 1, 0, 0, 0]
+    assert run.merges()[:, 2].tolist() == [3, 3, 0, 3, 3, 3]  # from round 2 on
+    assert run.merges()[2].tolist() == [4, 4, 0, 4, 4, 4]  # it took the others' models even while it was sick
+    assert rows(run).isfinite().all()
+    assert run.summary["mse"] is not None
+
+
+def test_a_sick_peer_without_partners_stays_sick_and_the_others_go_on(here: Path) -> None:
+    torch.manual_seed(0)
+    run = homophily.run(diverging(method="local"), model=nn.Linear(FEATURES, 1), data=linear_peers())
+    assert [line["sick"] for line in run.metrics()] == [[2]] * 4
+    assert (run.summary["sick_peers"], run.summary["still_sick"]) == ([2], [2])
+    assert run.scores["mse"][2] is None
+    healthy = [value for value in run.scores["mse"] if value is not None]
+    assert len(healthy) == 5
+    assert run.summary["mse"] == pytest.approx(np.mean(healthy))
+    assert not rows(run)[2].isfinite().all()
+    assert rows(run)[[0, 1, 3, 4, 5]].isfinite().all()

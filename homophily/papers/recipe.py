@@ -15,6 +15,7 @@ from homophily.errors import UserError
 _RECIPES = files("homophily.papers") / "recipes"
 Key = Annotated[str, pydantic.StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
 Printed = float | tuple[float, float]  # a mean, or with its deviation
+_COMMON = {"precision": "fast"}  # TF32, which PyTorch's convolutions have of themselves on a GPU
 
 
 class _Part(pydantic.BaseModel):
@@ -98,7 +99,7 @@ class Recipe(_Part):
             layers.append(self.cells[row][column].config)
         if quick:
             layers.append(self.quick.config)
-        values: dict[str, Any] = dict(self.base)
+        values: dict[str, Any] = {**_COMMON, **self.base}
         for layer in layers:
             values = overlaid(values, layer)
         return make({**values, "seed": seed})

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from homophily import deciding
+from homophily.asking import Comparison, Merging, Steps
 from homophily.counts import MergeCounts
 from homophily.federation import Federation, gather
 from homophily.introductions import Fingerprints
-from homophily.measuring import Measurer, Models
+from homophily.measuring import ONE_MODEL, Measurer, Models, pairs_met, table_of
 from homophily.merging import Merge, needs_similarity
 from homophily.methods.base import Memory, Method, Now
 from homophily.scoring import precision_and_recall
@@ -71,7 +72,7 @@ class PeerExchange:
 
     def wants_rows_before(self, round: int) -> bool:
         """Whether the models before training are needed in this round: where the metric asks what training changed."""
-        return self.measurer is not None and self.measurer.updates and self._measures(round)
+        return self.measurer is not None and self.measurer.needs.updates and self._measures(round)
 
     def _measures(self, round: int) -> bool:
         """Whether similarities are measured in this round."""
@@ -79,7 +80,7 @@ class PeerExchange:
 
     def after_training(
         self, federation: Federation, before: Tensor | None, round: int, stopped: Tensor, sick: Tensor
-    ) -> dict[str, Any]:
+    ) -> Steps:
         """Meet, measure, choose and merge; the round's line of metrics.
 
         To ask who is sick may be to wait for a GPU that is still training, so all that can be done before is.
@@ -88,8 +89,10 @@ class PeerExchange:
         met = deciding.meet(self.method, self.view, round, self.memory) & self.view.known & ~stopped[:, None]
         similarity = None
         if self.measurer is not None and self._measures(round):
-            sick = sick.to(self.view.me.device)
-            similarity = self.measurer.measure(Models(federation, before, self.start), self.view, met, sick)
+            me, you = pairs_met(self.view, met)
+            models = Models(federation, before, self.start)
+            alike = (yield Comparison(self.measurer, models, me, you)) if len(me) else me.double()
+            similarity = table_of(alike, met, sick.to(you.device)[you])
         wanted = similarity if self.method.compares(Now(self.view, round, self.memory)) else None
         partners, memory = deciding.choose(self.method, self.view, round, self.memory, met, wanted)
         partners &= met
@@ -100,8 +103,7 @@ class PeerExchange:
             found = precision_and_recall(self.view, self.neighbours, stopped)
             self.found = found if found[1] is not None else self.found
         gathering = gather(self.view.book, partners, self.view.me, self.samples, similarity)
-        gathering = gathering.without(sick.to(self.view.me.device))
-        merged = federation.merge(gathering, self.merge)
+        merged = yield Merging(federation, gathering, self.merge, sick)
         inside = self._inside(self.merges.add(gathering, merged, self.view.me))
         return {
             "neighbour_precision": self.found[0],
@@ -124,8 +126,8 @@ class PeerExchange:
         return float((self.cluster[pairs[:, 0]] == self.cluster[pairs[:, 1]]).double().mean())
 
     def _bill(self, federation: Federation, met: Tensor, compared: bool) -> None:
-        models, size = self.measurer.sends if compared and self.measurer else (1, 1.0)
-        self.traffic.count(met, self.view.hops, size * federation.layout.model_bytes, models)
+        needs = self.measurer.needs if compared and self.measurer else ONE_MODEL
+        self.traffic.count(met, self.view.hops, needs.size * federation.layout.model_bytes, needs.models)
         tables = len(self.method.shares) * self.view.known.sum(1)
         if self.method.shares:
             told = (met * self.view.hops * torch.where(met, tables[self.view.book.clamp(min=0)], 0)).sum()

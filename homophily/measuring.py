@@ -22,7 +22,7 @@ class Models:
 
     now: Federation
     before: Tensor | None  # [N, D]; None: the metric does not ask
-    start: Tensor  # [N, D]
+    start: Tensor | None  # [N, D]; the same
 
 
 @dataclass
@@ -80,41 +80,61 @@ def guest_loss(task: Task, engine: Engine, federation: Federation, guest: Tensor
     return masked_mean(losses, (position < data.count[host, None]).to(torch.float64))
 
 
+@dataclass(frozen=True)
+class Needs:
+    """What a metric asks for. models: those that travel for each peer met; size: of each, in models."""
+
+    models: int
+    size: float
+    updates: bool  # what this round's training changed
+    losses: str | None  # nothing but losses, on one's "own" or the "peer" 's data
+
+
+ONE_MODEL = Needs(1, 1.0, updates=False, losses=None)  # where nothing is measured
+
+
 class Measurer:
     """Measures with one metric, ``chunk`` pairs at a time."""
 
-    def __init__(
-        self, metric: Metric, task: Task, engine: Engine, chunk: int, sends: tuple[int, float], updates: bool
-    ) -> None:
-        self.metric, self.task, self.engine, self.chunk = metric, task, engine, chunk
-        self.sends = sends  # models for each peer met, and the size of each in models
-        self.updates = updates  # whether the metric asks what this round's training changed
+    def __init__(self, metric: Metric, task: Task, engine: Engine, chunk: int, needs: Needs) -> None:
+        self.metric, self.task, self.engine, self.chunk, self.needs = metric, task, engine, chunk, needs
         compared = task.layout.mask(shared=True, parameter=True)
         everything = bool(compared.all())
         self.compared = None if everything else compared.nonzero()[:, 0].to(task.data.train.x.device)
 
-    def measure(self, models: Models, view: View, met: Tensor, sick: Tensor) -> Tensor:
-        """[P, B] float64: similarity to each peer met, -inf where not met or sick."""
-        table = torch.full(met.shape, -torch.inf, dtype=torch.float64, device=met.device)
-        row, column = met.nonzero(as_tuple=True)
-        if not len(row):
-            return table
-        me, you = view.me[row], view.book[row, column]
+    def on(self, task: Task, engine: Engine) -> Measurer:
+        """The same for another task of the same network."""
+        return Measurer(self.metric, task, engine, self.chunk, self.needs)
+
+    def similarities(self, models: Models, me: Tensor, you: Tensor) -> Tensor:
+        """[M] float64, where the ids me [M] and you [M] are; NaN where my model or yours is sick."""
         there = models.now.rows.device
         parts = []
-        for pairs in self._chunks(row):
+        for pairs in self._chunks(me):
             mine, yours = me[pairs].to(there), you[pairs].to(there)
             parts.append(self.metric(_Pairs(self.task, self.engine, models, mine, yours, self.compared)))
-        found = torch.cat(parts).to(met.device, torch.float64)
-        # Where my own model is sick nothing can be told of the others: all the same, so that it may heal by merging.
-        found = torch.where(sick[you], -torch.inf, found.nan_to_num(nan=0.0))
-        table[row, column] = found
-        return table
+        return torch.cat(parts).to(me.device, torch.float64)
 
-    def _chunks(self, row: Tensor) -> list[Tensor]:
+    def _chunks(self, me: Tensor) -> list[Tensor]:
         """Pairs in chunks; the plain engine takes one peer's at a time, as a real peer does."""
-        index = torch.arange(len(row), device=row.device)
+        index = torch.arange(len(me), device=me.device)
         if self.engine.name != "one-by-one":
             return list(index.split(self.chunk))
-        _, counts = row.unique_consecutive(return_counts=True)
+        _, counts = me.unique_consecutive(return_counts=True)
         return [part for mine in index.split(counts.tolist()) for part in mine.split(self.chunk)]
+
+
+def pairs_met(view: View, met: Tensor) -> tuple[Tensor, Tensor]:
+    """Who met whom, by id: me [M] and you [M]. met: [P, B] bool."""
+    row, column = met.nonzero(as_tuple=True)
+    return view.me[row], view.book[row, column]
+
+
+def table_of(found: Tensor, met: Tensor, sick_you: Tensor) -> Tensor:
+    """[P, B] float64: the similarities [M] of those met, -inf where not met or where the other [M] is sick.
+
+    Where my own model is sick nothing can be told of the others: all the same, so that it may heal by merging.
+    """
+    table = torch.full(met.shape, -torch.inf, dtype=torch.float64, device=met.device)
+    table[met] = torch.where(sick_you, -torch.inf, found.nan_to_num(nan=0.0))
+    return table

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from homophily.registry import Registry
 
@@ -21,9 +23,29 @@ class Gathering:
     samples: Tensor  # [P, K] float64: how many training samples each has
     similarity: Tensor  # [P, K] float64: to oneself; -inf where not measured
 
+    @classmethod
+    def joined(cls, runs: Sequence[Gathering | None], peers: int) -> Gathering:
+        """Those of several runs of as many peers each, one below the other; in a run without one nobody merges."""
+        there = [one for one in runs if one is not None]
+        width = max(one.ids.shape[1] for one in there)
+
+        def column(name: str, padding: Any) -> Tensor:
+            nobody = getattr(there[0], name).new_full((peers, width), padding)
+            filled = [nobody if one is None else _widened(getattr(one, name), width, padding) for one in runs]
+            return torch.cat(filled)
+
+        ids = column("ids", -1)
+        run = torch.arange(len(ids), device=ids.device)[:, None] // peers
+        rest = {"there": False, "own": False, "samples": 0.0, "similarity": -torch.inf}
+        return cls(torch.where(ids < 0, ids, ids + run * peers), **{name: column(name, rest[name]) for name in rest})
+
     def without(self, sick: Tensor) -> Gathering:
         """The same with the sick [N] left out."""
         return replace(self, there=self.there & ~sick[self.ids.clamp(min=0)])
+
+
+def _widened(column: Tensor, width: int, padding: Any) -> Tensor:
+    return pad(column, (0, width - column.shape[1]), value=padding)
 
 
 Merge = Callable[..., Tensor]

@@ -22,7 +22,7 @@ from homophily.keyed_dropout import with_keyed_dropout
 from homophily.keys import accepted, checked, taken
 from homophily.layout import Layout
 from homophily.losses import Loss, losses
-from homophily.measuring import Measurer
+from homophily.measuring import Measurer, Needs
 from homophily.merging import merges, needs_similarity
 from homophily.methods import Method, methods
 from homophily.methods.server import ServerMethod
@@ -295,8 +295,10 @@ def measurer_of(method: Method, task: Task, engine: Engine, chunk: int) -> Measu
     metric = metrics.get(method.metric)
     given = {key: getattr(method, key, None) for key in accepted(metric) or []}
     keys = {key: value for key, value in given.items() if value is not None and not callable(value)}
-    sends = models_for_each(method.metric, getattr(method, "on", "own")), size_of_each(method.metric)
-    return Measurer(partial(metric, **keys), task, engine, chunk, sends, needs_updates(method.metric))
+    on, name = getattr(method, "on", "own"), method.metric
+    losses = on if name == "loss" else None
+    needs = Needs(models_for_each(name, on), size_of_each(name), needs_updates(name), losses)
+    return Measurer(partial(metric, **keys), task, engine, chunk, needs)
 
 
 def _extra_metrics(config: Config, given: Given) -> dict[str, ExtraMetric]:

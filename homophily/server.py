@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from homophily.asking import Steps
 from homophily.federation import Federation
 from homophily.measuring import guest_loss
 from homophily.methods.server import ServerMethod
@@ -81,8 +82,9 @@ class ServerExchange:
 
     def after_training(
         self, federation: Federation, before: Tensor | None, round: int, stopped: Tensor, sick: Tensor
-    ) -> dict[str, Any]:
+    ) -> Steps:
         """Each server model becomes the average of those who trained it; kept where nobody did."""
+        yield from ()  # a server asks nothing of its clients' models
         stopped, sick = stopped.to(self.choice.device), sick.to(self.choice.device)
         counts = self.task.data.train.count.to(torch.float64)
         for model in range(len(self.models)):

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from homophily.asking import Steps, alone
 from homophily.data.types import Shares
 from homophily.federation import Federation
 from homophily.layout import Layout
@@ -31,7 +32,7 @@ class Exchange(Protocol):
 
     def after_training(
         self, federation: Federation, before: Tensor | None, round: int, stopped: Tensor, sick: Tensor
-    ) -> dict[str, Any]:
+    ) -> Steps:
         """Exchange and merge; the round's line of metrics. stopped: [N] bool, on the CPU; sick: [N] bool, anywhere."""
 
     def summary(self, rounds: int) -> dict[str, Any]:
@@ -91,7 +92,8 @@ class Simulation:
         began, problem = time.perf_counter(), self.problem
         problem.engine.train(self.federation.rows, self.federation.kept, self.begin(), self.round)
         scores = problem.scorer.test(self.federation) if self.trained() else None
-        if self.exchanged(self.federation.sick):
+        sick = self.federation.sick
+        if self.exchanged(alone(self.exchanging(sick)), sick):
             scores = problem.scorer.test(self.federation)
         self.seconds += time.perf_counter() - began
         return self.line(scores)
@@ -112,12 +114,13 @@ class Simulation:
             self.scored = self.federation.copy() if self.finished else None
         return due
 
-    def exchanged(self, sick: Tensor) -> bool:
-        """Let the models pass between peers; returns whether merged models are to be scored now.
+    def exchanging(self, sick: Tensor) -> Steps:
+        """Let the models pass between peers. sick: [N] bool, after training; maybe still being found out on a GPU."""
+        return self.exchange.after_training(self.federation, self._before, self.round, self.stopped, sick)
 
-        sick: [N] bool, after training; maybe still being found out on a GPU.
-        """
-        self._line = self.exchange.after_training(self.federation, self._before, self.round, self.stopped, sick)
+    def exchanged(self, line: dict[str, Any], sick: Tensor) -> bool:
+        """Go on after that; returns whether merged models are to be scored now."""
+        self._line = line
         self._before = None
         self.sick = sick.cpu()
         self.sick_rounds += self.sick

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,8 +20,11 @@ from homophily.resources import free_memory
 from homophily.runs import Run
 from homophily.scoring import Scorer, Scores
 from homophily.simulate import Problem
+from homophily.together import Together
 from homophily.training.engines import read_chain
 from homophily.training.task import Joinable, Task
+
+_WRITERS = 8  # of finished runs at a time
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,7 @@ class Sweep:
         self.everyone = Federation(layout, torch.cat([one.simulation.federation.rows for one in playing]), {})
         for number, one in enumerate(playing):
             one.simulation.federation.rows = self.everyone.rows[self._rows(number)]
+        self.together = Together(self.task, self.engine, self.everyone, len(playing))
 
     def _rows(self, number: int) -> slice:
         return slice(number * self.peers, (number + 1) * self.peers)
@@ -105,7 +110,8 @@ class Sweep:
                 going = [(number, one) for number, one in going if not one.simulation.finished]
         except KeyboardInterrupt:
             raise KeyboardInterrupt(str(going[0][1].folder.path)) from None
-        return [one.finish() for one in self.playing]
+        with ThreadPoolExecutor(_WRITERS) as pool:  # a disk has more to do than one run's files at a time
+            return list(pool.map(Playing.finish, self.playing))
 
     def _round(self, going: list[tuple[int, Playing]]) -> None:
         began = time.perf_counter()
@@ -113,7 +119,11 @@ class Sweep:
         self.engine.train(self.everyone.rows, {}, torch.cat(training), going[0][1].simulation.round)
         scores = self._scores([number for number, one in going if one.simulation.trained()])
         sick = self.everyone.sick  # not asked for yet: who decides without it need not wait for a GPU
-        scores |= self._scores([number for number, one in going if one.simulation.exchanged(sick[self._rows(number)])])
+        steps = {number: one.simulation.exchanging(sick[self._rows(number)]) for number, one in going}
+        lines = self.together.play(steps, sick)
+        sick = sick.cpu()
+        merged = [n for n, one in going if one.simulation.exchanged(lines[n], sick[self._rows(n)])]
+        scores |= self._scores(merged)
         took = (time.perf_counter() - began) / len(going)
         for number, one in going:
             one.simulation.seconds += took

@@ -56,3 +56,14 @@ def test_padding_is_not_a_model_and_of_equals_krum_takes_ones_own() -> None:
 
 def test_all_merges_are_listed() -> None:
     assert list(merges) == ["fedavg", "fedsim", "krum", "median", "trimmed-mean", "uniform"]
+
+
+def test_gatherings_of_several_runs_count_on_and_a_run_without_one_merges_nobody() -> None:
+    whole = gathering()
+    narrow = Gathering(*(column[:, :2] for column in vars(whole).values()))
+    joined = Gathering.joined([whole, None, narrow], peers=2)
+    assert joined.ids.tolist()[:2] == whole.ids.tolist()
+    assert joined.ids.tolist()[2:] == [[-1] * 3] * 2 + [[*(narrow.ids[row] + 4).tolist(), -1] for row in range(2)]
+    assert joined.there.sum(1).tolist() == [3, 2, 0, 0, 2, 2]
+    assert torch.equal(fedavg(joined)[:2], fedavg(whole))
+    assert torch.equal(fedavg(joined)[4:, :2], fedavg(narrow))

@@ -18,10 +18,13 @@ CPU = torch.device("cpu")
 SMALL: dict[str, Any] = {"peers": 8, "rounds": 6, "data": {"train": 15, "test": 20}, "training": {"epochs": 1}}
 
 
+def begun(folder: Path, known: Known, keys: dict[str, Any]) -> Playing:
+    problem, complete, resolved = prepare(make({**SMALL, **keys}), Given(), CPU, known=known)
+    return begin(problem, complete, resolved, Given(), folder, None)
+
+
 def playing(folder: Path, method: str, seed: int, known: Known, **keys: Any) -> Playing:
-    config = make({**SMALL, **keys, "seed": seed, "method": {"name": method}})
-    problem, complete, resolved = prepare(config, Given(), CPU, known=known)
-    return begin(problem, complete, resolved, Given(), folder / f"{method}-{seed}", None)
+    return begun(folder / f"{method}-{seed}", known, {**keys, "seed": seed, "method": {"name": method}})
 
 
 def rows(run: Run) -> torch.Tensor:
@@ -39,7 +42,7 @@ def rows(run: Run) -> torch.Tensor:
 )
 def test_runs_side_by_side_end_as_alone(tmp_path: Path, keys: dict[str, Any]) -> None:
     known = Known()
-    which = [(method, seed) for method in ("random", "panm", "kin", "fedavg", "oracle") for seed in (0, 3)]
+    which = [(method, seed) for method in ("random", "panm", "dac", "kin", "fedavg", "oracle") for seed in (0, 3)]
     together = Sweep([playing(tmp_path / "together", m, s, known, **keys) for m, s in which]).play()
     for (method, seed), run in zip(which, together, strict=True):
         alone = playing(tmp_path / "alone", method, seed, Known(), **keys).play()
@@ -49,6 +52,23 @@ def test_runs_side_by_side_end_as_alone(tmp_path: Path, keys: dict[str, Any]) ->
         assert [set(line) for line in mine] == [set(line) for line in other]
         assert run.summary["models_sent_per_peer"] == alone.summary["models_sent_per_peer"]
         assert abs(run.summary["accuracy"] - alone.summary["accuracy"]) < 2.0
+
+
+def test_runs_that_compare_and_merge_in_different_ways(tmp_path: Path) -> None:
+    ways: list[dict[str, Any]] = [
+        {"merge": "uniform", "method": {"name": "dac", "k": 2}},
+        {"merge": "fedsim", "method": {"name": "dac", "k": 4, "metric": "cosine-gradients"}},
+        {"merge": "median", "method": {"name": "random", "k": 5}},
+        {"merge": "uniform", "method": {"name": "dac", "k": 3, "on": "peer"}},
+        {"merge": "fedsim", "method": {"name": "pens", "l": 4, "k": 2, "t1": 3}},
+    ]
+    known = Known()
+    names = [f"{number}" for number in range(len(ways))]
+    together = Sweep([begun(tmp_path / "together" / n, known, way) for n, way in zip(names, ways, strict=True)]).play()
+    for name, way, run in zip(names, ways, together, strict=True):
+        alone = begun(tmp_path / "alone" / name, Known(), way).play()
+        assert torch.allclose(rows(run), rows(alone), atol=1e-4), way
+        assert (run.merges() == alone.merges()).all(), way
 
 
 def test_data_that_runs_share_is_held_once(tmp_path: Path) -> None:

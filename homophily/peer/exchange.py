@@ -15,9 +15,10 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from homophily.asking import Steps
 from homophily.federation import Federation, gather
 from homophily.introductions import Fingerprints, checked
-from homophily.measuring import Measurer, Models
+from homophily.measuring import ONE_MODEL, Measurer, Models, table_of
 from homophily.merging import Merge, needs_similarity
 from homophily.methods.base import Memory, Method, Now, nothing_told
 from homophily.peer.identity import Refused
@@ -190,12 +191,13 @@ class FieldExchange:
     # After training
 
     def wants_rows_before(self, round: int) -> bool:
-        return self.measurer is not None and self.measurer.updates
+        return self.measurer is not None and self.measurer.needs.updates
 
     def after_training(
         self, federation: Federation, before: Tensor | None, round: int, stopped: Tensor, sick: Tensor
-    ) -> dict[str, Any]:
+    ) -> Steps:
         """Publish, meet, pull, measure, choose and merge; the round's line of metrics."""
+        yield from ()  # all that is needed is here or on the network
         deadline = time.monotonic() + self.pace.deadline
         if self.pace.lockstep:  # the shelf holds two rounds: who is still merging the one before the last needs it
             self._wait(lambda name: self.members.status(name).merged >= round - 2, deadline)
@@ -208,15 +210,15 @@ class FieldExchange:
         here = _Gathered(self, federation, before, met, found, bool(sick[0]))
         similarity = None
         if self.measurer is not None and (needs_similarity(self.merge) or self.method.compares(now)):
-            similarity = here.similarity(self.measurer, view)
+            similarity = here.similarity(self.measurer)
         now = Now(view, round, dict(self.memory), here.told if self.method.shares else nothing_told)
         wanted = similarity if self.method.compares(now) else None
         partners = self.method.choose(now, met, wanted) & met
         if not bool(stopped[0]):
             self.memory = now.memory
         merged = here.merge(partners, similarity)
-        models, size = self.measurer.sends if similarity is not None and self.measurer else (1, 1.0)
-        self.traffic.count(met, view.hops, size * federation.layout.model_bytes, models)
+        needs = self.measurer.needs if similarity is not None and self.measurer else ONE_MODEL
+        self.traffic.count(met, view.hops, needs.size * federation.layout.model_bytes, needs.models)
         self.announcer.announce(merged=round)
         return {
             "neighbour_precision": None,
@@ -345,22 +347,15 @@ class _Gathered:
         row[0, self._shared] = torch.nan if numbers is None else numbers.to(row.device)
         return row
 
-    def similarity(self, measurer: Measurer, view: View) -> Tensor:
+    def similarity(self, measurer: Measurer) -> Tensor:
         """[1, B] float64: to each peer met, -inf elsewhere."""
-        whole = torch.full(self._met.shape, -torch.inf, dtype=torch.float64)
-        others = len(self._columns)
-        if not others:
-            return whole
-        everyone = torch.ones(1, others, dtype=torch.bool)
-        book = torch.arange(1, others + 1)[None]
-        local = View(torch.zeros(1, dtype=torch.int64), view.seed, book, everyone, book, None)
-        models = Models(
-            Federation(self._mine.layout, self._rows, self._mine.kept),
-            self._before,
-            self._exchange.start.expand(others + 1, -1),
-        )
-        whole[0, self._columns] = measurer.measure(models, local, everyone, self._sick)[0]
-        return whole
+        you = torch.arange(1, len(self._columns) + 1)
+        found = torch.zeros(0, dtype=torch.float64)
+        if len(you):
+            now = Federation(self._mine.layout, self._rows, self._mine.kept)
+            models = Models(now, self._before, self._exchange.start.expand(len(you) + 1, -1))
+            found = measurer.similarities(models, torch.zeros_like(you), you)
+        return table_of(found, self._met, self._sick[you])
 
     def told(self, name: str, friends: Tensor) -> Tensor:
         """[1, B] float64: what the first of my friends [1, F] with an entry says of each peer in my book."""

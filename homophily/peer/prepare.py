@@ -162,7 +162,7 @@ def _exchange(
         raise UnsuitableError(f"metric = {method.metric!r} compares ways from one start, so init must be 'common'")
     ids = _ids(asked)
     book = dict(sorted((id, name) for name, id in ids.items() if name != peer.name))
-    before = measurer is not None and measurer.updates
+    before = measurer is not None and measurer.needs.updates
     expected = Expected(task.layout.sent_numbers, task.layout.dtype, before, method.shares, len(peer.allow))
     mail = Mail(
         peer.federation,

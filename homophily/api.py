@@ -21,7 +21,7 @@ from homophily.prepare import Given, prepare
 from homophily.registry import GIVEN
 from homophily.resources import Resolved, threads
 from homophily.runs import Run, RunFolder
-from homophily.scoring import ExtraMetric
+from homophily.scoring import ExtraMetric, Scores
 from homophily.simulate import Problem, Simulation
 
 _NOTICEABLE, _REST = 0.1, 20  # a checkpoint that takes so many seconds comes after twenty times as many without
@@ -150,7 +150,10 @@ class Playing:
 
     def finish(self) -> Run:
         """Final scores, and what a finished run keeps."""
-        summary, scores = self.simulation.result()
+        return self.keep(*self.simulation.result())
+
+    def keep(self, summary: dict[str, Any], scores: Scores) -> Run:
+        """Write down what a finished run keeps."""
         self.folder.finish(self.simulation, {**summary, "run": str(self.folder.path)}, scores)
         return Run(self.folder.path, self.given.model)
 

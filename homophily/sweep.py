@@ -110,8 +110,9 @@ class Sweep:
                 going = [(number, one) for number, one in going if not one.simulation.finished]
         except KeyboardInterrupt:
             raise KeyboardInterrupt(str(going[0][1].folder.path)) from None
-        with ThreadPoolExecutor(_WRITERS) as pool:  # a disk has more to do than one run's files at a time
-            return list(pool.map(Playing.finish, self.playing))
+        results = [one.simulation.result() for one in self.playing]
+        with ThreadPoolExecutor(_WRITERS) as pool:  # a disk has time for more than one run's files
+            return list(pool.map(lambda one, result: one.keep(*result), self.playing, results))
 
     def _round(self, going: list[tuple[int, Playing]]) -> None:
         began = time.perf_counter()

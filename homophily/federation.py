@@ -34,11 +34,11 @@ class Federation:
         return Federation(self.layout, self.rows.clone(), {name: table.clone() for name, table in self.kept.items()})
 
     def put(self, which: Tensor, other: Federation) -> None:
-        """Take over the rows ``which`` [N] bool of another federation."""
-        which = which.to(self.rows.device)
-        self.rows[which] = other.rows[which]
+        """Take over the rows ``which`` [N] bool, on the CPU, of another federation."""
+        those = which.nonzero()[:, 0].to(self.rows.device)
+        self.rows[those] = other.rows[those]
         for name, table in self.kept.items():
-            table[which] = other.kept[name][which]
+            table[those] = other.kept[name][those]
 
     def merge(self, gathering: Gathering, how: Merge) -> Tensor:
         """Shared numbers are merged over each peer's gathering; who has no partner stays as it is.

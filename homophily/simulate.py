@@ -91,7 +91,8 @@ class Simulation:
         """Play one round; returns its line of metrics."""
         began, problem = time.perf_counter(), self.problem
         problem.engine.train(self.federation.rows, self.federation.kept, self.begin(), self.round)
-        scores = problem.scorer.test(self.federation) if self.trained() else None
+        loss = problem.scorer.validation_loss(self.federation).cpu() if problem.patience else None
+        scores = problem.scorer.test(self.federation) if self.trained(loss) else None
         sick = self.federation.sick
         if self.exchanged(alone(self.exchanging(sick)), sick):
             scores = problem.scorer.test(self.federation)
@@ -105,10 +106,13 @@ class Simulation:
         self._before = self.federation.rows.clone() if self.exchange.wants_rows_before(self.round) else None
         return trains.nonzero()[:, 0]
 
-    def trained(self) -> bool:
-        """Go on after training; returns whether trained models are to be scored now."""
-        if self.problem.patience:
-            self._stop_early()
+    def trained(self, loss: Tensor | None) -> bool:
+        """Go on after training; returns whether trained models are to be scored now.
+
+        loss: [N] float64 on the validation data, on the CPU, where peers stop early.
+        """
+        if loss is not None:
+            self._stop_early(loss)
         due = self._due and self.problem.after_training
         if due:
             self.scored = self.federation.copy() if self.finished else None
@@ -142,10 +146,9 @@ class Simulation:
             "seconds": round(self.seconds, 3),
         }
 
-    def _stop_early(self) -> None:
+    def _stop_early(self, loss: Tensor) -> None:
         """Keep each peer's best model so far; those that waited too long stop."""
         assert self.best is not None
-        loss = self.problem.scorer.validation_loss(self.federation).cpu()
         better = ~self.stopped & (loss < self.best_loss)
         self.best.put(better, self.federation)
         self.best_loss = torch.where(better, loss, self.best_loss)

@@ -118,7 +118,8 @@ class Sweep:
         began = time.perf_counter()
         training = [one.simulation.begin() + number * self.peers for number, one in going]
         self.engine.train(self.everyone.rows, {}, torch.cat(training), going[0][1].simulation.round)
-        scores = self._scores([number for number, one in going if one.simulation.trained()])
+        losses = self._validation_losses()
+        scores = self._scores([number for number, one in going if one.simulation.trained(losses[number])])
         sick = self.everyone.sick  # not asked for yet: who decides without it need not wait for a GPU
         steps = {number: one.simulation.exchanging(sick[self._rows(number)]) for number, one in going}
         lines = self.together.play(steps, sick)
@@ -129,6 +130,12 @@ class Sweep:
         for number, one in going:
             one.simulation.seconds += took
             one.record(one.simulation.line(scores.get(number)))
+
+    def _validation_losses(self) -> Sequence[Tensor | None]:
+        """Of the peers of each run; None where nobody stops early."""
+        if not self.playing[0].simulation.problem.patience:
+            return [None] * len(self.playing)
+        return list(self.scorer.validation_loss(self.everyone).cpu().split(self.peers))
 
     def _scores(self, numbers: list[int]) -> dict[int, Scores]:
         """Of the runs that are to be scored, by number."""
@@ -160,11 +167,12 @@ def _bytes(problem: Problem, samples: int) -> int:
 def joined(tasks: Sequence[Task]) -> Task:
     """All peers of several tasks as one task. Data that several of them share is there once."""
     shares = [task.data for task in tasks]
+    validations = [one.validation for one in shares if one.validation is not None]
     data = replace(
         shares[0],
         train=_joined([one.train for one in shares]),
         test=_joined([one.test for one in shares]),
-        validation=None,
+        validation=_joined(validations) if validations else None,
         cluster=None,
     )
     return replace(tasks[0], data=data, seed=_cat([t.seed for t in tasks]), ids=_cat([t.ids for t in tasks]))

@@ -26,7 +26,7 @@ _LINES = (
     (0, (8, 2, 1, 2, 1, 2)),
     (0, (1, 3)),
 )  # all seen if they coincide
-_LETTERS = 14  # of a title, an inch
+_LETTERS = 12  # of a title, an inch
 _FAR = 20  # times apart: such values are drawn on a logarithmic axis
 
 

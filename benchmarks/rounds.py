@@ -129,13 +129,14 @@ def _round(simulation: Simulation, clock: Clock) -> float:
 
 
 MLP = {"name": "mlp", "hidden": [200, 200]}
-PANM = {
-    "rounds": 300, "model": MLP, "method": {"name": "panm", "metric": "loss"},
-    "training": {"batch": 128, "lr": 0.08, "momentum": 0.9, "decay": 0.99},
-}  # fmt: skip
+PANM: dict[str, Any] = {"rounds": 300, "model": MLP, "method": {"name": "panm", "metric": "loss"}}
 RUNS: dict[str, tuple[str, int, dict[str, Any]]] = {
-    "panm": ("PANM (loss), MLP, batch 128, 3 epochs, 300 rounds, as in its Table 2", 200, PANM),
-    "panm-500": ("the same with more images", 500, PANM),
+    "panm": ("PANM (loss), MLP, batch 128, 3 epochs, 300 rounds, as in its Table 2", 200, {
+        **PANM, "training": {"batch": 128, "lr": 0.08, "momentum": 0.9, "decay": 0.99},
+    }),
+    "panm-500": ("the same with more images, without momentum", 500, {
+        **PANM, "training": {"batch": 128, "momentum": 0.0},
+    }),
     "dac": ("DAC, 28x28 CNN, Adam, batch 8, 3 epochs, 200 rounds", 500, {
         "rounds": 200, "model": {"name": "cnn"}, "method": {"name": "dac"},
         "training": {"batch": 8, "optimizer": "adam", "lr": 3e-4},

@@ -62,14 +62,12 @@ class Together:
         return answers
 
     def _merged(self, wishes: dict[int, Merging], sick: Tensor) -> dict[int, Tensor]:
-        answers = {}
+        answers: dict[int, Tensor] = {}
         for how, those in _by(wishes, lambda wish: wish.how).items():
             gatherings = [those[number].gathering if number in those else None for number in range(self.runs)]
             gathering = Gathering.joined(gatherings, self.peers)
-            merged = self.everyone.merge(gathering.without(sick.to(gathering.ids.device)), how)
-            for number, wish in those.items():
-                mine = merged[number * self.peers : (number + 1) * self.peers]
-                answers[number] = mine[:, : wish.gathering.ids.shape[1]]
+            merged = self.everyone.merge(gathering.without(sick.to(gathering.ids.device)), how).split(self.peers)
+            answers |= {number: merged[number][:, : wish.gathering.ids.shape[1]] for number, wish in those.items()}
         return answers
 
 

@@ -101,31 +101,25 @@ class RunFolder:
     def save(self, simulation: Simulation) -> None:
         """A checkpoint; older ones go only once the new one is whole."""
         metrics = self.path / "metrics.jsonl"
-        length = 0
         if metrics.exists():
             with writing(metrics):
-                sync(metrics)  # a checkpoint never knows of more metrics than the disk has
-            length = metrics.stat().st_size
+                sync(metrics)  # a checkpoint never knows of more rounds than the metrics on disk
         target = self.path / "checkpoints" / f"round-{simulation.round:06d}"
         if not target.exists():
             with writing(target):
                 target.parent.mkdir(exist_ok=True)
-            write_folder(target, simulation.tensors(), {**simulation.numbers(), "metrics_bytes": length})
+            write_folder(target, simulation.tensors(), simulation.numbers())
         for _, old in _checkpoints(self.path)[:-1]:
             shutil.rmtree(old)
 
     def restore(self, simulation: Simulation) -> None:
         """Go on from the last checkpoint, or from the start: metrics written after it are cut off."""
-        found = _checkpoints(self.path)
-        length = 0
-        if found:
-            tensors, numbers = read_folder(found[-1][1])
-            simulation.restore(tensors, numbers)
-            length = numbers["metrics_bytes"]
+        if found := _checkpoints(self.path):
+            simulation.restore(*read_folder(found[-1][1]))
         metrics = self.path / "metrics.jsonl"
         if metrics.exists():
             with writing(metrics):
-                os.truncate(metrics, min(length, metrics.stat().st_size))
+                os.truncate(metrics, _length_until(simulation.round, metrics))
 
     def finish(self, simulation: Simulation, summary: dict[str, Any], scores: Scores) -> None:
         """Final scores, merge counts and models; the summary comes last and marks the run as finished."""
@@ -251,6 +245,19 @@ def _checkpoints(run: Path) -> list[tuple[int, Path]]:
     folder = run / "checkpoints"
     entries = folder.iterdir() if folder.is_dir() else ()
     return sorted((int(m[1]), p) for p in entries if (m := _CHECKPOINT.fullmatch(p.name)))
+
+
+def _length_until(last: int, metrics: Path) -> int:
+    """Bytes of the lines up to a round; what follows them may be anything that a crash leaves."""
+    length = done = 0
+    with metrics.open("rb") as lines:
+        while done < last and (line := lines.readline()).endswith(b"\n"):
+            try:
+                done = json.loads(line)["round"]
+            except ValueError as error:
+                raise UserError(f"{metrics} is damaged after round {done}: {error}") from error
+            length += len(line)
+    return length
 
 
 def _without_none(value: Any) -> Any:

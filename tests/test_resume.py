@@ -321,6 +321,24 @@ def test_a_folder_that_becomes_impossible_later_ends_in_one_sentence(
     assert ours == expected
 
 
+def test_metrics_are_cut_by_rounds_whatever_their_lines_took_in_bytes(
+    homophily_process: Processes, tmp_path: Path
+) -> None:
+    assert homophily_process(tmp_path, "run", *TINY, "rounds=2", "--out", "run").code == 0
+    whole, metrics = outcome(tmp_path / "run"), tmp_path / "run" / "metrics.jsonl"
+    text = metrics.read_text()
+    for other in (text.replace('"seconds": ', '"seconds": 1000'), text.replace('"seconds": 0', '"seconds":0')):
+        metrics.write_text(other + "half a li")
+        assert homophily_process(tmp_path, "run", "--resume", "run").code == 0
+        assert metrics.read_text() == other
+    metrics.write_text("".join(text.splitlines(keepends=True)[:1]) + "no JSON\n")
+    ended = homophily_process(tmp_path, "run", "--resume", "run", "rounds=3")
+    assert (ended.code, ended.err.count("\n")) == (2, 1)
+    assert ended.err.startswith("error: run/metrics.jsonl is damaged after round 1: ")
+    metrics.write_text(text)
+    assert outcome(tmp_path / "run") == whole
+
+
 def test_after_a_checkpoint_that_took_long_there_is_none_for_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,17 +1,16 @@
 """Fingerprints: per-sample gradients at the common model, sketched, the same alone and among all."""
 
-import math
-
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from homophily import fingerprint
+from homophily import fingerprint, sketching
 from homophily.data.types import Split
-from homophily.fingerprint import SAMPLES, Sketch, contrasts, fingerprints
-from homophily.introductions import BUCKETS, ROWS, Fingerprints, buckets, checked
+from homophily.fingerprint import SAMPLES, contrasts, fingerprints
+from homophily.introductions import BUCKETS, ROWS, Fingerprints, checked
 from homophily.losses import cross_entropy, mse
+from homophily.sketching import Sketch
 from tests.training.nets import Everything, shares
 
 
@@ -72,15 +71,31 @@ def test_a_fingerprint_is_the_same_alone_and_among_all_and_in_small_chunks(monke
     assert torch.allclose(prints(net, split).mean, together.mean, atol=1e-3)
 
 
-def test_products_sketch_as_index_sums_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks of a matrix product, the way of a GPU."""
-    monkeypatch.setattr(fingerprint, "_BLOCK", 300)
-    values = torch.randn(5, 1000)
-    bucket, sign = torch.randint(BUCKETS, (1000,)), torch.randint(2, (1000,)) * 2.0 - 1.0
-    found = torch.zeros(2, 5, BUCKETS)
-    fingerprint._add_by_index(found[0], values, bucket, sign)
-    fingerprint._add_by_products(found[1], values, bucket, sign)
-    assert torch.allclose(found[0], found[1], atol=1e-5)
+def test_peers_summed_up_together_are_as_apart() -> None:
+    """The way of a GPU: many peers at once, with rows of 0 where one has fewer samples than another."""
+    count, most = torch.tensor([7, 70, 1, 2, 64]), 70
+    sketches = torch.randn(5, most, BUCKETS) * (torch.arange(most) < count[:, None])[..., None]
+    sketches[3, 0, 5] = torch.inf
+    mean, factor = fingerprint.summed_up(sketches, count)
+    assert factor.shape == (5, ROWS - 1, BUCKETS)
+    assert not mean[3].isfinite().all()
+    for peer in (0, 1, 2, 4):
+        alone, own = fingerprint.summed_up(sketches[peer : peer + 1, : count[peer]], count[peer : peer + 1])
+        assert torch.allclose(mean[peer], alone[0], atol=1e-3)
+        assert torch.allclose(factor[peer, : own.shape[1]], own[0], atol=1e-2)
+        assert not factor[peer, own.shape[1] :].any()
+
+
+def test_draws_for_many_peers_are_those_for_each() -> None:
+    split = shares([ROWS, ROWS + 9, SAMPLES + 40, 3], (2,), outputs=3).train
+    ids = torch.tensor([4, 2, 9, 1])
+    samples, count = fingerprint._drawn(split, ids, torch.arange(4), 5)
+    assert count.tolist() == [ROWS, ROWS + 9, SAMPLES, 3]
+    for peer in range(4):
+        alone, _ = fingerprint._drawn(split, ids, torch.tensor([peer]), 5)
+        assert torch.equal(samples[peer, : count[peer]], alone[0])
+        assert len(alone.unique()) == count[peer]
+    assert samples[0, :ROWS].tolist() == list(range(ROWS))
 
 
 def test_the_order_of_samples_does_not_matter() -> None:
@@ -134,32 +149,25 @@ def test_what_cannot_be_used_is_left_out_and_counted() -> None:
     assert found.bytes.tolist() == [size, 0, 0, 0, size]
 
 
-def test_a_large_networks_sketch_has_twice_as_many_buckets_where_that_is_a_tenth_of_a_model_at_most() -> None:
-    whole = 2 * sum(range(1024 - 62, 1025)) + 2 * 1024 + 16  # bytes: 63 rows of a triangle, and the mean
-    least = math.ceil(10 * whole / 4)
-    assert (buckets(least - 1), buckets(least)) == (512, 1024)
-    seven = Sketch({"a.weight": torch.Size([7, least // 7 + 1])}, 0, torch.device("cpu"))
-    assert seven.of({"a.weight": torch.ones(2, 7, least // 7 + 1)}).shape == (2, 1024)
-
-
 def test_small_gradients_keep_their_digits_on_the_wire() -> None:
-    values = torch.randn(50, dtype=torch.float64)
-    for scale in (1e-30, 1e-9, 1.0, 1e9):
-        rounded = fingerprint._rounded(values * scale).double() / scale
-        assert float(((rounded - values).abs() / values.abs().max()).max()) < 1e-3
+    values = torch.randn(4, 50, dtype=torch.float64)
+    scale = torch.tensor([[1e-30], [1e-9], [1.0], [1e9]], dtype=torch.float64)  # each peer's own
+    found = fingerprint.rounded(values * scale).double() / scale
+    assert bool(((found - values).abs().amax(1) < 1e-3 * values.abs().amax(1)).all())
 
 
-def test_memory_is_bounded_by_chunks_of_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wide model is differentiated a few samples at a time."""
+@pytest.mark.parametrize("net", [nn.Sequential(nn.Linear(5000, 10), *more) for more in ([], [nn.Tanh()])])
+def test_memory_is_bounded_by_pieces_of_samples(monkeypatch: pytest.MonkeyPatch, net: nn.Module) -> None:
+    """A wide model is differentiated a few samples at a time, as a chain of layers or by torch.vmap."""
     most = []
-    sketch = Sketch.of
+    add = sketching.add
 
-    def watched(self: Sketch, gradients: dict[str, Tensor]) -> Tensor:
-        most.append(sum(g.numel() * g.element_size() for g in gradients.values()))
-        return sketch(self, gradients)
+    def watched(out: Tensor, values: Tensor, bucket: Tensor, sign: Tensor) -> None:
+        most.append(values.numel() * values.element_size())
+        add(out, values, bucket, sign)
 
-    monkeypatch.setattr(Sketch, "of", watched)
+    monkeypatch.setattr(sketching, "add", watched)
     monkeypatch.setattr(fingerprint, "_BYTES", 4 << 20)
-    prints(nn.Linear(5000, 10), shares([40], (5000,)).train)
-    assert max(most) <= 4 << 20
-    assert len(most) > 5
+    prints(net, shares([40], (5000,)).train)
+    assert max(most) <= (4 << 20) / 3
+    assert len(most) > 10

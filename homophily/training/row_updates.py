@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
 from homophily.training.optimisers import RowAdam
 from homophily.training.task import Settings
-
-Part = Callable[[Tensor], Tensor]  # a stage's part of rows [P, D]
+from homophily.training.written_out import Part
 
 
 class RowUpdates:
@@ -34,11 +31,9 @@ class RowUpdates:
         return part((self.rows if self.held is None else self.held)[: self.active])
 
     def product(self, part: Part, g: Tensor, x: Tensor) -> None:
-        """The gradient of weights is the sum over samples of g [P, M, outputs] times x [P, M, inputs]."""
         self._target(part).baddbmm_(g.mT, x, beta=self._beta, alpha=self._alpha)
 
     def sum(self, part: Part, g: Tensor) -> None:
-        """The gradient of a bias is the sum over samples of g [P, M, outputs]."""
         target = self._target(part)
         if self._beta:
             target.mul_(self._beta).add_(g.sum(1), alpha=self._alpha)

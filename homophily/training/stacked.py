@@ -16,7 +16,7 @@ from homophily.training.row_updates import RowUpdates
 from homophily.training.schedule import batches, chunks
 from homophily.training.task import Task
 from homophily.training.visiting import guests, most_samples
-from homophily.training.written_out import StageOrder, arranged, backwards, forwards, places
+from homophily.training.written_out import StageOrder, arranged, forwards, places, there_and_back
 
 T = TypeVar("T")
 
@@ -55,21 +55,14 @@ class Stacked:
         for step in batches(self.task, peers, round):
             x, y = self.task.batch(step.samples)
             updates.active = len(x)
-            self._step(work[: len(x)], arranged(self.chain, x), y, step.share, updates)
+            slope = self._slope(y, step.share)
+            there_and_back(self.chain, self.places, work[: len(x)], arranged(self.chain, x), slope, updates)
             updates.move((step.before + 1)[:, None].double())
         rows[peers] = self.order.restored(work)
 
-    def _step(self, rows: Tensor, x: Tensor, y: Tensor, share: Tensor, updates: RowUpdates) -> None:
-        """Forwards and back: every stage's gradient goes to ``updates``."""
-        tapes = []
-        for stage, place in zip(self.chain.stages, self.places, strict=True):
-            x, tape = forwards(stage, place, rows, x)
-            tapes.append(tape)
-        g: Tensor | None = self.gradient(x, y) * share[..., None]
-        for i in reversed(range(len(tapes))):
-            assert g is not None
-            after_relu = self.chain.stages[i - 1].relu if i else None
-            g = backwards(self.chain.stages[i], self.places[i], rows, tapes[i], g, updates, after_relu)
+    def _slope(self, y: Tensor, share: Tensor) -> Callable[[Tensor], Tensor]:
+        """The gradient of the batch's loss by the outputs, of which each sample has its share."""
+        return lambda outputs: self.gradient(outputs, y) * share[..., None]
 
     def predict(self, rows: Tensor, kept: Kept, x: Tensor) -> Tensor:
         work = self.order.sorted(rows)

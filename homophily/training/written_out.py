@@ -6,14 +6,27 @@ ReLU, since whoever makes them has already let the ReLU stop them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from homophily.training.chain import Chain, Convolution, Dense, Stage
-from homophily.training.row_updates import RowUpdates
+
+Part = Callable[[Tensor], Tensor]  # a stage's part of rows [P, D]
+
+
+class Gradients(Protocol):
+    """Takes the gradients of a chain's stages, each as soon as it is known."""
+
+    def product(self, part: Part, g: Tensor, x: Tensor) -> None:
+        """The gradient of weights is the sum over samples of g [P, M, outputs] times x [P, M, inputs]."""
+
+    def sum(self, part: Part, g: Tensor) -> None:
+        """The gradient of a bias is the sum over samples of g [P, M, outputs]."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +95,21 @@ class Tape:
     largest: Tensor | None  # where the maxima were
 
 
+def there_and_back(
+    chain: Chain, where: list[Place], rows: Tensor, x: Tensor, slope: Callable[[Tensor], Tensor], taker: Gradients
+) -> None:
+    """Through all stages and back: every stage's gradient goes to ``taker``. slope: the loss's gradient by outputs."""
+    tapes = []
+    for stage, place in zip(chain.stages, where, strict=True):
+        x, tape = forwards(stage, place, rows, x)
+        tapes.append(tape)
+    g: Tensor | None = slope(x)
+    for i in reversed(range(len(tapes))):
+        assert g is not None
+        after_relu = chain.stages[i - 1].relu if i else None
+        g = backwards(chain.stages[i], where[i], rows, tapes[i], g, taker, after_relu)
+
+
 def forwards(stage: Stage, place: Place, rows: Tensor, x: Tensor) -> tuple[Tensor, Tape]:
     """The stage's output for x [P, B, ...], and its tape."""
     seen = x.flatten(2) if isinstance(stage, Dense) else _patches(stage, x)
@@ -98,9 +126,9 @@ def forwards(stage: Stage, place: Place, rows: Tensor, x: Tensor) -> tuple[Tenso
 
 
 def backwards(
-    stage: Stage, place: Place, rows: Tensor, tape: Tape, g: Tensor, updates: RowUpdates, after_relu: bool | None
+    stage: Stage, place: Place, rows: Tensor, tape: Tape, g: Tensor, taker: Gradients, after_relu: bool | None
 ) -> Tensor | None:
-    """Moves the stage's weights; returns the gradient of its input, stopped by the ReLU there.
+    """Hands over the gradient of the stage's weights; returns that of its input, stopped by the ReLU there.
 
     after_relu: whether the input came out of a ReLU; None: the input's gradient is not needed.
     """
@@ -113,8 +141,8 @@ def backwards(
         before = before.view(tape.x.shape)
         if after_relu:
             before = torch.ops.aten.threshold_backward(before, tape.x, 0.0)
-    updates.product(place.weight_in, g, tape.seen)
-    updates.sum(place.bias_in, g)
+    taker.product(place.weight_in, g, tape.seen)
+    taker.sum(place.bias_in, g)
     return before
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from homophily.fingerprint import SAMPLES, _summed_up
+from homophily.fingerprint import SAMPLES, summed_up
 from homophily.introductions import BUCKETS, ROWS, checked
 from homophily.kinship import kinship
 from homophily.peer.exchange import Print, _out_of_proportion
@@ -14,7 +14,8 @@ from homophily.peer.exchange import Print, _out_of_proportion
 def fingerprint(seed: int, scale: float = 1.0) -> Print:
     drawn = torch.randn(ROWS, BUCKETS, generator=torch.Generator().manual_seed(seed))
     drawn[:, seed % 2 * 5] += 3.0
-    return *_summed_up(drawn * scale), ROWS
+    (mean,), (factor,) = summed_up(drawn[None] * scale, torch.tensor([ROWS]))
+    return mean, factor, ROWS
 
 
 def hostile(mean: float, factor: float) -> Print:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load, save
 from torch import Tensor
 
-from homophily.fingerprint import SAMPLES, _rounded, _summed_up
+from homophily.fingerprint import SAMPLES, rounded, summed_up
 from homophily.introductions import BUCKETS, ROWS, checked
 from homophily.peer.identity import Refused
 from homophily.peer.parcels import (
@@ -169,7 +169,7 @@ def test_what_is_no_safetensors_is_refused(data: bytes) -> None:
 def fingerprint(count: int, scale: float = 1.0, seed: int = 0) -> tuple[Tensor, Tensor, int]:
     """As a peer makes it of so many sketched gradients."""
     drawn = torch.randn(count, BUCKETS, generator=torch.Generator().manual_seed(seed))
-    mean, factor = _summed_up(drawn * scale)
+    (mean,), (factor,) = summed_up(drawn[None] * scale, torch.tensor([count]))
     return mean, factor, count
 
 
@@ -195,8 +195,8 @@ def test_whatever_the_largest_number_rounding_twice_changes_nothing(largest: flo
     """A largest number just above a power of two is rounded down to it, and is then packed with half the scale."""
     mean = torch.zeros(BUCKETS, dtype=torch.float64)
     mean[:3] = torch.tensor([largest, -largest * ratio, largest * ratio**4])
-    rounded = _rounded(mean)
-    assert torch.equal(unpack_print(pack_print(rounded, torch.zeros(1, BUCKETS), 2), BUCKETS)[0], rounded)
+    (sent,) = rounded(mean[None])
+    assert torch.equal(unpack_print(pack_print(sent, torch.zeros(1, BUCKETS), 2), BUCKETS)[0], sent)
 
 
 def test_a_fingerprint_takes_about_the_bytes_it_is_said_to() -> None:

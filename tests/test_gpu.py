@@ -10,6 +10,7 @@ import torch
 
 import homophily
 from homophily.models import models
+from homophily.prepare import task_fingerprints
 from homophily.randomness import Purpose, bits, normal, uniform
 from homophily.training.engines import read_chain
 from homophily.training.one_by_one import OneByOne
@@ -106,6 +107,18 @@ def test_a_sick_model_leaves_the_others_alone_in_kernels() -> None:
     engine.train(rows, {}, torch.arange(3), 1)
     assert torch.equal(rows[[0, 2]], healthy[[0, 2]])
     assert bool(rows[1].isnan().any())
+
+
+@pytest.mark.parametrize("network", ["mlp", "cnn"])
+def test_fingerprints_agree(network: str) -> None:
+    net = models.get(network)(inputs=(1, 28, 28), outputs=10)
+    problem = task(net, shares([5, 80, 2, 64], (1, 28, 28)), torch.float32)
+    here, there = (task_fingerprints(one, 0) for one in (problem, on_the_gpu(problem)))
+    assert here.count.tolist() == there.count.tolist() == [5, 80, 2, 64]
+    for peer in range(4):
+        noise = [p.factor[peer].cpu().T @ p.factor[peer].cpu() for p in (here, there)]
+        for one, other in ((here.mean[peer], there.mean[peer].cpu()), noise):
+            assert float((one - other).abs().max()) < 5e-3 * float(one.abs().max())
 
 
 def test_rows_merge_as_on_the_cpu_and_the_sick_are_not_read() -> None:

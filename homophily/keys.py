@@ -6,6 +6,7 @@ import inspect
 import json
 from collections.abc import Callable, Collection, Mapping
 from difflib import get_close_matches
+from functools import cache
 from typing import Any
 
 import pydantic
@@ -62,25 +63,25 @@ def checked(
     """
     names = accepted(function, reserved)
     refuse_unknown(table, keys, [*keys] if names is None else names, f"{owner} has")
-    parameters = _parameters(function)
-    fields: dict[str, Any] = {}
-    for name in names or []:
-        annotation = parameters[name].annotation
-        fields[name] = (
-            Any if annotation is inspect.Parameter.empty or isinstance(annotation, str) else annotation,
-            ... if parameters[name].default is inspect.Parameter.empty else parameters[name].default,
-        )
-    settings = pydantic.ConfigDict(arbitrary_types_allowed=True)
-    # Aliased fields: a key may be called like one of BaseModel's own attributes.
-    aliased = {
-        f"key_{i}": (annotation, pydantic.Field(default, alias=name))
-        for i, (name, (annotation, default)) in enumerate(fields.items())
-    }
-    model = pydantic.create_model("Keys", __config__=settings, **aliased)  # type: ignore[call-overload]
+    fields, model = _fields(function, tuple(names or ()))
     known = {name: keys[name] for name in keys if name in fields}
     values = parsed(model, known, table)
-    found = {name: getattr(values, f"key_{i}") for i, name in enumerate(fields)}
+    found = {name: getattr(values, field) for name, field in fields.items()}
     return found | {name: keys[name] for name in keys if name not in fields}
+
+
+@cache
+def _fields(function: Callable[..., Any], names: tuple[str, ...]) -> tuple[dict[str, str], type[pydantic.BaseModel]]:
+    """A model of some parameters and its fields by name: not the names, which may be BaseModel's own attributes."""
+    parameters = _parameters(function)
+    fields, aliased = {name: f"key_{i}" for i, name in enumerate(names)}, {}
+    for name, field in fields.items():
+        annotation, default = parameters[name].annotation, parameters[name].default
+        vague = annotation is inspect.Parameter.empty or isinstance(annotation, str)
+        given = pydantic.Field(... if default is inspect.Parameter.empty else default, alias=name)
+        aliased[field] = (Any if vague else annotation, given)
+    settings = pydantic.ConfigDict(arbitrary_types_allowed=True)
+    return fields, pydantic.create_model("Keys", __config__=settings, **aliased)  # type: ignore[call-overload]
 
 
 def refuse_unknown(table: str, keys: Collection[str], allowed: Collection[str], has: str) -> None:

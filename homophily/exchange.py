@@ -87,16 +87,18 @@ class PeerExchange:
         """
         stopped = stopped.to(self.view.me.device)
         met = deciding.meet(self.method, self.view, round, self.memory) & self.view.known & ~stopped[:, None]
-        similarity = None
+        similarity, unmoved = None, stopped
         if self.measurer is not None and self._measures(round):
             me, you = pairs_met(self.view, met)
             models = Models(federation, before, self.start)
             alike = (yield Comparison(self.measurer, models, me, you)) if len(me) else me.double()
             similarity = table_of(alike, met, sick.to(you.device)[you])
+            if self.measurer.needs.own_model:
+                unmoved = stopped | sick.to(stopped.device)
         wanted = similarity if self.method.compares(Now(self.view, round, self.memory)) else None
         partners, memory = deciding.choose(self.method, self.view, round, self.memory, met, wanted)
         partners &= met
-        self.memory = {name: self._kept(name, table, stopped) for name, table in memory.items()}
+        self.memory = {name: self._kept(name, table, unmoved) for name, table in memory.items()}
         self._bill(federation, met, similarity is not None)
         self.neighbours = deciding.neighbours(self.method, self.view, round, self.memory, partners)
         if self.method.finds:
@@ -113,11 +115,11 @@ class PeerExchange:
             **({"similarities": self._watched(met, similarity)} if similarity is not None else {}),
         }
 
-    def _kept(self, name: str, table: Tensor, stopped: Tensor) -> Tensor:
-        """What is remembered after a round; who has stopped remembers what it did."""
-        if name not in self.memory or not bool(stopped.any()):
+    def _kept(self, name: str, table: Tensor, unmoved: Tensor) -> Tensor:
+        """What is remembered after a round; who has stopped, or could measure nothing, remembers what it did."""
+        if name not in self.memory or not bool(unmoved.any()):
             return table
-        return torch.where(stopped.view(-1, *(1 for _ in table.shape[1:])), self.memory[name], table)
+        return torch.where(unmoved.view(-1, *(1 for _ in table.shape[1:])), self.memory[name], table)
 
     def _inside(self, pairs: Tensor) -> float | None:
         """Share of the merges [M, 2] between peers of one cluster."""
@@ -149,13 +151,12 @@ class PeerExchange:
         return list(dict.fromkeys([*firsts, *range(len(self.view.me))]))[:_WATCHED]
 
     def summary(self, rounds: int) -> dict[str, Any]:
-        far = bool((self.view.hops[self.view.known] > 1).any())  # a formula in models knows no hops
         return {
             "neighbour_precision": self.found[0],
             "neighbour_recall": self.found[1],
             "same_cluster_merges": self.merges.share_inside(self.cluster),
             **self.traffic.summary(rounds),
-            "nominal_models_per_peer": None if far else self.method.nominal(rounds),
+            "nominal_models_per_peer": nominal_models(self.method, self.merge, self.measurer, self.view, rounds),
             "notes": self._notes(),
         }
 
@@ -194,3 +195,13 @@ class PeerExchange:
         self.restored = {name: tensors[name] for name in self.restored}
         self.found = (numbers["found"][0], numbers["found"][1])
         self.memory = {n.removeprefix("memory/"): t for n, t in tensors.items() if n.startswith("memory/")}
+
+
+def nominal_models(method: Method, merge: Merge, measurer: Measurer | None, view: View, rounds: int) -> float | None:
+    """What a run costs by the method's own formula; None: it has none, or the run goes beyond it.
+
+    It knows no hops, and no merge that compares in rounds in which the method does not, where that takes two models.
+    """
+    far = bool((view.hops[view.known] > 1).any())
+    twice = needs_similarity(merge) and measurer is not None and measurer.needs.models > 1
+    return None if far or twice else method.nominal(rounds)

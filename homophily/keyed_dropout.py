@@ -13,13 +13,16 @@ _WHOLE_CHANNELS = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 
 
 class KeyedDropout(nn.Module):
-    """Drops elements (or whole channels) by the number in ``key``, which the trainer sets before each step."""
+    """Drops elements (or whole channels) by the number in ``key``, which the trainer sets before each step.
+
+    A layer that is used several times in a forward pass drops anew each time.
+    """
 
     key: Tensor
 
     def __init__(self, p: float, channels: bool) -> None:
         super().__init__()
-        self.p, self.channels = p, channels
+        self.p, self.channels, self.uses = p, channels, 0
         self.register_buffer("key", torch.zeros((), dtype=torch.int64), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -30,7 +33,8 @@ class KeyedDropout(nn.Module):
         for size in shape:
             count *= size
         index = torch.arange(count, device=x.device).view(shape)
-        keep = (uniform(self.key, index) >= self.p).to(x.dtype)
+        keep = (uniform(self.key, self.uses, index) >= self.p).to(x.dtype)
+        self.uses += 1
         return x * keep / (1.0 - self.p) if self.p < 1.0 else x * keep
 
 
@@ -39,11 +43,22 @@ def with_keyed_dropout(module: nn.Module) -> nn.Module:
     if isinstance(module, nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.Dropout3d):
         return KeyedDropout(module.p, isinstance(module, _WHOLE_CHANNELS))
     clone = copy.deepcopy(module)
+    replaced = 0
     for parent in list(clone.modules()):
         for name, child in list(parent.named_children()):
             if isinstance(child, nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.Dropout3d):
                 setattr(parent, name, KeyedDropout(child.p, isinstance(child, _WHOLE_CHANNELS)))
+                replaced += 1
+    if replaced:
+        clone.register_forward_pre_hook(_begin)
     return clone
+
+
+def _begin(network: nn.Module, inputs: object) -> None:
+    """A forward pass begins: no layer has been used in it yet."""
+    for layer in network.modules():
+        if isinstance(layer, KeyedDropout):
+            layer.uses = 0
 
 
 def dropout_keys(module: nn.Module) -> list[str]:

@@ -190,7 +190,7 @@ def simulated_top(rows: Tensor, prints: Fingerprints, seed: int) -> tuple[float,
     freedom = prints.freedom.sum()
     w = whitening((rows.T @ rows + within) / freedom, ridge(within / freedom))
     rows, factor = rows @ w, factor @ w
-    share = (prints.count / prints.count.sum()).sqrt()[:, None]
+    share = (prints.count.double() / prints.count.sum()).sqrt()[:, None]
     there = torch.arange(factor.shape[1] + 1, device=rows.device) <= prints.freedom[:, None]
     chance = generator(seed, Purpose.KIN, 0)
     grams = []

@@ -89,6 +89,11 @@ class Needs:
     updates: bool  # what this round's training changed
     losses: str | None  # nothing but losses, on one's "own" or the "peer" 's data
 
+    @property
+    def own_model(self) -> bool:
+        """Whether nothing can be measured where one's own model is sick."""
+        return self.losses != "own"
+
 
 ONE_MODEL = Needs(1, 1.0, updates=False, losses=None)  # where nothing is measured
 

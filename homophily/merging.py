@@ -95,11 +95,16 @@ def fedavg(gathering: Gathering) -> Tensor:
 @merges("fedsim")
 @by_similarity
 def fedsim(gathering: Gathering) -> Tensor:
-    """In proportion to similarity, one's own weight that of the most similar partner; nothing positive: unchanged."""
+    """In proportion to similarity, one's own weight that of the most similar partner; nothing positive: unchanged.
+
+    Whose own model is sick takes its partners' as they are, since nothing is known of how similar they would be.
+    """
     partner = gathering.there & ~gathering.own & gathering.similarity.isfinite()
     weight = torch.where(partner, gathering.similarity, 0.0).clamp(min=0.0)
     own = gathering.own & gathering.there
-    return _normalised(torch.where(own, weight.amax(1, keepdim=True), weight))
+    most = weight.amax(1, keepdim=True)
+    weight = torch.where((most > 0) | own.any(1, keepdim=True), weight, partner.to(torch.float64))
+    return _normalised(torch.where(own, most, weight))
 
 
 def _normalised(weights: Tensor) -> Tensor:
@@ -144,7 +149,7 @@ def krum(rows: Tensor, there: Tensor, own: Tensor) -> Tensor:
     nearest = torch.where(both, distance, torch.inf).sort(2).values.cumsum(2)
     wanted = (count // 2).clamp(min=1)  # with f bad ones among n = 2 f + 2 or more, n - f - 2 would be half or more
     score = nearest.gather(2, (wanted - 1)[:, None, None].expand(-1, rows.shape[1], 1))[..., 0]
-    score = torch.where(there, score, torch.inf)
-    least = score.amin(1, keepdim=True)
-    best = torch.where((score == least) & own, 2, (score == least).long()).argmax(1)
+    score = torch.where(there, score.clamp(max=torch.finfo(torch.float64).max), torch.inf)  # one alone is its own best
+    least = (score == score.amin(1, keepdim=True)) & there
+    best = torch.where(least & own, 2, least.long()).argmax(1)
     return rows[torch.arange(len(rows), device=rows.device), best]

@@ -93,7 +93,7 @@ class Scorer:
 def precision_and_recall(view: View, neighbours: Tensor, stopped: Tensor) -> tuple[float | None, float | None]:
     """Share of the neighbours (or their weight) in the own cluster, share of the cluster found; means over peers.
 
-    Found are neighbours in a set, and in a table of weights those with more than an equal share. Peers that have
+    Found are neighbours in a set, and in a table of weights those with at least an equal share. Peers that have
     stopped [P] and hold nobody are not judged.
     """
     if view.same is None:
@@ -103,7 +103,7 @@ def precision_and_recall(view: View, neighbours: Tensor, stopped: Tensor) -> tup
     found = inside
     if neighbours.dtype != torch.bool:
         equal = held[:, None] / view.known.sum(1, keepdim=True).clamp(min=1)
-        found = ((neighbours > equal) & view.same).sum(1).double()
+        found = ((neighbours > 0) & (neighbours >= equal * (1 - 1e-9)) & view.same).sum(1).double()
     shares = found / cluster
     some, judged = held > 0, (cluster > 0) & ((held > 0) | ~stopped)
     precision = float((inside[some] / held[some]).mean()) if bool(some.any()) else None

@@ -86,9 +86,10 @@ def random(peers: int, seed: int, low: int = 5, high: int = 10) -> Any:
 @topologies("small-world")
 def small_world(peers: int, seed: int, degree: int = 4, rewire: float = 0.1) -> Any:
     """A ring with ``degree`` near neighbours each, every edge rewired with probability ``rewire`` (Watts-Strogatz)."""
-    if not 2 <= degree < peers or not 0 <= rewire <= 1:
+    if not 2 <= degree < peers or degree % 2 or not 0 <= rewire <= 1:
         raise UserError(
-            f"topology.degree = {degree}, topology.rewire = {rewire}: degree must be from 2 to peers - 1, rewire 0 to 1"
+            f"topology.degree = {degree}, topology.rewire = {rewire}: degree must be even, from 2 to peers - 1, "
+            "rewire from 0 to 1"
         )
     try:
         return nx.connected_watts_strogatz_graph(peers, degree, rewire, tries=_TRIES, seed=_seed(seed))

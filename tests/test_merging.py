@@ -33,6 +33,14 @@ def test_fedsim_gives_oneself_the_weight_of_the_most_similar() -> None:
     assert weights[1].tolist() == [0.0, 0.0, 0.0]  # nothing positive: the own model is kept
 
 
+def test_fedsim_lets_the_sick_heal_by_partners_of_whom_nothing_is_known() -> None:
+    there, nothing = torch.tensor([[False, True, True], [True, False, False]]), torch.zeros(2, 3).double()
+    weights = fedsim(gathering(there=there, similarity=nothing))
+    assert weights.tolist() == [[0.0, 0.5, 0.5], [1.0, 0.0, 0.0]]
+    known = fedsim(gathering(there=there))
+    assert torch.allclose(known[0], torch.tensor([0, 2 / 3, 1 / 3]).double())
+
+
 def test_median_trimmed_mean_and_krum_shrug_off_one_bad_model() -> None:
     good = torch.tensor([[1.0, 10.0], [1.2, 10.2], [0.8, 9.8], [1.1, 10.1]])
     rows = torch.cat([good, torch.tensor([[1e9, -1e9]])])[None]
@@ -52,6 +60,13 @@ def test_padding_is_not_a_model_and_of_equals_krum_takes_ones_own() -> None:
         assert median(rows, there, own).tolist() == [[2.0]]
         assert trimmed_mean(rows, there, own).tolist() == [[2.0]]
         assert krum(rows, there, own).tolist() == [rows[0, mine].tolist()]
+
+
+def test_whose_own_model_is_sick_takes_its_only_partners() -> None:
+    rows = torch.tensor([[[0.0, 0.0], [5.0, 5.0]]])
+    there, own = torch.tensor([[False, True]]), torch.tensor([[True, False]])
+    for merge in (median, trimmed_mean, krum):
+        assert merge(rows, there, own).tolist() == [[5.0, 5.0]]
 
 
 def test_all_merges_are_listed() -> None:

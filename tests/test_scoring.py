@@ -60,12 +60,19 @@ def test_precision_is_the_inside_share_and_recall_the_share_of_the_cluster_found
     assert recall == (1 + 0 + 0 + 1) / 4
 
 
-def test_neighbours_may_be_weights_and_then_more_than_an_equal_share_is_found() -> None:
+def test_neighbours_may_be_weights_and_then_at_least_an_equal_share_is_found() -> None:
     same = [[0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]]
     weights: Tensor = torch.tensor([[0, 0.75, 0.15, 0.1], [0.2, 0, 0.4, 0.4], [1.0, 0, 0, 0], [0, 0, 0, 0]])
     precision, recall = precision_and_recall(view(same), weights.double(), NOBODY[:4])
     assert precision == pytest.approx((0.75 + 0.2 + 0.0) / 3)
     assert recall == 0.5  # 0.75 is more than a third, 0.2 is less; the others are alone in their clusters
+
+
+@pytest.mark.parametrize("peers", [2, 3, 11, 29, 40, 48])
+def test_who_holds_everyone_alike_has_found_everyone(peers: int) -> None:
+    same = 1 - torch.eye(peers, dtype=torch.int64)
+    for weights in (same.double() / (peers - 1), same.double()):
+        assert precision_and_recall(view(same.tolist()), weights, torch.zeros(peers).bool()) == (pytest.approx(1), 1.0)
 
 
 def test_who_holds_nobody_has_found_nobody_unless_it_has_stopped() -> None:

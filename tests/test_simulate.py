@@ -11,6 +11,10 @@ from torch import Tensor
 
 import homophily
 from homophily import Method, Now
+from homophily.config import make
+from homophily.exchange import PeerExchange
+from homophily.prepare import Given, prepare
+from homophily.simulate import Simulation
 
 QUICK: dict[str, Any] = {
     "peers": 8,
@@ -215,6 +219,40 @@ def test_a_sick_peer_with_a_personal_layer_heals() -> None:
     found = homophily.run({**keys, "model": {"name": "mlp", "hidden": [4], "personal": ["3"]}}, data=data)
     assert found.summary["sick_peers"] == [0]
     assert found.summary["still_sick"] == []  # healed by the last merge, personal layer included
+
+
+@pytest.mark.parametrize("metric", ["cosine-weights", "l2", "panm"])
+@pytest.mark.parametrize("name", ["dac", "panm", "pens"])
+def test_a_sick_peer_heals_with_fedsim_whatever_the_metric(name: str, metric: str) -> None:
+    data = [homophily.PeerData(x=np.random.default_rng(i).normal(size=(12, 4)), y=np.arange(12) % 2) for i in range(5)]
+    data[0] = homophily.PeerData(x=data[0].x * 1e30, y=data[0].y)
+    config = {"rounds": 3, "merge": "fedsim", "method": {"name": name, "k": 2, "metric": metric}, "model": "linear"}
+    found = homophily.run(config, data=data)
+    assert (found.summary["sick_peers"], found.summary["still_sick"]) == ([0], [])
+
+
+@pytest.mark.parametrize(("name", "table"), [("dac", "similarity"), ("dpg", "probability")])
+def test_who_is_sick_remembers_what_it_knew_of_others(name: str, table: str) -> None:
+    config = {"peers": 8, "rounds": 9, "method": {"name": name, "k": 3, "metric": "cosine-weights"}}
+    problem, *_ = prepare(make(config), Given(), torch.device("cpu"))
+    simulation = Simulation(problem)
+    simulation.step()
+    assert isinstance(simulation.exchange, PeerExchange)
+    before = simulation.exchange.memory[table].clone()
+    simulation.federation.rows[0] = torch.nan
+    assert simulation.step()["sick"] == [0]
+    after = simulation.exchange.memory[table]
+    assert torch.equal(after[0].nan_to_num(nan=-2.0), before[0].nan_to_num(nan=-2.0))
+    assert not torch.equal(after[1].nan_to_num(nan=-2.0), before[1].nan_to_num(nan=-2.0))
+
+
+@pytest.mark.parametrize("name", ["panm", "pens", "dac"])
+def test_a_run_that_goes_beyond_a_methods_formula_has_no_nominal_cost(name: str) -> None:
+    method = {"name": name, "l": 4, "k": 2, "on": "peer"}
+    method = {key: value for key, value in method.items() if key != "l" or name != "dac"}
+    both = [run(rounds=9, merge=merge, method=method).summary for merge in ("uniform", "fedsim")]
+    assert both[0]["models_sent_per_peer"] <= both[0]["nominal_models_per_peer"]
+    assert both[1]["nominal_models_per_peer"] is None
 
 
 def test_a_share_of_clients_is_rounded_not_raised_and_costs_its_nominal() -> None:

@@ -88,6 +88,7 @@ def test_edges_come_from_csv_and_graphml(tmp_path: Path) -> None:
         ("torus", {"peers": 7, "seed": 0}, r"topology\.rows"),
         ("random", {"peers": 8, "seed": 0}, r"topology\.low.*8 peers"),
         ("small-world", {"peers": 8, "seed": 0, "rewire": 2.0}, r"topology\.rewire = 2"),
+        ("small-world", {"peers": 8, "seed": 0, "degree": 5}, r"topology\.degree = 5.*even"),
         ("erdos-renyi", {"peers": 30, "seed": 0, "probability": 0.001}, r"topology\.probability = 0\.001"),
         ("erdos-renyi", {"peers": 30, "seed": 0, "probability": 0.0}, r"topology\.probability = 0"),
         ("file", {"peers": 4, "path": "nowhere.csv"}, r"topology\.path: cannot read nowhere\.csv"),

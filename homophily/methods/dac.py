@@ -45,11 +45,10 @@ class _Dac(Method):
 
     def choose(self, now: Now, met: Tensor, similarity: Tensor | None) -> Tensor:
         assert similarity is not None
-        # NaN: no entry. A sick peer's similarity says nothing of its data, so what was known of it stays.
-        entries = now.recall("similarity", torch.nan)
+        # NaN: no entry. Who is found sick is a stranger again, and counts as one until it is met in health.
         measured = met & similarity.isfinite()
-        entries = torch.where(measured, similarity, entries)
-        ever = now.recall_set("met") | measured
+        entries = torch.where(met, torch.where(measured, similarity, torch.nan), now.recall("similarity", torch.nan))
+        ever = (now.recall_set("met") & ~met) | measured
         if self.estimate:
             entries = torch.where(now.known & ~ever, self._estimates(now, measured, similarity, entries), entries)
         now.memory |= {"similarity": entries, "met": ever}

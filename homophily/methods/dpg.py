@@ -38,7 +38,7 @@ class _Dpg(Method):
         alike = torch.where(measured, similarity, 0.0).clamp(min=0.0)
         total = sets.total(measured, alike)
         share = torch.where(total > 0, alike / total.clamp(min=torch.finfo(torch.float64).tiny), 0.0)
-        drawn = (share - self.rho * now.view.hops).clamp(min=0.0)
+        drawn = (share - self.rho * now.view.hops.double()).clamp(min=0.0)
         now.memory["probability"] = torch.where(measured, drawn, self._probability(now))
         return met
 

@@ -50,10 +50,11 @@ class Kin(Method):
         if not away.shape[2]:
             return plain
         columns, there = sets.compact(now.pick_weighted(among, 2 * self.k, weights.log(), Purpose.MEET))
-        slot = torch.where(there, ((weights > 0).cumsum(1) - 1).gather(1, columns), 0)
+        mixed = now.memory["family"][:, None] < 0  # with books of their own some may see families, others a continuum
+        slot = torch.where(there & mixed, ((weights > 0).cumsum(1) - 1).gather(1, columns), 0)
         drawn = away.gather(1, slot[..., None].expand(-1, -1, away.shape[2]))
         chosen = sets.spread(columns, balanced(drawn, there, self.k), weights.shape[1])
-        return torch.where(now.memory["family"][:, None] < 0, chosen, plain)
+        return torch.where(mixed, chosen, plain)
 
     def neighbours(self, now: Now, partners: Tensor) -> Tensor:
         weights = torch.where(now.known, now.memory["weights"], 0.0)

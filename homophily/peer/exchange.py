@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from homophily.asking import Steps
+from homophily.exchange import nominal_models
 from homophily.federation import Federation, gather
 from homophily.introductions import Fingerprints, checked
 from homophily.measuring import ONE_MODEL, Measurer, Models, table_of
@@ -215,7 +216,8 @@ class FieldExchange:
         wanted = similarity if self.method.compares(now) else None
         partners = self.method.choose(now, met, wanted) & met
         if not bool(stopped[0]):
-            self.memory = now.memory
+            blind = similarity is not None and self.measurer is not None and self.measurer.needs.own_model
+            self.memory = now.memory | (self.memory if blind and bool(sick[0]) else {})
         merged = here.merge(partners, similarity)
         needs = self.measurer.needs if similarity is not None and self.measurer else ONE_MODEL
         self.traffic.count(met, view.hops, needs.size * federation.layout.model_bytes, needs.models)
@@ -290,7 +292,7 @@ class FieldExchange:
             "neighbour_recall": None,
             "same_cluster_merges": None,
             **self.traffic.summary(rounds),
-            "nominal_models_per_peer": self.method.nominal(rounds),
+            "nominal_models_per_peer": nominal_models(self.method, self.merge, self.measurer, self._view(), rounds),
             "notes": [],
         }
 

@@ -143,6 +143,8 @@ def chain_of(module: nn.Module, layout: Layout, inputs: tuple[int, ...]) -> Chai
     """The chain that ``module`` is on samples of shape ``inputs``; raises Unlike where it is none."""
     if layout.kept or not all(column.trainable for column in layout.columns):
         raise Unlike("it has buffers or frozen parameters")
+    if _hooked(module):
+        raise Unlike("it has hooks")
     was = module.training
     try:
         made = [_read(module.train(mode), inputs) for mode in (True, False)]
@@ -194,7 +196,7 @@ def _kind(node: fx.Node, modules: dict[str, nn.Module]) -> tuple[str, Any]:
     """What a step of the network is: linear, conv, relu, pool or flatten; and the layer."""
     if node.op == "call_module":
         layer = modules[str(node.target)]
-        if layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks:
+        if _hooked(layer):
             raise Unlike(f"layer {node.target!r} has hooks")
         kind = _LAYERS.get(type(layer))
         if kind is None or (isinstance(layer, nn.Flatten) and (layer.start_dim, layer.end_dim) != (1, -1)):
@@ -202,10 +204,17 @@ def _kind(node: fx.Node, modules: dict[str, nn.Module]) -> tuple[str, Any]:
         if isinstance(layer, nn.MaxPool2d) and not _halves(layer):
             raise Unlike(f"layer {node.target!r} is no plain 2x2 maximum")
         return kind, layer
-    kind = _FUNCTIONS.get((node.target, node.args[1:]))
+    try:
+        kind = _FUNCTIONS.get((node.target, node.args[1:]))
+    except TypeError:  # slices and lists have no hash
+        kind = None
     if kind is None or any(value not in _KEYS.get(key, ()) for key, value in node.kwargs.items()):
         raise Unlike(f"it uses {getattr(node.target, '__name__', node.target)}")
     return kind, None
+
+
+def _hooked(module: nn.Module) -> bool:
+    return any((module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks))
 
 
 def _pair(value: Any) -> tuple[int, int]:

@@ -38,7 +38,7 @@ class RowUpdates:
         if self._beta:
             target.mul_(self._beta).add_(g.sum(1), alpha=self._alpha)
         else:  # what was there may be anything
-            target.copy_(g.sum(1))
+            target.copy_(g.sum(1).mul_(self._alpha))
 
     def move(self, steps: Tensor) -> None:
         """All gradients of a step have come: move the rows. steps: [P, 1] float64, this one included."""

@@ -250,3 +250,12 @@ def test_a_sick_meeting_teaches_dpg_and_panm_nothing() -> None:
     then = Now(FIRST, 5, {"neighbours": a_set(5, (1, 2))})
     panm.choose(then, a_set(5, (1, 2, 3, 4)), numbers(NO, 0.9, NO, 0.1, 0.12))
     assert members(then.memory["neighbours"]) == [[1, 2]]
+
+
+def test_dac_takes_who_is_found_sick_for_a_stranger() -> None:
+    dac = methods.get("dac")(k=2, estimate=False)
+    now = Now(FIRST, 1)
+    dac.choose(now, a_set(5, (1, 2)), numbers(NO, 3.0, 2.0, NO, NO))
+    dac.choose(now, a_set(5, (2, 3)), numbers(NO, NO, NO, 1.0, NO))
+    assert now.memory["similarity"][0].nan_to_num(nan=-1.0).tolist() == [-1.0, 3.0, -1.0, 1.0, -1.0]
+    assert members(now.memory["met"]) == [[1, 3]]

@@ -182,3 +182,9 @@ def test_own_data_is_asked_the_same_way() -> None:
     found = homophily.kin({"model": {"name": "linear"}}, data=data)
     assert found.families == [list(range(12)), list(range(12, 24))]
     assert found.summary()["precision"] is None
+
+
+def test_with_books_of_their_own_some_may_see_families_and_others_a_continuum() -> None:
+    data = {"shift": "dirichlet", "alpha": 1.0, "train": 20}
+    found = homophily.run({"peers": 16, "rounds": 2, "book": 10, "data": data, "method": {"name": "kin"}})
+    assert found.summary["models_sent_per_peer"] > 0

@@ -54,6 +54,11 @@ class Backwards(Twice):
         return self.head(self.layer(self.first(x)))
 
 
+class Sliced(Twice):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.layer(x[:, :4]))
+
+
 class NoisyInTraining(Twice):
     def forward(self, x: Tensor) -> Tensor:
         return self.head(F.relu(x)) if self.training else self.head(x)
@@ -98,6 +103,7 @@ def test_every_number_of_a_row_has_one_place() -> None:
         (Around(), (4,), "follow one another"),
         (Backwards(), (4,), "once each|follow"),
         (NoisyInTraining(), (4,), "comes first|training"),
+        (Sliced(), (5,), "getitem"),
         (nn.Sequential(nn.Linear(4, 3), nn.ReLU()), (4,), "end with a linear"),
         (nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 3)), (4,), "Tanh"),
         (nn.Sequential(nn.Linear(4, 3, bias=False)), (4,), "no bias"),
@@ -118,8 +124,11 @@ def test_what_is_no_chain_says_why(net: nn.Module, inputs: tuple[int, ...], why:
 def test_hooks_and_frozen_layers_are_left_to_the_other_engines() -> None:
     hooked = nn.Sequential(nn.Linear(4, 3))
     hooked[0].register_forward_hook(lambda module, args, out: out * 2)
-    with pytest.raises(Unlike, match="hooks"):
-        read(hooked, 4)
+    outside = nn.Sequential(nn.Linear(4, 3))
+    outside.register_forward_hook(lambda module, args, out: out * 2)
+    for net in (hooked, outside):
+        with pytest.raises(Unlike, match="hooks"):
+            read(net, 4)
     frozen = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3))
     frozen[0].requires_grad_(False)
     with pytest.raises(Unlike, match="frozen"):

@@ -95,6 +95,13 @@ def test_regression_agrees() -> None:
     assert torch.allclose(plain, trained(stacked(problem, 2), problem)[0], atol=1e-9)
 
 
+def test_a_weight_decay_that_leaves_nothing_of_the_weights_agrees() -> None:
+    keys = {"lr": 0.5, "weight_decay": 2.0, "momentum": 0.0, "decay": 1.0}
+    problem = task(nn.Sequential(nn.Linear(3, 4)), shares([5, 7], [3], outputs=4), **keys)
+    plain, _ = trained(OneByOne(problem), problem)
+    assert torch.allclose(plain, trained(stacked(problem, 2), problem)[0], atol=1e-9)
+
+
 def test_tokens_agree() -> None:
     data = shares([5, 7], [6])
     tokens = data.train.x.abs().mul(3).long().clamp(max=9)

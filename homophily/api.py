@@ -23,6 +23,7 @@ from homophily.resources import Resolved, threads
 from homophily.runs import Run, RunFolder
 from homophily.scoring import ExtraMetric, Scores
 from homophily.simulate import Problem, Simulation
+from homophily.storage import locked
 
 _NOTICEABLE, _REST = 0.1, 20  # a checkpoint that takes so many seconds comes after twenty times as many without
 _WRITTEN = 400 << 20  # bytes a second that a first checkpoint is thought to take
@@ -74,16 +75,19 @@ def resume(
     config = over(stored, overrides or {})
     if config.rounds < stored.rounds:
         raise UserError(f"rounds = {config.rounds}: this run has {stored.rounds} already, and they cannot be undone")
+    if found.finished and found.summary["rounds"] == config.rounds:
+        return Run(path, model)
     given = Given(model, data, loss, method, extra_metrics or {})
-    about = found.about
-    chosen = chosen_device(about["device"].partition(":")[0])
+    device, resolved = found.began_on()
+    chosen = chosen_device(device)
     folder = RunFolder(found.path)
-    with settings(config, Resolved(**about["resolved"]), chosen):
-        problem, config, _ = prepare(config, given, chosen, Resolved(**about["resolved"]))
+    with locked(found.path), settings(config, resolved, chosen):
+        problem, config, _ = prepare(config, given, chosen, resolved)
+        folder.check(config, problem.task)
         simulation = Simulation(problem)
         folder.restore(simulation)
         if simulation.finished and found.finished and found.summary["rounds"] == simulation.round:
-            return Run(path, model)
+            return Run(path, model)  # everyone had stopped
         folder.write_config(config)
         return Playing(simulation, folder, config, given, progress).play()
 
@@ -99,7 +103,7 @@ def _start(config: Config, given: Given, out: Path | None, device: str, progress
     chosen = chosen_device(device)
     problem, complete, resolved = prepare(config, given, chosen)
     playing = begin(problem, complete, resolved, given, out, progress)
-    with settings(complete, resolved, chosen):
+    with locked(playing.folder.path), settings(complete, resolved, chosen):
         return playing.play()
 
 

@@ -139,6 +139,23 @@ def over(config: Config, overrides: Mapping[str, Any]) -> Config:
     return make(overlaid(config.toml(), overrides))
 
 
+def differing(one: Config, other: Config) -> dict[str, tuple[Any, Any]]:
+    """The keys, written with dots, in which two configs differ, with both values (None: left out)."""
+    a, b = _flat(one.toml()), _flat(other.toml())
+    return {key: (a.get(key), b.get(key)) for key in sorted(a.keys() | b.keys()) if a.get(key) != b.get(key)}
+
+
+def _flat(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for key, value in table.items():
+        out |= _flat(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": _listed(value)}
+    return out
+
+
+def _listed(value: Any) -> Any:
+    return [_listed(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
 def make(values: Mapping[str, Any]) -> Config:
     """A config from nested values, every key of every table checked."""
     values = _tables(values)
@@ -173,7 +190,7 @@ def _check_keys(table: str, owner: str, function: Callable[..., Any], section: O
 def read(path: Path) -> dict[str, Any]:
     """The tables of a TOML file."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise UserError(f"cannot read the config {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

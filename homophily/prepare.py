@@ -80,7 +80,7 @@ def prepare(
     """
     known = Known() if known is None else known
     data, shares = data_of(config, given, device, known)
-    _check_sizes(config, data.shares)
+    _check_sizes(config, data.shares.peers)
     method, method_keys = method_of(config, given, data.shares.peers)
     ready = ground(config, given, data.shares, shares, torch.arange(shares.peers, device=device), resolved, known)
     network, task, engine, resolved = ready.network, ready.task, ready.engine, ready.resolved
@@ -125,6 +125,8 @@ def ground(
     config: Config, given: Given, made: Shares, shares: Shares, ids: Tensor, resolved: Resolved | None, known: Known
 ) -> Ground:
     """Network, task and engine for the peers ``ids``. made: their data as it was made; shares: on their device."""
+    if config.training.patience and made.validation is None:
+        raise UserError("training.patience needs validation samples: set data.validation to at least 1")
     network = Network(config, given.model, made.inputs, made.outputs)
     loss = _loss(config.training, given, made)
     module = with_keyed_dropout(network.common(config.seed)).eval()
@@ -186,15 +188,13 @@ def _ignored_by_a_server(config: Config) -> list[str]:
     return [f"{config.method.name} has a server, so {', '.join(ignored)} has no effect"] if ignored else []
 
 
-def _check_sizes(config: Config, shares: Shares) -> None:
+def _check_sizes(config: Config, peers: int) -> None:
     for key in ("k", "l"):
         value = config.method.keys.get(key)
-        if isinstance(value, int) and not 1 <= value <= max(1, shares.peers - 1):
-            raise UserError(f"method.{key} = {value}: must be from 1 to peers - 1, which is {shares.peers - 1}")
-    if config.book != "all" and config.book > shares.peers - 1:
-        raise UserError(f"book = {config.book}: must be at most peers - 1, which is {shares.peers - 1}")
-    if config.training.patience and shares.validation is None:
-        raise UserError("training.patience needs validation samples: set data.validation to at least 1")
+        if isinstance(value, int) and not 1 <= value <= max(1, peers - 1):
+            raise UserError(f"method.{key} = {value}: must be from 1 to peers - 1, which is {peers - 1}")
+    if config.book != "all" and config.book > peers - 1:
+        raise UserError(f"book = {config.book}: must be at most peers - 1, which is {peers - 1}")
 
 
 def _loss(training: Training, given: Given, shares: Shares) -> Loss:

@@ -11,6 +11,7 @@ import sys
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from homophily.config import Config, load
+from homophily.data import sources
+from homophily.data.types import Shares
 from homophily.errors import UserError
 from homophily.layout import Kept, Layout
 from homophily.networks import Network
@@ -41,6 +44,7 @@ from homophily.storage import (
 from homophily.training.task import Task
 from homophily.version import __version__
 
+_ABOUT = ("device", "inputs", "layout", "machine", "outputs", "resolved", "versions")
 _CHECKPOINT = re.compile(r"round-(\d{6,})")
 
 
@@ -56,8 +60,10 @@ class RunFolder:
         target = path or _free(Path("runs"), name)
         with writing(target):
             target.mkdir(parents=True, exist_ok=True)
-            if any(target.iterdir()):
-                raise UserError(f"{target} is not empty: name another folder, or continue it with --resume {target}")
+            if any(not _left_behind(entry) for entry in target.iterdir()):
+                run = (target / "config.toml").is_file()
+                how = f", or continue it with: homophily run --resume {target}" if run else ""
+                raise UserError(f"{target} is not empty: name another folder{how}")
         return cls(target)
 
     def describe(self, config: Config, resolved: Resolved, task: Task, device: torch.device) -> None:
@@ -75,12 +81,18 @@ class RunFolder:
             "machine": machine(device),
             "device": str(device),
             "resolved": asdict(resolved),
-            "inputs": list(task.data.inputs),
-            "outputs": task.data.outputs,
-            "layout": task.layout.to_json(),
+            **_of(config, task),
         }
         write_json(self.path / "run.json", about)
         self.write_config(config)
+
+    def check(self, config: Config, task: Task, *, data: bool = True) -> None:
+        """Refuse to go on with another network than the folder's or, with ``data``, other data of one's own."""
+        about, now = Run(self.path).about, _of(config, task)
+        if any(about.get(key) != now[key] for key in ("inputs", "outputs", "layout")):
+            raise UserError(f"{self.path} is of another network, or of data of another form: it cannot go on with this")
+        if data and "data" in now and about.get("data", now["data"]) != now["data"]:
+            raise UserError(f"{self.path} began with other data than {config.data.name} holds now: it cannot go on")
 
     def write_config(self, config: Config) -> None:
         write_text(self.path / "config.toml", tomli_w.dumps(_without_none(config.toml())))
@@ -115,7 +127,11 @@ class RunFolder:
     def restore(self, simulation: Simulation) -> None:
         """Go on from the last checkpoint, or from the start: metrics written after it are cut off."""
         if found := _checkpoints(self.path):
-            simulation.restore(*read_folder(found[-1][1]))
+            last = found[-1][1]
+            try:
+                simulation.restore(*read_folder(last))
+            except (KeyError, TypeError, AttributeError, RuntimeError) as error:
+                raise UserError(f"{last} is damaged, or of another version: {error}") from error
         metrics = self.path / "metrics.jsonl"
         if metrics.exists():
             with writing(metrics):
@@ -162,7 +178,19 @@ class Run:
     @property
     def about(self) -> dict[str, Any]:
         """Versions, machine, engine, layout."""
-        return read_json(self.path / "run.json")  # type: ignore[no-any-return]
+        found = read_json(self.path / "run.json")
+        missing = set(_ABOUT) - set(found if isinstance(found, dict) else ())
+        if missing:
+            raise UserError(f"{self.path / 'run.json'} is damaged: it has no {', '.join(sorted(missing))}")
+        return found  # type: ignore[no-any-return]
+
+    def began_on(self) -> tuple[str, Resolved]:
+        """The device and how it computes."""
+        about = self.about
+        try:
+            return about["device"].partition(":")[0], Resolved(**about["resolved"])
+        except (TypeError, AttributeError) as error:
+            raise UserError(f"{self.path / 'run.json'} is damaged, or of another version: {error}") from error
 
     @property
     def finished(self) -> bool:
@@ -247,6 +275,33 @@ def _checkpoints(run: Path) -> list[tuple[int, Path]]:
     return sorted((int(m[1]), p) for p in entries if (m := _CHECKPOINT.fullmatch(p.name)))
 
 
+def _left_behind(entry: Path) -> bool:
+    """By a process that was killed before the folder became a run."""
+    return entry.name in ("run.json", "peer.log") or entry.suffix == ".part"
+
+
+def _of(config: Config, task: Task) -> dict[str, Any]:
+    """What a run is about, as far as its config does not tell: network and, where they are one's own, data."""
+    shares = task.data
+    known: dict[str, Any] = {
+        "inputs": list(shares.inputs),
+        "outputs": shares.outputs,
+        "layout": json.loads(json.dumps(task.layout.to_json())),
+    }
+    if config.data.name not in sources:
+        known["data"] = _digest(shares)
+    return known
+
+
+def _digest(shares: Shares) -> str:
+    """Of everyone's samples."""
+    found = blake2b(digest_size=16)
+    for split in (shares.train, shares.test, shares.validation):
+        for table in (split.x, split.y, split.start, split.count) if split is not None else ():
+            found.update(table.cpu().contiguous().numpy().tobytes())
+    return found.hexdigest()
+
+
 def _length_until(last: int, metrics: Path) -> int:
     """Bytes of the lines up to a round; what follows them may be anything that a crash leaves."""
     length = done = 0
@@ -254,7 +309,7 @@ def _length_until(last: int, metrics: Path) -> int:
         while done < last and (line := lines.readline()).endswith(b"\n"):
             try:
                 done = json.loads(line)["round"]
-            except ValueError as error:
+            except (ValueError, TypeError, KeyError) as error:
                 raise UserError(f"{metrics} is damaged after round {done}: {error}") from error
             length += len(line)
     return length

@@ -18,6 +18,11 @@ from torch import Tensor
 
 from homophily.errors import UserError
 
+try:
+    import fcntl
+except ImportError:
+    fcntl = None  # type: ignore[assignment]
+
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
@@ -27,6 +32,25 @@ def writing(path: Path) -> Iterator[None]:
     except (OSError, SafetensorError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise UserError(f"cannot write {path}: {reason}; what was written before is kept") from error
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """For one process at a time; the folder is made if it is not there."""
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    if fcntl is None:  # a system on which nobody is kept out
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"{folder} is in use by another process") from None
+        yield
+    finally:
+        os.close(handle)
 
 
 def write_text(path: Path, text: str) -> None:

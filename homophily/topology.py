@@ -134,14 +134,14 @@ def file(peers: int, path: str) -> Any:
 
 def _read_csv(place: Path) -> Any:
     graph = nx.Graph()
-    with place.open(newline="", encoding="utf-8") as lines:
+    with place.open(newline="", encoding="utf-8-sig") as lines:
         for number, cells in enumerate(csv.reader(lines), start=1):
             if not any(cell.strip() for cell in cells):
                 continue
             try:
                 graph.add_edge(int(cells[0]), int(cells[1]))
             except (ValueError, IndexError):
-                if number > 1:  # the first line may be a heading
+                if number > 1 or any(c.isdigit() for c in ",".join(cells)):  # the first line may be a heading
                     raise ValueError(f"line {number} must be two peer numbers, not {','.join(cells)!r}") from None
     return graph
 

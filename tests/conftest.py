@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from homophily import cli
+from tests.processes import Processes
 
 _BESIDE = Path(__file__).resolve().parents[2] / "shared" / "data"
 
@@ -45,3 +46,11 @@ def command(
         return code, out, err
 
     return call
+
+
+@pytest.fixture(scope="module")
+def homophily_process() -> Iterator[Processes]:
+    """The command line in processes of its own."""
+    processes = Processes()
+    yield processes
+    processes.close()

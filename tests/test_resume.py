@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,6 @@ import homophily
 from homophily.runs import RunFolder
 from homophily.simulate import Simulation
 from tests.processes import Ended, Processes
-
-
-@pytest.fixture(scope="module")
-def homophily_process() -> Iterator[Processes]:
-    processes = Processes()
-    yield processes
-    processes.close()
 
 
 def outcome(run: Path) -> dict[str, Any]:
@@ -325,14 +317,16 @@ def test_metrics_are_cut_by_rounds_whatever_their_lines_took_in_bytes(
     homophily_process: Processes, tmp_path: Path
 ) -> None:
     assert homophily_process(tmp_path, "run", *TINY, "rounds=2", "--out", "run").code == 0
-    whole, metrics = outcome(tmp_path / "run"), tmp_path / "run" / "metrics.jsonl"
-    text = metrics.read_text()
-    for other in (text.replace('"seconds": ', '"seconds": 1000'), text.replace('"seconds": 0', '"seconds":0')):
-        metrics.write_text(other + "half a li")
-        assert homophily_process(tmp_path, "run", "--resume", "run").code == 0
-        assert metrics.read_text() == other
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    for old, new, rounds in (('"seconds": ', '"seconds": 1000', 3), ('"seconds": 1000', '"seconds":', 4)):
+        text = metrics.read_text().replace(old, new)
+        metrics.write_text(text + "half a li")
+        assert homophily_process(tmp_path, "run", "--resume", "run", f"rounds={rounds}").code == 0
+        assert metrics.read_text().startswith(text + '{"round": ')
+        assert rounds_written(tmp_path / "run") == rounds
+    whole, text = outcome(tmp_path / "run"), metrics.read_text()
     metrics.write_text("".join(text.splitlines(keepends=True)[:1]) + "no JSON\n")
-    ended = homophily_process(tmp_path, "run", "--resume", "run", "rounds=3")
+    ended = homophily_process(tmp_path, "run", "--resume", "run", "rounds=5")
     assert (ended.code, ended.err.count("\n")) == (2, 1)
     assert ended.err.startswith("error: run/metrics.jsonl is damaged after round 1: ")
     metrics.write_text(text)

@@ -67,6 +67,9 @@ def share_out(
 
 def _check(plan: Plan, train: Amount, validation: int, test: Amount, balanced: bool) -> None:
     """Refuse what can be refused without looking at the samples."""
+    names = [kind.name for kind in plan.kinds]
+    if not names or len(set(names)) < len(names):
+        raise UserError(f"data.shift: its kinds must be one or more with names of their own, not {names}")
     for key, amount, least in (("train", train, 1), ("validation", validation, 0), ("test", test, 1)):
         if amount != "all" and amount < least:
             raise UserError(f"data.{key} must be at least {least}, not {amount}")

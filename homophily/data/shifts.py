@@ -43,7 +43,7 @@ def rotation(source: Source, peers: int, seed: int, *, angles: Sequence[float] =
     def turn(angle: float) -> Change:
         return lambda x, y: (rotated(x, angle), y)
 
-    return Plan([_everything(source, f"{a:g}°", turn(a) if a % 360 else None) for a in angles], source)
+    return Plan([_everything(source, f"{a:.10g}°", turn(a) if a % 360 else None) for a in angles], source)
 
 
 @shifts("label-swap")
@@ -59,6 +59,7 @@ def label_swap(
         raise UserError(
             f"data.pairs: label-swap exchanges two different labels of 0 to {classes - 1} in {source.name}, not {pairs}"
         )
+    _refuse_equal("pairs", pairs)
 
     def swap(a: int, b: int) -> Change:
         def change(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -93,6 +94,7 @@ def label_groups(source: Source, peers: int, seed: int, *, groups: str | list[li
             "data.groups must be 'vehicles-animals', 'pairs', 'superclasses' "
             f"or lists of labels from 0 to {classes - 1}, not {groups!r}"
         )
+    _refuse_equal("groups", groups)
     return Plan([_labels(source, group, "+".join(map(str, group))) for group in groups], source)
 
 
@@ -178,6 +180,12 @@ def _superclasses(source: Source, peers: int, seed: int) -> Plan:
 
 
 Chosen = Callable[[Samples], Tensor]  # [n] bool: which samples a kind draws from
+
+
+def _refuse_equal(key: str, kinds: Sequence[Sequence[int]]) -> None:
+    """Two clusters of the same labels would be one."""
+    if len({frozenset(kind) for kind in kinds}) < len(kinds):
+        raise UserError(f"data.{key} = {[list(kind) for kind in kinds]}: two of them are the same labels")
 
 
 def _in_superclasses(some: Tensor) -> Chosen:

@@ -22,7 +22,7 @@ from homophily.api import run as simulate
 from homophily.config import Config, over
 from homophily.errors import UserError
 from homophily.peer import certificates
-from homophily.peer.play import play
+from homophily.peer.play import play, stopping
 from homophily.peer.prepare import peer_method
 from homophily.peer.settings import load
 from homophily.prepare import graph_of
@@ -76,13 +76,17 @@ def deploy(
     config: Config, peers: int, folder: Path, pace: str = "lockstep", progress: Callable[[str], None] = print
 ) -> Deployment:
     """Real peers over mutual TLS on loopback, then the simulation of the same config, with the plain engine."""
+    if config.peers not in (None, peers):
+        raise UserError(f"peers = {config.peers}: there are to be {peers} real ones")
     config = over(config, {"peers": peers, "engine": "one-by-one"})
+    peer_method(config, peers)  # says what real peers cannot do
     progress("in the simulator")  # which tells what is wrong with the config, too
     simulated = simulate(config, out=folder / "simulation", device="cpu")
     files = write_files(config, peers, folder, pace)
     progress(f"by {peers} peers, a process each, in {folder}")
     began = time.monotonic()
-    _played(files)
+    with stopping():
+        _played(files)
     seconds = time.monotonic() - began
     return Deployment(folder, [Run(folder / f"peer-{i}") for i in range(peers)], simulated, seconds)
 
@@ -94,7 +98,6 @@ def write_files(
 
     hosts: an address for each; left out: all are on this machine.
     """
-    peer_method(config, peers)  # says so where there is none
     graph, _ = graph_of(config, peers)
     names = [f"peer-{i}" for i in range(peers)]
     certs = folder / "certs"
@@ -149,12 +152,15 @@ def _played(files: Sequence[Path]) -> None:
     logs = [file.with_suffix(".log") for file in files]
     running = [start_peer(file, log) for file, log in zip(files, logs, strict=True)]
     try:
-        while any(process.is_alive() for process in running):
+        while True:
+            alive = [process.sentinel for process in running if process.is_alive()]
             failed = [i for i, process in enumerate(running) if process.exitcode not in (None, 0)]
             if failed:
                 said = logs[failed[0]].read_text(encoding="utf-8", errors="replace")[-_LAST_WORDS:].strip()
                 raise UserError(f"{files[failed[0]].stem} failed: {said}")
-            wait([process.sentinel for process in running if process.is_alive()], timeout=1.0)
+            if not alive:
+                return
+            wait(alive, timeout=1.0)
     finally:
         for process in running:
             if process.is_alive():
@@ -180,4 +186,7 @@ def status(folder: Path) -> dict[str, Any]:
     path = folder / "status.json"
     if not path.is_file():
         raise UserError(f"{folder} is not the state folder of a peer that has played a round: it has no status.json")
-    return dict(read_json(path))
+    found = read_json(path)
+    if not isinstance(found, dict):
+        raise UserError(f"{path} is damaged: it holds no table")
+    return found

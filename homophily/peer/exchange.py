@@ -6,6 +6,7 @@ would do in a simulation, on a CPU bit for bit. Models are where the peer trains
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -31,6 +32,7 @@ from homophily.traffic import Traffic
 from homophily.view import View
 
 T = TypeVar("T")
+_log = logging.getLogger("homophily.peer")
 _A_WHILE = 1.0  # seconds
 Print = tuple[Tensor, Tensor, int]  # mean [d], factor [F, d] and count of a fingerprint
 _PROPORTION = 2.0**16  # of the largest numbers of fingerprints, beyond which float64 cannot compare them
@@ -99,8 +101,11 @@ class FieldExchange:
         """Before the first round, wait for enough others, however long; who comes back waits for a word of anyone."""
         self.announcer.announce(merged=round)
         if round == 0 and self.pace.wait_for:
+            missing: list[str] = []
             while not self.members.wait(self._together, _A_WHILE):
-                pass
+                there = self.members.hops()
+                if missing != (missing := [name for name in self._names if name not in there]):
+                    _log.info("waiting for %d others; not there: %s", self.pace.wait_for, ", ".join(missing))
         elif self.book:
             self.members.wait(lambda: bool(self.members.alive()), self.pace.hello)
 
@@ -118,9 +123,10 @@ class FieldExchange:
             self.members.wait(
                 lambda: not self.members.alive() or self.members.current_round() >= slow, self.pace.deadline
             )
-        current = min(self.members.current_round(), last) - 1
+        current = min(self.members.common_round(), last) - 1
         if current - round <= behind:
             return round
+        _log.info("goes on after round %d, where most of the others are, and not after %d", current, round)
         self.announcer.announce(merged=current)
         return current
 
@@ -130,9 +136,8 @@ class FieldExchange:
         if self._own_print is None or due > self._printed:
             self._own_print, self._printed = self.introduce(), due
             mean, factor, count = self._own_print.mean[0], self._own_print.factor[0], int(self._own_print.count[0])
-            if count >= 2:
-                self.mail.publish("print", due, pack_print(mean, factor, count))
-                self.announcer.announce(printed=due)
+            self.mail.publish("print", due, pack_print(mean, factor, count, self.expected.network))
+            self.announcer.announce(printed=due)
             if self.pace.lockstep:
                 self._wait(lambda name: self.members.status(name).printed >= due, deadline)
         if self._fetch_prints(deadline) or "weights" not in self.memory:
@@ -147,7 +152,8 @@ class FieldExchange:
             if stamp >= 0 and self._prints.get(name, (-1,))[0] < stamp
         ]
         assert self._own_print is not None
-        new = self._unpacked(wanted, deadline, partial(unpack_print, buckets=self._own_print.mean.shape[1]))
+        unpack = partial(unpack_print, buckets=self._own_print.mean.shape[1], network=self.expected.network)
+        new = self._unpacked(wanted, deadline, unpack)
         self._prints |= {parcel.origin: (parcel.round, made) for parcel, made in new.items()}
         return bool(new)
 
@@ -239,7 +245,7 @@ class FieldExchange:
         row = None if sick else federation.rows[0].cpu()[shared]
         earlier = before[0].cpu()[shared] if before is not None else None
         parcel = ModelParcel(row, self.samples, earlier, tables, self._ids)
-        self.mail.publish("model", round, pack_model(parcel))
+        self.mail.publish("model", round, pack_model(parcel, self.expected.network))
         self.announcer.announce(trained=round)
 
     def _pull(self, view: View, met: Tensor, round: int) -> dict[str, ModelParcel]:
@@ -248,7 +254,9 @@ class FieldExchange:
         names = self._who(met)
         if self.pace.lockstep:
             self._wait(lambda name: self.members.status(name).trained >= round, deadline, names)
-        wanted = {name: round if self.pace.lockstep else self.members.status(name).trained for name in names}
+        # in lockstep that of this round, or the last one of who has stopped before it
+        wanted = {name: self.members.status(name).trained for name in names}
+        wanted = {name: min(last, round) if self.pace.lockstep else last for name, last in wanted.items()}
         found = self._models(wanted, deadline)
         if not self.pace.lockstep:  # a model may have made way for the next while it was asked for
             newer = {name: self.members.status(name).trained for name in names if name not in found}
@@ -262,11 +270,12 @@ class FieldExchange:
         return {parcel.origin: model for parcel, model in came.items()}
 
     def _wait(self, ready: Callable[[str], bool], deadline: float, names: list[str] | None = None) -> None:
-        """Until everyone (or those named) who is alive is ready, or the time is over."""
+        """Until everyone (or those named) who is alive is ready or has finished, or the time is over."""
 
         def enough() -> bool:
             alive = self.members.alive()
-            return all(ready(name) for name in (alive if names is None else set(alive) & set(names)))
+            waited_for = alive if names is None else set(alive) & set(names)
+            return all(self.members.status(name).finished or ready(name) for name in waited_for)
 
         self.members.wait(enough, max(0.0, deadline - time.monotonic()))
 
@@ -304,20 +313,24 @@ class FieldExchange:
         return {"received": self.traffic.received, "book": self._ids, **memory}
 
     def numbers(self) -> dict[str, Any]:
-        return {"traffic": self.traffic.numbers()}
+        return {"traffic": self.traffic.numbers(), "announced": self.announcer.last}
 
     def restore(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
         """Go on; what was remembered of another book is forgotten."""
         tensors = {name: tensor.cpu() for name, tensor in tensors.items()}
         self.traffic.restore(tensors["received"], numbers["traffic"])
+        self.announcer.go_on_after(numbers["announced"])
         if torch.equal(tensors["book"], self._ids):
             self.memory = {n.removeprefix("memory/"): t for n, t in tensors.items() if n.startswith("memory/")}
 
 
 def _out_of_proportion(prints: dict[int, Print]) -> set[int]:
     """Whose fingerprints have numbers so much larger than most others' that nothing beside them could be seen."""
-    largest = torch.tensor([float(torch.cat([mean[None], factor]).abs().max()) for mean, factor, _ in prints.values()])
-    return {id for id, much in zip(prints, (largest > _PROPORTION * largest.median()).tolist(), strict=True) if much}
+    usable = {id: (mean, factor) for id, (mean, factor, count) in prints.items() if count >= 2}
+    if not usable:
+        return set()
+    largest = torch.tensor([float(torch.cat([mean[None], factor]).abs().max()) for mean, factor in usable.values()])
+    return {id for id, much in zip(usable, (largest > _PROPORTION * largest.median()).tolist(), strict=True) if much}
 
 
 class _Gathered:

@@ -24,10 +24,8 @@ _ROOT = "homophily"
 _ROOM = 256 << 10  # for what surrounds a chunk in a message
 QUEUE = 16  # batches of 64 kB that wait for a link, about a chunk: who sends one is not woken for each of them
 _RETRY = {"period_init_ms": 200, "period_max_ms": 2000, "period_increase_factor": 2}
-_MESSAGES = [
-    "put", "delete", "declare_subscriber", "query", "reply", "declare_queryable", "liveliness_token",
-    "declare_liveliness_subscriber", "liveliness_query",
-]  # fmt: skip
+_OF_ONESELF = ["put", "delete", "reply", "declare_queryable", "liveliness_token"]  # speak for a name
+_TO_OTHERS = ["declare_subscriber", "query", "declare_liveliness_subscriber", "liveliness_query"]
 
 
 Load = bytes | zenoh.ZBytes  # what an answer is made of
@@ -222,22 +220,31 @@ def _keys(address: Address) -> dict[str, Any]:
             "connect_certificate": certificate,
             "verify_name_on_connect": True,
         }
-        keys["access_control"] = {
-            "enabled": True,
-            "default_permission": "deny",
-            "rules": [
-                {
-                    "id": "talk",
-                    "permission": "allow",
-                    "flows": ["ingress", "egress"],
-                    "key_exprs": [f"{_ROOT}/{address.federation}/**"],
-                    "messages": _MESSAGES,
-                }
-            ],
-            "subjects": [{"id": "allowed", "cert_common_names": list(address.allowed)}],
-            "policies": [{"rules": ["talk"], "subjects": ["allowed"]}],
-        }
+        keys["access_control"] = _access(address)
     return keys
+
+
+def _access(address: Address) -> dict[str, Any]:
+    """Who may say what: everyone may ask, but under a name only its owner is there, answers and tells."""
+    root = f"{_ROOT}/{address.federation}"
+    rules = [
+        _rule("out", "egress", [f"{root}/**"], _OF_ONESELF + _TO_OTHERS),
+        _rule("in", "ingress", [f"{root}/**"], _TO_OTHERS),
+    ]
+    for name in address.allowed:
+        own = [f"{root}/ask/{name}/**", f"{root}/alive/{name}", f"{root}/tell/{name}"]
+        rules.append(_rule(f"in-{name}", "ingress", own, _OF_ONESELF))
+    return {
+        "enabled": True,
+        "default_permission": "deny",
+        "rules": rules,
+        "subjects": [{"id": name, "cert_common_names": [name]} for name in address.allowed],
+        "policies": [{"rules": ["out", "in", f"in-{name}"], "subjects": [name]} for name in address.allowed],
+    }
+
+
+def _rule(id: str, flow: str, keys: list[str], messages: list[str]) -> dict[str, Any]:
+    return {"id": id, "permission": "allow", "flows": [flow], "key_exprs": keys, "messages": messages}
 
 
 def _zenoh_id(address: Address, name: str) -> str:

@@ -12,6 +12,7 @@ from homophily.peer.identity import MOST_SEALED, Authority, Identity, Refused
 Kind = Literal["model", "print"]
 KINDS: tuple[Kind, ...] = ("model", "print")
 CHUNK = 1 << 20  # bytes that travel at a time
+MOST_BYTES = 900 * CHUNK  # of a parcel: its manifest, with a line for each chunk, is a sealed message
 MOST_ROUNDS = 1 << 40
 _END = b"\n"  # which no sealed message holds
 _SHA256 = re.compile(r"[0-9a-f]{64}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import networkx as nx
@@ -14,6 +14,7 @@ from homophily.peer.identity import Authority, Identity, Refused
 from homophily.peer.manifest import MOST_ROUNDS
 
 _ROUNDS = (0, MOST_ROUNDS)
+_WELL_AFTER = 3600 * 10**9  # nanoseconds, in which a peer surely saves how far it is
 _LONG_WAY = 10 * 10**9  # nanoseconds that a status may come behind a later one, on a longer way
 _BOUNDS = {"time": (0, 1 << 62), "trained": _ROUNDS, "merged": _ROUNDS, "printed": (-1, MOST_ROUNDS)}
 
@@ -56,6 +57,7 @@ def opened(sealed: bytes, authority: Authority, federation: str, most: int) -> t
 @dataclass
 class _Member:
     alive: bool = False
+    spoken: bool = False  # since it last came
     status: Status = field(default_factory=Status)
 
 
@@ -100,7 +102,8 @@ class Members:
             member = self._others.get(name)
             if member is not None:
                 member.alive = alive
-                member.status = member.status if alive else Status(time=member.status.time)
+                if not alive:
+                    member.spoken, member.status = False, Status(time=member.status.time)
                 self._news.notify_all()
 
     def update(self, name: str, status: Status) -> bool:
@@ -113,7 +116,7 @@ class Members:
                 raise Refused("replayed status")
             if status.time <= member.status.time:
                 return False
-            member.status = status
+            member.spoken, member.status = True, status
             self._news.notify_all()
             return True
 
@@ -132,7 +135,7 @@ class Members:
     def hops(self) -> dict[str, int]:
         """How far those are whom messages can reach."""
         if self.full:
-            return {name: 1 for name, member in self._others.items() if member.alive and member.status.time}
+            return {name: 1 for name, member in self._others.items() if member.alive and member.spoken}
         return dict(self._drawn().hops)
 
     def towards(self, name: str, avoiding: Collection[str] = ()) -> str | None:
@@ -143,7 +146,7 @@ class Members:
 
     def _drawn(self) -> _Map:
         """Drawn anew only when someone's neighbours have changed."""
-        said = {name: frozenset(m.status.neighbours) for name, m in self._others.items() if m.status.time}
+        said = {name: frozenset(m.status.neighbours) for name, m in self._others.items() if m.spoken}
         said[self._me] = self._neighbours()
         found = self._map
         if said != found.said:
@@ -151,9 +154,17 @@ class Members:
         return found
 
     def current_round(self) -> int:
-        """The round that most of the others have come to."""
-        rounds = sorted(max(status.trained, status.merged) for status in map(self.status, self.alive()))
+        """The round that half of the others have come to."""
+        rounds = self._rounds(self.alive())
         return rounds[len(rounds) // 2] if rounds else 0
+
+    def common_round(self) -> int:
+        """The round that more than half of the others who still play have come to: no few can tell a higher one."""
+        rounds = self._rounds([name for name in self.alive() if not self.status(name).finished])
+        return rounds[(len(rounds) - 1) // 2] if rounds else 0
+
+    def _rounds(self, names: Collection[str]) -> list[int]:
+        return sorted(max(status.trained, status.merged) for status in map(self.status, names))
 
 
 class Announcer:
@@ -164,6 +175,16 @@ class Announcer:
         self._status, self._lock = Status(), threading.Lock()
         self._due, self._over = threading.Event(), False
         self._thread = threading.Thread(target=self._repeat, daemon=True)
+
+    @property
+    def last(self) -> int:
+        """The time of the last status."""
+        return self._status.time
+
+    def go_on_after(self, last: int) -> None:
+        """Others know a status of that time: where the clock was set back, statuses go on well after it."""
+        if time.time_ns() <= last:
+            self._status = replace(self._status, time=last + _WELL_AFTER)
 
     def start(self) -> None:
         self._thread.start()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from dataclasses import dataclass, field
 
@@ -12,6 +14,7 @@ from torch import Tensor
 
 from homophily.fingerprint import SAMPLES
 from homophily.introductions import BUCKETS, ROWS
+from homophily.layout import Layout
 from homophily.peer.identity import Refused
 
 _TABLE = "table/"
@@ -37,6 +40,7 @@ class Expected:
     dtype: torch.dtype
     before: bool
     tables: tuple[str, ...]
+    network: int  # says of which network and seed it is
     book: int  # entries of the longest table, at most
 
     @property
@@ -46,8 +50,14 @@ class Expected:
         return numbers + 8 * self.book * (1 + len(self.tables)) + 8 + 4096 * (4 + len(self.tables))
 
 
-def pack_model(parcel: ModelParcel) -> bytes:
-    tensors = {"samples": torch.tensor([parcel.samples])}
+def network_number(layout: Layout, seed: int) -> int:
+    """The same for those who can compare and merge: all names and shapes of the network, and the seed of its start."""
+    text = json.dumps([layout.to_json(), seed], sort_keys=True)
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+def pack_model(parcel: ModelParcel, network: int) -> bytes:
+    tensors = {"samples": torch.tensor([parcel.samples]), "network": torch.tensor([network])}
     if parcel.row is not None:
         tensors["row"] = parcel.row
     if parcel.before is not None and parcel.row is not None:
@@ -60,6 +70,7 @@ def pack_model(parcel: ModelParcel) -> bytes:
 def unpack_model(data: bytes, expected: Expected) -> ModelParcel:
     """Raises Refused where a tensor is missing, unknown, of another shape or type, or not finite."""
     tensors = _tensors(data)
+    _check_network(tensors, expected.network)
     samples = _taken(tensors, "samples", (1,), torch.int64)
     row = before = None
     if "row" in tensors:
@@ -84,21 +95,32 @@ def unpack_model(data: bytes, expected: Expected) -> ModelParcel:
     return ModelParcel(row, int(samples), before, tables, book)
 
 
-def pack_print(mean: Tensor, factor: Tensor, count: int) -> bytes:
-    """A fingerprint (mean [d], factor [F, d], both rounded to float16 times a power of two) as it travels."""
+def pack_print(mean: Tensor, factor: Tensor, count: int, network: int) -> bytes:
+    """A fingerprint (mean [d], factor [F, d], both rounded to float16 times a power of two) as it travels.
+
+    One of fewer than two samples tells nothing, but that there is none.
+    """
+    about = {"count": torch.tensor([count]), "network": torch.tensor([network])}
+    if count < 2:
+        return save(about)
     scales = [_scale(values) for values in (mean, factor)]
     halves = [(values.double() / scale).half() for values, scale in zip((mean, factor), scales, strict=True)]
     upper = torch.ones(factor.shape, dtype=torch.bool).triu()
     tensors = {"mean": halves[0], "factor": halves[1][upper], "scales": torch.tensor(scales).double()}
-    return save({**tensors, "count": torch.tensor([count])})
+    return save({**tensors, **about})
 
 
-def unpack_print(data: bytes, buckets: int) -> tuple[Tensor, Tensor, int]:
+def unpack_print(data: bytes, buckets: int, network: int) -> tuple[Tensor, Tensor, int]:
     """The mean [buckets], factor [F, buckets] and count of a fingerprint, the very numbers that were packed."""
     tensors = _tensors(data)
+    _check_network(tensors, network)
     count = int(_taken(tensors, "count", (1,), torch.int64))
-    if not 2 <= count <= SAMPLES:
+    if not 0 <= count <= SAMPLES:
         raise Refused("samples out of range")
+    if count < 2:
+        if tensors:
+            raise Refused("fingerprint of another form")
+        return torch.zeros(buckets), torch.zeros(0, buckets), count
     rows = min(count, ROWS) - 1
     upper = torch.ones(rows, buckets, dtype=torch.bool).triu()
     mean = _finite(_taken(tensors, "mean", (buckets,), torch.float16))
@@ -112,6 +134,11 @@ def unpack_print(data: bytes, buckets: int) -> tuple[Tensor, Tensor, int]:
 
 
 MOST_PRINT = 2 * 2 * BUCKETS * (1 + ROWS) + 4096  # bytes, of a large network's
+
+
+def _check_network(tensors: dict[str, Tensor], network: int) -> None:
+    if int(_taken(tensors, "network", (1,), torch.int64)) != network:
+        raise Refused("of another network or seed")
 
 
 def _scale(values: Tensor) -> float:

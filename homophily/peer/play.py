@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from homophily.api import settings as torch_settings
+from homophily.config import Config, differing
 from homophily.errors import UserError
-from homophily.layout import Layout
 from homophily.peer import handshakes
 from homophily.peer.exchange import FieldExchange
 from homophily.peer.identity import Authority, Refused
@@ -23,7 +23,7 @@ from homophily.peer.refusals import log_to
 from homophily.peer.settings import PeerSettings, only_loopback
 from homophily.runs import Run, RunFolder
 from homophily.simulate import Simulation
-from homophily.storage import write_json
+from homophily.storage import locked, write_json, writing
 
 Progress = Callable[[dict[str, Any]], None]
 
@@ -33,6 +33,11 @@ def play(asked: PeerSettings, insecure: bool = False, progress: Progress | None 
     if insecure and not only_loopback(asked.peer):
         raise UserError("--insecure is for this machine alone: peer.listen and peer.connect must be loopback addresses")
     ready = made_ready(asked)
+    with locked(asked.state):
+        return _played(asked, ready, insecure, progress, alone)
+
+
+def _played(asked: PeerSettings, ready: Ready, insecure: bool, progress: Progress | None, alone: bool) -> Run:
     simulation, exchange = ready.simulation, ready.exchange
     folder = _opened_folder(asked, ready)
     with (
@@ -40,7 +45,7 @@ def play(asked: PeerSettings, insecure: bool = False, progress: Progress | None 
         handshakes.counted(exchange.mail.refusals) if alone else nullcontext(),
         _joined(exchange, _address(asked, insecure), ready.authority),
         torch_settings(ready.config, ready.base.resolved, ready.device),
-        _stopping(),
+        stopping(),
     ):
         _rounds(simulation, exchange, folder, asked, progress)
         summary, scores = simulation.result()
@@ -66,7 +71,8 @@ def _address(asked: PeerSettings, insecure: bool) -> Address:
 
 @contextmanager
 def _logged(path: Path) -> Iterator[None]:
-    handler = log_to(path)
+    with writing(path):
+        handler = log_to(path)
     try:
         yield
     finally:
@@ -80,10 +86,12 @@ def _joined(exchange: FieldExchange, address: Address, authority: Authority) -> 
     mail, members = exchange.mail, exchange.members
 
     def heard(sealed: bytes) -> None:
+        name = ""
         try:
-            news = members.update(*opened(sealed, authority, address.federation, len(address.allowed)))
+            name, status = opened(sealed, authority, address.federation, len(address.allowed))
+            news = members.update(name, status)
         except Refused as error:
-            mail.refusals.add(error)
+            mail.refusals.add(error, name)
             return
         if news and not address.full:  # for those further away
             links.tell(sealed)
@@ -115,14 +123,23 @@ def _opened_folder(asked: PeerSettings, ready: Ready) -> RunFolder:
     path = asked.state
     if (path / "config.toml").is_file():
         folder = RunFolder(path)
-        if Layout.from_json(Run(path).about["layout"]) != ready.base.task.layout:
-            raise UserError(f"{path} holds the state of another network: name another state folder")
+        _check_config(path, Run(path).config, ready.config)
+        folder.check(ready.config, ready.base.task, data=False)  # a peer's data may grow
         folder.restore(ready.simulation)
         folder.write_config(ready.config)
         return folder
     folder = RunFolder.create(path, asked.peer.name)
     folder.describe(ready.config, ready.base.resolved, ready.base.task, ready.device)
     return folder
+
+
+def _check_config(path: Path, stored: Config, now: Config) -> None:
+    """A peer may be given more rounds and other peers, and its file of data may move; all else stays."""
+    for key, (before, after) in differing(stored, now).items():
+        if key not in ("rounds", "peers", "evaluate", "data.name"):
+            raise UserError(f"{key} = {after!r}, but {path} holds a state with {before!r}: name another state folder")
+    if now.rounds < stored.rounds:
+        raise UserError(f"rounds = {now.rounds}, but {path} holds a state with {stored.rounds}: they cannot be undone")
 
 
 def _rounds(
@@ -164,13 +181,19 @@ def _status(
 
 
 def _linger(exchange: FieldExchange, seconds: float) -> None:
-    """Others may still want the last model: stay until everyone has it, or a while."""
+    """Others may still want the last model: stay until everyone has finished, or nobody gets any further."""
     members = exchange.members
-    members.wait(lambda: all(members.status(name).finished for name in members.alive()), seconds)
+
+    def far() -> list[tuple[str, int]]:
+        return [(name, members.status(name).merged) for name in members.alive() if not members.status(name).finished]
+
+    before: list[tuple[str, int]] | None = None
+    while before != (before := far()) and not members.wait(lambda: not far(), seconds):
+        pass
 
 
 @contextmanager
-def _stopping() -> Iterator[None]:
+def stopping() -> Iterator[None]:
     """SIGTERM is like Ctrl-C: the state folder holds every round that is over."""
 
     def stop(number: int, frame: Any) -> None:

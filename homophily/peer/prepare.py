@@ -16,12 +16,14 @@ from homophily.data.types import Split
 from homophily.errors import UnsuitableError, UserError
 from homophily.merging import merges
 from homophily.methods.base import Method
+from homophily.methods.baselines import Oracle
 from homophily.methods.server import ServerMethod
 from homophily.peer.exchange import FieldExchange, Pace
 from homophily.peer.identity import Authority, Identity, Refused, number_of
 from homophily.peer.mail import Mail
+from homophily.peer.manifest import MOST_BYTES
 from homophily.peer.members import Announcer, Members, Status, seal
-from homophily.peer.parcels import MOST_PRINT, Expected
+from homophily.peer.parcels import MOST_PRINT, Expected, network_number
 from homophily.peer.refusals import Refusals
 from homophily.peer.settings import PeerSettings
 from homophily.prepare import (
@@ -134,10 +136,18 @@ def _ids(asked: PeerSettings) -> dict[str, int]:
 
 
 def peer_method(config: Config, peers: int) -> Method:
-    """The method of a config, which must do without a server."""
+    """The method of a config, or a sentence about what real peers cannot do."""
     method, _ = method_of(config, Given(), peers)
     if isinstance(method, ServerMethod):
         raise UnsuitableError(f"method.name = {config.method.name!r}: has a server, and peers have none")
+    if isinstance(method, Oracle):
+        raise UnsuitableError(f"method.name = {config.method.name!r}: knows who is alike, and peers do not")
+    if config.book != "all":
+        raise UnsuitableError(f"book = {config.book}: real peers know all that their files allow")
+    if getattr(method, "on", "own") == "peer":
+        raise UnsuitableError("method.on = 'peer': a real peer judges models on its own data only")
+    if method.metric is not None and needs_path(method.metric) and config.init != "common":
+        raise UnsuitableError(f"metric = {method.metric!r} compares ways from one start, so init must be 'common'")
     return method
 
 
@@ -156,21 +166,20 @@ def _exchange(
     method = peer_method(config, len(peer.allow))
     measurer = measurer_of(method, task, base.engine, base.resolved.measure_pairs)
     check_merge(config, measurer)
-    if getattr(method, "on", "own") == "peer":
-        raise UnsuitableError("method.on = 'peer': a real peer judges models on its own data only")
-    if method.metric is not None and needs_path(method.metric) and config.init != "common":
-        raise UnsuitableError(f"metric = {method.metric!r} compares ways from one start, so init must be 'common'")
     ids = _ids(asked)
     book = dict(sorted((id, name) for name, id in ids.items() if name != peer.name))
     before = measurer is not None and measurer.needs.updates
-    expected = Expected(task.layout.sent_numbers, task.layout.dtype, before, method.shares, len(peer.allow))
+    number = network_number(task.layout, config.seed)
+    expected = Expected(task.layout.sent_numbers, task.layout.dtype, before, method.shares, number, len(peer.allow))
+    if expected.most_bytes > MOST_BYTES:
+        raise UserError(f"model: {expected.most_bytes} bytes would travel at a time, and at most {MOST_BYTES} can")
     mail = Mail(
         peer.federation,
         identity,
         authority,
         {"model": expected.most_bytes, "print": MOST_PRINT},
         Refusals(),
-        timeout=_HOP_SECONDS,
+        timeout=max(_HOP_SECONDS, peer.deadline / 2),  # on a slow link what is asked for at a time takes long
         slots=peer.slots,
         waiting=peer.waiting,
         pulls=peer.pulls,

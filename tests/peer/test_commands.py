@@ -6,12 +6,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from homophily.config import make
 from homophily.errors import UserError
-from homophily.peer.deploy import status, write_files
+from homophily.peer.deploy import deploy, status, write_files
+from homophily.peer.play import play
+from homophily.peer.settings import load
 from homophily.runs import Run
 
 
@@ -23,6 +26,8 @@ def test_a_stopped_peer_says_how_to_go_on(tmp_path: Path) -> None:
         while not (tmp_path / "peer-0" / "status.json").exists():
             assert peer.poll() is None, "it ended before its first round"
             time.sleep(0.05)
+        with pytest.raises(UserError, match=r"peer-0 is in use by another process"):
+            play(load(file))
         os.kill(peer.pid, signal.SIGTERM)
         _, said = peer.communicate(timeout=60)
     finally:
@@ -36,4 +41,59 @@ def test_a_stopped_peer_says_how_to_go_on(tmp_path: Path) -> None:
 
 def test_status_needs_a_peer_that_has_played(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is not the state folder of a peer that has played a round"):
+        status(tmp_path)
+
+
+def test_a_state_folder_goes_on_only_with_what_it_began_with(tmp_path: Path) -> None:
+    config = make({"rounds": 2, "peers": 2, "data": {"angles": [0, 180]}, "method": {"name": "random", "k": 1}})
+    file, _ = write_files(config, 2, tmp_path, "free", wait_for=0)
+    play(load(file))
+    state, asked = tmp_path / "peer-0", file.read_text()
+    before = (state / "config.toml").read_text()
+    for old, new, sentence in (
+        ("lr = 0.05", "lr = 0.9", r"training\.lr = 0\.9, but .*peer-0 holds a state with 0\.05"),
+        ("seed = 0", "seed = 5", r"seed = 5, but .*peer-0"),
+        ("rounds = 2", "rounds = 1", r"rounds = 1, but .*peer-0"),
+        ("patience = 0", "patience = 3", r"training\.patience"),
+    ):
+        assert old in asked
+        file.write_text(asked.replace(old, new))
+        with pytest.raises(UserError, match=sentence):
+            play(load(file))
+        assert (state / "config.toml").read_text() == before
+    file.write_text(asked.replace("rounds = 2", "rounds = 3"))
+    assert play(load(file)).summary["rounds"] == 3
+
+
+def test_a_peer_killed_before_its_folder_was_a_run_begins_anew(tmp_path: Path) -> None:
+    config = make({"rounds": 1, "peers": 2, "data": {"angles": [0, 180]}, "method": "random"})
+    file, _ = write_files(config, 2, tmp_path, "free", wait_for=0)
+    (tmp_path / "peer-0").mkdir()
+    for name in ("run.json", "config.toml.part"):
+        (tmp_path / "peer-0" / name).write_text("{}")
+    assert play(load(file)).summary["rounds"] == 1
+
+
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        ({"method": "oracle"}, r"method\.name = 'oracle': knows who is alike, and peers do not"),
+        ({"method": "fedavg"}, r"method\.name = 'fedavg': has a server"),
+        ({"book": 2}, r"book = 2: real peers know all"),
+        ({"method": {"name": "dac", "on": "peer"}}, r"method\.on = 'peer'"),
+        ({"peers": 5}, r"peers = 5: there are to be 4 real ones"),
+    ],
+)
+def test_what_real_peers_cannot_do_is_told_before_anything_is_played(
+    tmp_path: Path, keys: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(UserError, match=sentence):
+        deploy(make({"rounds": 1, **keys}), 4, tmp_path)
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("text", ["[1]", "5"])
+def test_a_damaged_status_is_told_in_a_sentence(tmp_path: Path, text: str) -> None:
+    (tmp_path / "status.json").write_text(text)
+    with pytest.raises(UserError, match=r"status\.json is damaged"):
         status(tmp_path)

@@ -102,6 +102,9 @@ def tensor_files(good: bytes) -> st.SearchStrategy[bytes]:
     return st.builds(packed, changes, st.just(data) | damaged(data))
 
 
+NETWORK = 11
+
+
 def cases(people: People) -> dict[str, Case]:
     """Parsers by name, and what each is fed."""
     alice, authority = people.identity("alice"), people.authority
@@ -114,9 +117,9 @@ def cases(people: People) -> dict[str, Case]:
     told = nonsense({"federation": FEDERATION, "origin": "alice", "status": status})
     ids = torch.tensor([3, 5])
     tables = {"similarity": torch.tensor([1.5, -2.0], dtype=torch.float64)}
-    model = pack_model(ModelParcel(torch.ones(12), 7, torch.ones(12), tables, ids))
-    expected = Expected(12, torch.float32, True, ("similarity",), 5)
-    fingerprint = pack_print(torch.ones(512), torch.ones(2, 512).triu(), 3)
+    model = pack_model(ModelParcel(torch.ones(12), 7, torch.ones(12), tables, ids), NETWORK)
+    expected = Expected(12, torch.float32, True, ("similarity",), NETWORK, 5)
+    fingerprint = pack_print(torch.ones(512), torch.ones(2, 512).triu(), 3, NETWORK)
     strange = {"weights": torch.zeros(2), "book": torch.zeros(0, 2)}
     noise = st.binary(max_size=300)
     words = st.sampled_from(
@@ -156,8 +159,8 @@ def cases(people: People) -> dict[str, Case]:
         "status: signed": (status_opened, signed(people, statuses | told)),
         "model: damaged": (model_unpacked, noise | damaged(model) | damaged(save(strange))),
         "model: header": (model_unpacked, tensor_files(model)),
-        "print: damaged": (partial(unpack_print, buckets=512), noise | damaged(fingerprint)),
-        "print: header": (partial(unpack_print, buckets=512), tensor_files(fingerprint)),
+        "print: damaged": (partial(unpack_print, buckets=512, network=NETWORK), noise | damaged(fingerprint)),
+        "print: header": (partial(unpack_print, buckets=512, network=NETWORK), tensor_files(fingerprint)),
         "request": (part_of, st.text(max_size=60) | st.lists(words, max_size=9).map("".join)),
     }
 

@@ -50,3 +50,17 @@ def test_models_from_two_hops_away_come_over_others(tmp_path: Path) -> None:
     assert_identical(found)
     for run in found.peers:
         assert [len(line["merged"]) for line in run.metrics()] == [4] * 3
+
+
+def test_who_stops_early_is_not_waited_for_and_goes_on_answering(tmp_path: Path) -> None:
+    data = {"train": 20, "test": 10, "validation": 10}
+    method, training = {"name": "random", "k": 2}, {"patience": 1, "lr": 0.5}
+    found = played(tmp_path, 4, rounds=12, data=data, method=method, training=training)
+    assert_identical(found)
+    assert len({len(run.metrics()) for run in found.peers}) > 1
+
+
+def test_kin_does_without_those_who_have_too_few_samples(tmp_path: Path) -> None:
+    data = {"train": 1, "test": 10, "angles": [0, 180]}
+    found = played(tmp_path, 3, data=data, method={"name": "kin", "k": 1}, rounds=2)
+    assert found.result()["identical"] is True

@@ -266,3 +266,53 @@ def test_what_is_told_only_grows_older_and_is_repeated(monkeypatch: pytest.Monke
     assert told[-1].neighbours == ("b", "c")
     time.sleep(0.05)
     assert len(told) == many
+
+
+def told(**statuses: Status) -> Members:
+    """What is known of these others in a full mesh."""
+    made = Members("me", ["me", *statuses], True, frozenset)
+    for name, status in statuses.items():
+        made.came(name)
+        made.update(name, status)
+    return made
+
+
+def test_no_few_make_the_others_jump_ahead() -> None:
+    def playing(*rounds: int) -> Members:
+        return told(**{f"p{i}": Status(time=SECOND, trained=round) for i, round in enumerate(rounds)})
+
+    assert playing().common_round() == 0
+    assert playing(9).common_round() == 9
+    assert playing(1, MOST_ROUNDS).common_round() == 1
+    assert playing(1, 3, MOST_ROUNDS).common_round() == 3
+    assert playing(1, 2, MOST_ROUNDS, MOST_ROUNDS).common_round() == 2
+
+
+def test_who_has_finished_is_no_one_to_catch_up_with() -> None:
+    made = told(a=Status(time=SECOND, trained=12, finished=True), b=Status(time=SECOND, trained=2))
+    assert (made.common_round(), made.current_round()) == (2, 12)
+    assert told(a=Status(time=SECOND, trained=12, finished=True)).common_round() == 0
+
+
+def test_whoever_comes_back_is_there_when_it_has_spoken_again() -> None:
+    made = told(a=Status(time=50 * SECOND, trained=4))
+    assert made.alive() == ["a"]
+    made.went("a")
+    made.came("a")
+    assert made.alive() == []
+    made.update("a", Status(time=51 * SECOND))
+    assert made.alive() == ["a"]
+
+
+def test_a_clock_set_back_does_not_silence_a_peer_that_goes_on() -> None:
+    heard: list[Status] = []
+    announcer = Announcer(heard.append, frozenset, 60.0)
+    ahead = time.time_ns() + 120 * SECOND
+    announcer.go_on_after(ahead)
+    announcer.announce(trained=3)
+    assert heard[0].time > ahead + 60 * SECOND
+    right = Announcer(heard.append, frozenset, 60.0)
+    right.go_on_after(time.time_ns() - SECOND)
+    right.announce()
+    assert heard[1].time < time.time_ns() + SECOND
+    assert right.last == heard[1].time

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -10,16 +11,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load, save
-from torch import Tensor
+from torch import Tensor, nn
 
 from homophily.fingerprint import SAMPLES, rounded, summed_up
 from homophily.introductions import BUCKETS, ROWS, checked
+from homophily.layout import Layout
 from homophily.peer.identity import Refused
 from homophily.peer.parcels import (
     MOST_PRINT,
     MOST_SAMPLES,
     Expected,
     ModelParcel,
+    network_number,
     pack_model,
     pack_print,
     unpack_model,
@@ -27,7 +30,8 @@ from homophily.peer.parcels import (
 )
 
 NUMBERS = 12
-EXPECTED = Expected(NUMBERS, torch.float32, True, ("similarity", "trust"), 5)
+NETWORK = 11
+EXPECTED = Expected(NUMBERS, torch.float32, True, ("similarity", "trust"), NETWORK, 5)
 
 
 def row(seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -44,7 +48,7 @@ def parcel(**changes: Any) -> ModelParcel:
 
 def tensors(**changes: Any) -> bytes:
     """A good parcel but for some tensors; None leaves one out."""
-    return save({k: v for k, v in {**load(pack_model(parcel())), **changes}.items() if v is not None})
+    return save({k: v for k, v in {**load(pack_model(parcel(), NETWORK)), **changes}.items() if v is not None})
 
 
 def same(a: Tensor | None, b: Tensor | None) -> bool:
@@ -57,8 +61,8 @@ def same(a: Tensor | None, b: Tensor | None) -> bool:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_a_model_travels_bit_for_bit(dtype: torch.dtype) -> None:
     sent = parcel(row=row(0, dtype), before=row(1, dtype))
-    data = pack_model(sent)
-    expected = Expected(NUMBERS, dtype, True, EXPECTED.tables, 5)
+    data = pack_model(sent, NETWORK)
+    expected = Expected(NUMBERS, dtype, True, EXPECTED.tables, NETWORK, 5)
     found = unpack_model(data, expected)
     assert found.row is not None
     assert found.before is not None
@@ -71,14 +75,14 @@ def test_a_model_travels_bit_for_bit(dtype: torch.dtype) -> None:
 
 
 def test_a_sick_model_travels_without_numbers() -> None:
-    found = unpack_model(pack_model(parcel(row=None)), EXPECTED)
+    found = unpack_model(pack_model(parcel(row=None), NETWORK), EXPECTED)
     assert found.row is None
     assert found.before is None
 
 
 def test_a_model_may_share_nothing() -> None:
-    plain = Expected(NUMBERS, torch.float32, False, (), 5)
-    found = unpack_model(pack_model(ModelParcel(row(), 7)), plain)
+    plain = Expected(NUMBERS, torch.float32, False, (), NETWORK, 5)
+    found = unpack_model(pack_model(ModelParcel(row(), 7), NETWORK), plain)
     assert same(found.row, row())
     assert found.tables == {}
     with pytest.raises(Refused, match="nobody asked for"):
@@ -89,10 +93,10 @@ def test_a_model_may_share_nothing() -> None:
 @settings(max_examples=30)
 def test_no_honest_parcel_is_larger_than_what_is_expected(numbers: int, book: int, many: int, before: bool) -> None:
     names = tuple(f"table{i}" for i in range(many))
-    expected = Expected(numbers, torch.float32, before, names, book)
+    expected = Expected(numbers, torch.float32, before, names, NETWORK, book)
     tables = {name: torch.zeros(book, dtype=torch.float64) for name in names}
     old = torch.zeros(numbers) if before else None
-    data = pack_model(ModelParcel(torch.zeros(numbers), MOST_SAMPLES, old, tables, torch.arange(book)))
+    data = pack_model(ModelParcel(torch.zeros(numbers), MOST_SAMPLES, old, tables, torch.arange(book)), NETWORK)
     assert len(data) <= expected.most_bytes
     assert unpack_model(data, expected).samples == MOST_SAMPLES
 
@@ -106,6 +110,8 @@ def filled(value: float) -> Tensor:
 WRONG = {
     "without row but with before": {"row": None},
     "without samples": {"samples": None},
+    "without network": {"network": None},
+    "of another network": {"network": torch.tensor([NETWORK + 1])},
     "without before": {"before": None},
     "row too long": {"row": torch.zeros(NUMBERS + 1)},
     "row too short": {"row": torch.zeros(NUMBERS - 1)},
@@ -160,7 +166,7 @@ def test_what_is_no_safetensors_is_refused(data: bytes) -> None:
     with pytest.raises(Refused, match="not safetensors"):
         unpack_model(data, EXPECTED)
     with pytest.raises(Refused, match="not safetensors"):
-        unpack_print(data, BUCKETS)
+        unpack_print(data, BUCKETS, NETWORK)
 
 
 # Fingerprints
@@ -182,8 +188,8 @@ def fingerprint(count: int, scale: float = 1.0, seed: int = 0) -> tuple[Tensor, 
 @settings(max_examples=60, deadline=None)
 def test_a_fingerprint_travels_bit_for_bit(count: int, exponent: int, seed: int, tilt: float) -> None:
     mean, factor, count = fingerprint(count, 10.0**exponent * (1 + tilt), seed)
-    data = pack_print(mean, factor, count)
-    found = unpack_print(data, BUCKETS)
+    data = pack_print(mean, factor, count, NETWORK)
+    found = unpack_print(data, BUCKETS, NETWORK)
     assert same(found[0], mean)
     assert torch.equal(found[1], factor)  # but for the sign of the zeros below the diagonal
     assert found[2] == count
@@ -196,17 +202,17 @@ def test_whatever_the_largest_number_rounding_twice_changes_nothing(largest: flo
     mean = torch.zeros(BUCKETS, dtype=torch.float64)
     mean[:3] = torch.tensor([largest, -largest * ratio, largest * ratio**4])
     (sent,) = rounded(mean[None])
-    assert torch.equal(unpack_print(pack_print(sent, torch.zeros(1, BUCKETS), 2), BUCKETS)[0], sent)
+    assert torch.equal(unpack_print(pack_print(sent, torch.zeros(1, BUCKETS), 2, NETWORK), BUCKETS, NETWORK)[0], sent)
 
 
 def test_a_fingerprint_takes_about_the_bytes_it_is_said_to() -> None:
     mean, factor, count = fingerprint(ROWS)
     said = int(checked(mean[None], factor[None], torch.tensor([count])).bytes)
-    assert said <= len(pack_print(mean, factor, count)) <= said + 512
+    assert said <= len(pack_print(mean, factor, count, NETWORK)) <= said + 512
 
 
 def prints(**changes: Any) -> bytes:
-    return save({k: v for k, v in {**load(pack_print(*fingerprint(9))), **changes}.items() if v is not None})
+    return save({k: v for k, v in {**load(pack_print(*fingerprint(9), NETWORK)), **changes}.items() if v is not None})
 
 
 HALVES = 8 * BUCKETS - 28
@@ -215,6 +221,8 @@ WRONG_PRINTS = {
     "without factor": {"factor": None},
     "without scales": {"scales": None},
     "without count": {"count": None},
+    "without network": {"network": None},
+    "of another network": {"network": torch.tensor([NETWORK + 1])},
     "mean too long": {"mean": torch.zeros(BUCKETS + 1).half()},
     "mean of floats": {"mean": torch.zeros(BUCKETS)},
     "NaN in mean": {"mean": torch.full((BUCKETS,), math.nan).half()},
@@ -238,12 +246,29 @@ WRONG_PRINTS = {
 
 @pytest.mark.parametrize("changes", WRONG_PRINTS.values(), ids=WRONG_PRINTS)
 def test_a_fingerprint_of_any_other_form_is_refused(changes: dict[str, Any]) -> None:
-    unpack_print(prints(), BUCKETS)
+    unpack_print(prints(), BUCKETS, NETWORK)
     with pytest.raises(Refused):
-        unpack_print(prints(**changes), BUCKETS)
+        unpack_print(prints(**changes), BUCKETS, NETWORK)
 
 
 @given(cut=st.integers(0, len(prints()) - 1))
 def test_a_fingerprint_cut_off_anywhere_is_refused(cut: int) -> None:
     with pytest.raises(Refused, match="not safetensors"):
-        unpack_print(prints()[:cut], BUCKETS)
+        unpack_print(prints()[:cut], BUCKETS, NETWORK)
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_fingerprint_of_too_few_samples_says_only_that_there_is_none(count: int) -> None:
+    data = pack_print(torch.randn(BUCKETS), torch.zeros(0, BUCKETS), count, NETWORK)
+    mean, factor, found = unpack_print(data, BUCKETS, NETWORK)
+    assert (found, factor.shape, bool(mean.any())) == (count, (0, BUCKETS), False)
+    assert len(data) < 300
+
+
+def test_networks_are_told_apart_by_names_shapes_and_seed() -> None:
+    def number(*widths: int, seed: int = 0) -> int:
+        layers = [nn.Linear(a, b) for a, b in pairwise(widths)]
+        return network_number(Layout.of(nn.Sequential(*layers)), seed)
+
+    assert number(4, 3, 2) == number(4, 3, 2)
+    assert len({number(4, 3, 2), number(4, 2, 3), number(4, 3, 2, seed=1), number(2, 3, 4)}) == 4

@@ -6,6 +6,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,31 @@ def test_a_name_off_the_list_gets_no_message_in_or_out_and_is_counted(pair: Pair
     tries(intruder)
     assert_unheard(pair)
     assert set(told) <= {b"from an intruder"}
+
+
+def test_nobody_answers_is_there_or_tells_for_another(people: People) -> None:
+    """bob is allowed, but leaves out our rules and says that he is carol."""
+    three, port, root = (*ALLOWED, "carol"), free_port(), f"homophily/{FEDERATION}"
+    alice = Someone(replace(address(people, "alice", port), allowed=three))
+    carol = Someone(replace(address(people, "carol", free_port(), (port,)), allowed=three))
+    bob = session(replace(address(people, "bob", free_port(), (port,)), allowed=three))
+    assert eventually(lambda: alice.links.neighbours() == {"bob", "carol"} and "carol" in alice.there)
+
+    def lie(query: zenoh.Query) -> None:
+        query.reply(query.key_expr, b"lies")
+        query.drop()
+
+    bob.declare_queryable(f"{root}/ask/carol/**", lie)
+    bob.declare_queryable(f"{root}/ask/bob/**", lie)
+    assert eventually(lambda: "x" in carol.asked or alice.links.ask("carol", "x", 5.0, 2))
+    assert eventually(lambda: alice.links.ask("bob", "x", 5.0) == [b"lies"])  # for himself he may
+    assert [alice.links.ask("carol", "x", 5.0, 2) for _ in range(5)] == [[b"to x"]] * 5
+    bob.put(f"{root}/tell/carol", b"from an intruder")
+    token = bob.liveliness().declare_token(f"{root}/alive/carol")
+    carol.links.close()
+    assert eventually(lambda: "carol" not in alice.there)
+    assert b"from an intruder" not in alice.heard
+    token.undeclare()
 
 
 def test_plain_tcp_gets_nowhere_at_a_tls_port(pair: Pair, people: People) -> None:

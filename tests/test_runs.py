@@ -1,0 +1,85 @@
+"""A run's folder goes on only with what it began with, and says so where it cannot."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import nn
+
+import homophily
+from tests.processes import Processes
+from tests.test_resume import TINY, outcome
+
+
+def own_data(folder: Path, features: int = 3, samples: int = 30, value: float = 0.0) -> Path:
+    folder.mkdir(exist_ok=True)
+    for i in range(3):
+        chance = np.random.default_rng(i)
+        x, y = chance.normal(size=(samples, features)) + value, np.arange(samples) % 2
+        np.savez(folder / f"p{i}.npz", x=x, y=y)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [({"value": 1.0}, "began with other data"), ({"samples": 40}, "other data"), ({"features": 4}, "another form")],
+)
+def test_a_run_goes_on_only_with_the_data_it_began_with(
+    homophily_process: Processes, tmp_path: Path, changed: dict[str, Any], sentence: str
+) -> None:
+    own_data(tmp_path / "d")
+    words = ("run", "data=d", "model=linear", "rounds=2", "checkpoint=1", "--out", "run")
+    assert homophily_process(tmp_path, *words).code == 0
+    before = outcome(tmp_path / "run")
+    own_data(tmp_path / "d", **changed)
+    ended = homophily_process(tmp_path, "run", "--resume", "run", "rounds=3")
+    assert (ended.code, ended.err.count("\n")) == (2, 1)
+    assert sentence in ended.err
+    assert outcome(tmp_path / "run") == before
+    own_data(tmp_path / "d")
+    assert homophily_process(tmp_path, "run", "--resume", "run", "rounds=3").code == 0
+
+
+def test_a_finished_run_is_shown_without_its_data(homophily_process: Processes, tmp_path: Path) -> None:
+    words = ("run", "data=d", "model=linear", "rounds=2", "--out", "run", "--json")
+    folder = own_data(tmp_path / "d")
+    first = homophily_process(tmp_path, *words)
+    folder.rename(tmp_path / "away")
+    again = homophily_process(tmp_path, "run", "--resume", "run", "--json")
+    assert (again.code, again.out) == (0, first.out)
+
+
+def test_a_run_goes_on_only_with_the_network_it_began_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = [homophily.PeerData(np.eye(4), np.arange(4) % 2, test_x=np.eye(4), test_y=np.arange(4) % 2)] * 2
+    run = homophily.run({"rounds": 1}, model=nn.Sequential(nn.Linear(4, 2)), data=data)
+    named = nn.Sequential(OrderedDict(other=nn.Linear(4, 2)))
+    for another in (nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2)), named):
+        with pytest.raises(homophily.UserError, match="is of another network"):
+            homophily.resume(run.path, {"rounds": 2}, model=another, data=data)
+    assert homophily.resume(run.path, {"rounds": 2}, model=nn.Sequential(nn.Linear(4, 2)), data=data).finished
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("run.json", "{}"),
+        ("run.json", "[]"),
+        ("checkpoints/round-000001/state.json", "{}"),
+        ("checkpoints/round-000001/state.json", "[]"),
+        ("metrics.jsonl", "{}\n"),
+        ("metrics.jsonl", "5\n"),
+    ],
+)
+def test_files_of_another_version_are_told_in_a_sentence(
+    homophily_process: Processes, tmp_path: Path, file: str, text: str
+) -> None:
+    assert homophily_process(tmp_path, "run", *TINY, "rounds=1", "--out", "run").code == 0
+    (tmp_path / "run" / file).write_text(text)
+    ended = homophily_process(tmp_path, "run", "--resume", "run", "rounds=2")
+    assert (ended.code, ended.err.count("\n")) == (2, 1)
+    assert "is damaged" in ended.err

@@ -96,7 +96,11 @@ def as_config(config: Config | Mapping[str, Any] | str | Path | None) -> Config:
     """The config in any of the forms a caller may give it."""
     if isinstance(config, Config):
         return config
-    return load(Path(config)) if isinstance(config, str | Path) else make(config or {})
+    if isinstance(config, str | Path):
+        return load(Path(config))
+    if not isinstance(config, Mapping | None) or not all(isinstance(key, str) for key in config or {}):
+        raise UserError(f"config: must be a TOML file, a Config, or keys and values, not {config!r}")
+    return make(config or {})
 
 
 def _start(config: Config, given: Given, out: Path | None, device: str, progress: Progress | None) -> Run:

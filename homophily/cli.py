@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sys
+import sysconfig
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -46,6 +48,7 @@ Out = Annotated[Path | None, typer.Option("--out", help="Folder for the run (def
 Device = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on the last line.")]
 
+_HERE = Path(__file__).parent
 _KINDS: dict[str, Registry[Any]] = {
     "methods": methods, "metrics": metrics, "merges": merges, "topologies": topologies, "data": sources,
     "shifts": shifts, "models": models,
@@ -78,7 +81,7 @@ def run(
 def compare(words: Words = None, out: Out = None, device: Device = "auto", as_json: Json = False) -> None:
     """Run several methods on the same federations: methods=local,random,oracle seeds=0,1,2."""
     config, assignments = split(words or [])
-    with _stoppable(), show.comparing() as bars:
+    with _stoppable("the runs that were finished are kept"), show.comparing() as bars:
         comparison = compare_methods(config, nested(assignments), out=out, device=device, progress=bars)
     table = {"methods": comparison.table(), "run": str(comparison.path)}
     _print(table, as_json, lambda: show.comparison(comparison))
@@ -112,10 +115,11 @@ def reproduce(
     if listed or not names:
         show.names("recipes", {name: recipes.load(name).title for name in recipes.names()})
         return
+    if not budget >= 0:
+        raise UserError(f"--budget {budget}: must be at least 0")
     until, chosen = time.monotonic() + budget, chosen_device(device)
-    for name in names:
-        found = Reproduction.of(name, store, quick, seeds)
-        with _stoppable(), papers.playing(found.missing()) as bar:
+    for found in [Reproduction.of(name, store, quick, seeds) for name in names]:
+        with _stoppable("the same command goes on"), papers.playing(found.missing()) as bar:
             found.play(chosen, until - time.monotonic(), bar)
         paths = [*tables.write(found, out), *figures.written(found, out)]
         _print(tables.as_json(found), as_json, partial(papers.reproduction, found, paths))
@@ -179,12 +183,13 @@ _add_peer_commands()
 
 
 @contextmanager
-def _stoppable() -> Iterator[None]:
+def _stoppable(then: str = "") -> Iterator[None]:
     """Ctrl-C ends a run between two lines of its folder, and says how to go on."""
     try:
         yield
     except KeyboardInterrupt as stop:
-        how = f"; go on with: homophily run --resume {stop.args[0]}" if stop.args else ""
+        then = then or (f"go on with: homophily run --resume {stop.args[0]}" if stop.args else "")
+        how = f"; {then}" if then else ""
         Console(stderr=True, soft_wrap=True).print(f"stopped{escape(how)}", highlight=False)
         raise SystemExit(130) from None
 
@@ -201,7 +206,23 @@ def main() -> None:
     sys.path.insert(0, os.getcwd())  # package.module:name may stand beside the config
     try:
         app()
-    except UserError as error:
-        sentence = " ".join(str(error).splitlines())  # torch's own messages, where one is quoted, may have several
+    except Exception as error:
+        text = str(error) if isinstance(error, UserError) else _in_own_code(error)
+        if text is None:
+            raise
+        sentence = " ".join(text.splitlines())  # torch's own messages, where one is quoted, may have several
         Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(sentence)}", highlight=False)
         raise SystemExit(2) from None
+
+
+def _in_own_code(error: Exception) -> str | None:
+    """Where in a user's own function or class something failed; None: nothing of theirs was called."""
+    installed = [Path(path).resolve() for path in sysconfig.get_paths().values()]
+    called, where = False, None
+    for frame in traceback.extract_tb(error.__traceback__):
+        file = Path(frame.filename)
+        if file.is_relative_to(_HERE):
+            called = True
+        elif called and file.is_file() and not any(file.resolve().is_relative_to(path) for path in installed):
+            where = frame
+    return where and f"{where.filename}:{where.lineno}: {where.name} fails: {type(error).__name__}: {error}"

@@ -41,7 +41,7 @@ class Comparison:
 
 
 def compare(
-    config: str | Path | Mapping[str, Any] | None = None,
+    config: Config | str | Path | Mapping[str, Any] | None = None,
     overrides: Mapping[str, Any] | None = None,
     *,
     methods: Sequence[str] | None = None,
@@ -60,7 +60,7 @@ def compare(
     stand in the config; methods "all" are all that can work with the data. The objects are as for ``run``. progress:
     given a method and a seed, what to call with each of its rounds.
     """
-    below = config if isinstance(config, Mapping) else read(Path(config)) if config is not None else {}
+    below = _below(config)
     if below and overrides:
         _configs(below, methods, seeds)  # a mistake in the file is told even where it is overridden
     values = overlaid(below, overrides or {})
@@ -88,6 +88,12 @@ def compare(
     comparison = Comparison(folder, runs, left_out)
     write_json(folder / "compare.json", comparison.table())
     return comparison
+
+
+def _below(config: Config | str | Path | Mapping[str, Any] | None) -> Mapping[str, Any]:
+    if isinstance(config, Config):
+        return config.toml()
+    return config if isinstance(config, Mapping) else read(Path(config)) if config is not None else {}
 
 
 def _configs(

@@ -30,6 +30,9 @@ PASSED: dict[str, tuple[str, ...]] = {
 }
 
 
+_MANY = 10**9
+
+
 def _amount(least: int, word: str) -> Any:
     """A whole number of at least ``least``, or a word."""
 
@@ -77,13 +80,13 @@ class Model(OpenTable):
 class Training(Table):
     optimizer: Literal["sgd", "adam"] = "sgd"
     loss: str = "auto"
-    lr: float = Field(0.05, gt=0, allow_inf_nan=False)
+    lr: float = Field(0.05, gt=0, le=1e30)
     momentum: float = Field(0.9, ge=0, lt=1)
-    weight_decay: float = Field(0.0, ge=0, allow_inf_nan=False)
+    weight_decay: float = Field(0.0, ge=0, le=1e6)
     decay: float = Field(0.99, gt=0, le=1)
-    batch: int = Field(10, ge=1)
-    epochs: int = Field(3, ge=1)
-    patience: int = Field(0, ge=0)
+    batch: int = Field(10, ge=1, le=_MANY)
+    epochs: int = Field(3, ge=1, le=_MANY)
+    patience: int = Field(0, ge=0, le=_MANY)
 
 
 class Method(OpenTable):
@@ -96,8 +99,8 @@ class Topology(OpenTable):
 
 class Config(Table):
     seed: int = Field(0, ge=0, lt=1 << 63)
-    peers: int | None = Field(None, ge=1)
-    rounds: int = Field(60, ge=1)
+    peers: int | None = Field(None, ge=1, le=10**7)
+    rounds: int = Field(60, ge=1, le=_MANY)
     score: Literal["after-merge", "after-training"] = "after-merge"
     merge: str = "uniform"
     topology: Topology = Topology()
@@ -105,8 +108,8 @@ class Config(Table):
     precision: Literal["full", "fast"] = "full"
     init: Literal["common", "independent"] = "common"
     book: _amount(1, "all") = "all"  # type: ignore[valid-type]
-    evaluate: int = Field(1, ge=1)
-    checkpoint: int = Field(10, ge=1)
+    evaluate: int = Field(1, ge=1, le=_MANY)
+    checkpoint: int = Field(10, ge=1, le=_MANY)
     extra_metrics: list[str] = []
     data: Data = Data()
     model: Model = Model()

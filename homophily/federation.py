@@ -9,6 +9,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from homophily.errors import UserError
 from homophily.layout import Kept, Layout
 from homophily.merging import Gathering, Merge, is_rowwise
 from homophily.sets import compact
@@ -46,6 +47,9 @@ class Federation:
         Returns whose models were merged: [P, K] bool, oneself left out.
         """
         share = None if is_rowwise(how) else how(gathering)
+        if share is not None and share.shape != gathering.ids.shape:
+            wanted, got = list(gathering.ids.shape), list(share.shape)
+            raise UserError(f"merge: must return a weight for everyone gathered, {wanted}, not {got}")
         weighty = gathering.there if share is None else gathering.there & (share > 0)
         partners = weighty & ~gathering.own
         some = partners.any(1).nonzero()[:, 0]

@@ -46,6 +46,8 @@ def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]
         return inspect.signature(function, eval_str=True).parameters
     except NameError:  # an annotation that only a type checker can resolve stays a text
         return inspect.signature(function).parameters
+    except ValueError as error:
+        raise UserError(f"{function!r} does not say what parameters it takes: it must be written in Python") from error
 
 
 def taken(function: Callable[..., Any], told: Mapping[str, Any]) -> dict[str, Any]:

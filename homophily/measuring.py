@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from homophily.errors import UserError
 from homophily.federation import Federation
 from homophily.losses import masked_mean
 from homophily.similarity import Metric
@@ -117,7 +118,10 @@ class Measurer:
         parts = []
         for pairs in self._chunks(me):
             mine, yours = me[pairs].to(there), you[pairs].to(there)
-            parts.append(self.metric(_Pairs(self.task, self.engine, models, mine, yours, self.compared)))
+            found = self.metric(_Pairs(self.task, self.engine, models, mine, yours, self.compared))
+            if found.shape != mine.shape:
+                raise UserError(f"metric: must return a number for each of {len(mine)} pairs, not {list(found.shape)}")
+            parts.append(found)
         return torch.cat(parts).to(me.device, torch.float64)
 
     def _chunks(self, me: Tensor) -> list[Tensor]:

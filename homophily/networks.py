@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from homophily.config import PASSED, Config
 from homophily.errors import UserError
@@ -33,6 +34,8 @@ class Network:
             self._make = models.get(self.name)
             self.keys = checked("model", f"model {self.name!r}", self._make, config.model.keys, PASSED["model"])
             self._passed = taken(self._make, {"inputs": inputs, "outputs": outputs})
+        elif any(map(is_lazy, pattern.parameters())):
+            raise UserError("model: it has lazy layers, whose sizes are not known yet; call it on a sample first")
 
     def common(self, seed: int) -> nn.Module:
         """The one everybody may start from: with the given weights, or those that the seed draws."""
@@ -54,6 +57,8 @@ class Network:
             raise UserError(f"model.name = {self.name!r}: fails with {got}: {error}") from error
         if not isinstance(module, nn.Module):
             raise UserError(f"model.name = {self.name!r}: must make an nn.Module, not {type(module).__name__}")
+        if any(map(is_lazy, module.parameters())):
+            raise UserError(f"model.name = {self.name!r}: has lazy layers, whose sizes are not known; name them")
         return module
 
     def start(self, config: Config, layout: Layout, ids: Sequence[int], device: torch.device) -> Federation:

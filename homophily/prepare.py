@@ -58,6 +58,16 @@ class Given:
     method: Method | None = None
     extra_metrics: Mapping[str, ExtraMetric] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        own = self.data
+        if own is not None and not (isinstance(own, Sequence) and all(isinstance(peer, PeerArrays) for peer in own)):
+            raise UserError("data=: must be a list of PeerData, one for each peer")
+        for name, given, kind in (("model", self.model, nn.Module), ("method", self.method, (Method, ServerMethod))):
+            if given is not None and not isinstance(given, kind):
+                raise UserError(f"{name}=: must be an object of that kind, not {given!r}; names go into the config")
+        if not isinstance(self.extra_metrics, Mapping):
+            raise UserError("extra_metrics=: must be functions by name")
+
 
 @dataclass
 class Known:

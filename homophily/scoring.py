@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from homophily.data.types import Split
+from homophily.errors import UserError
 from homophily.federation import Federation
 from homophily.losses import masked_mean, squared_error
 from homophily.training.task import Engine, Task
@@ -78,7 +79,8 @@ class Scorer:
         losses = self.task.loss(outputs.flatten(0, 1), targets.flatten(0, 1)).view(sample.shape)
         out = {"loss": masked_mean(losses, there), "value": masked_mean(self._values(outputs, targets), there)}
         for name, metric in extra.items():
-            numbers = [float(metric(outputs[i, :n], targets[i, :n])) for i, n in enumerate(count[:, 0].tolist())]
+            pairs = [(outputs[i, :n], targets[i, :n]) for i, n in enumerate(count[:, 0].tolist())]
+            numbers = [_number(name, metric, *pair) for pair in pairs]
             out[name] = torch.tensor(numbers, dtype=torch.float64, device=peers.device)
         return out
 
@@ -88,6 +90,14 @@ class Scorer:
             return squared_error(outputs, targets).flatten(2).mean(2)
         right = 100.0 * (outputs.argmax(2) == targets).to(torch.float64)
         return right.flatten(2).mean(2) if right.dim() > 2 else right
+
+
+def _number(name: str, metric: ExtraMetric, outputs: Tensor, targets: Tensor) -> float:
+    try:
+        return float(metric(outputs, targets))
+    except Exception as error:  # anyone's metric may raise anything; the user needs to know what it got
+        got = f"outputs {list(outputs.shape)} and targets {list(targets.shape)}"
+        raise UserError(f"extra_metrics: {name} gives no number for {got}: {error}") from error
 
 
 def precision_and_recall(view: View, neighbours: Tensor, stopped: Tensor) -> tuple[float | None, float | None]:

@@ -170,6 +170,8 @@ def view_of_all(
 
 
 def _checked(graph: Any, peers: int) -> Any:
+    if not isinstance(graph, nx.Graph) or graph.is_directed():
+        raise UserError(f"topology: must be an undirected networkx.Graph, not {type(graph).__name__}")
     if set(graph) != set(range(peers)):
         raise UserError(f"topology: the graph has {len(graph)} peers, and there are {peers}")
     if not nx.is_connected(graph):

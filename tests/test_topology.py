@@ -77,6 +77,8 @@ def test_random_graphs_keep_their_promises() -> None:
 def test_edges_come_from_csv_and_graphml(tmp_path: Path) -> None:
     (tmp_path / "edges.csv").write_text("from,to\n0,1\n1, 2\n\n2,3\n")
     assert known(seen(topologies.get("file")(peers=4, path=str(tmp_path / "edges.csv")), 4), 1) == {0: 1, 2: 1}
+    (tmp_path / "excel.csv").write_text("\ufeff0,1\n1,2\n2,3\n3,0\n", encoding="utf-8")
+    assert known(seen(topologies.get("file")(peers=4, path=str(tmp_path / "excel.csv")), 4), 0) == {1: 1, 3: 1}
     nx.write_graphml(nx.cycle_graph(4), tmp_path / "ring.graphml")
     assert known(seen(topologies.get("file")(peers=4, path=str(tmp_path / "ring.graphml")), 4), 0) == {1: 1, 3: 1}
 
@@ -104,6 +106,7 @@ def test_impossible_graphs_are_refused(name: str, keys: dict[str, object], sente
     [
         ("0,1\n1,2\n", "3 peers"),
         ("0,1\nx,y\n", "line 2"),
+        ("0;1\n1,2\n2,3\n", "line 1"),
         ("0,1\n2,3\n", "2 parts"),
         ("0,1\n1,2\n2,9\n", "must have 0 to 3"),
     ],

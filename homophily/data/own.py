@@ -47,7 +47,7 @@ _KEYS_OF_A_FILE = [field.name for field in fields(PeerArrays) if field.name != "
 
 def read_folder(path: Path | str) -> list[PeerArrays]:
     """The peers of a folder: a .npz file each, with x, y and any other field of PeerArrays, in order of file name."""
-    files = sorted(file for file in Path(path).glob("*.npz") if file.is_file())
+    files = sorted(file for file in Path(path).glob("*.npz") if not file.is_dir())
     if not files:
         raise UserError(f"{path}: there is no .npz file in this folder; it must hold one for each peer")
     return [read_file(file) for file in files]
@@ -56,6 +56,9 @@ def read_folder(path: Path | str) -> list[PeerArrays]:
 def read_file(file: Path) -> PeerArrays:
     """One peer's samples from a .npz file with x, y and any other field of PeerArrays."""
     try:
+        with file.open("rb") as opened:
+            if opened.read(4) not in (b"PK\x03\x04", b"PK\x05\x06", b"\x93NUM"):  # what is neither may be a pickle
+                raise UserError(f"{file}: is damaged or no .npz file")
         loaded = np.load(file, allow_pickle=False)
         if not isinstance(loaded, np.lib.npyio.NpzFile):
             raise UserError(f"{file}: holds a single array instead of x and y")
@@ -63,6 +66,8 @@ def read_file(file: Path) -> PeerArrays:
             found = {key: _read_key(file, archive, key) for key in archive.files}
     except UserError:
         raise
+    except FileNotFoundError:
+        raise UserError(f"{file}: there is no such file") from None
     except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
         raise UserError(f"{file}: is damaged or no .npz file: {error}") from error
     for key in ("x", "y"):
@@ -110,8 +115,13 @@ class _Peer:
     validation: _Part | None
     test: _Part | None
 
+    def named(self) -> dict[str, _Part]:
+        """By the beginning of their fields' names."""
+        parts = {"": self.own, "validation_": self.validation, "test_": self.test}
+        return {name: part for name, part in parts.items() if part is not None}
+
     def parts(self) -> list[_Part]:
-        return [part for part in (self.own, self.validation, self.test) if part is not None]
+        return list(self.named().values())
 
 
 _Divided = tuple[_Part, _Part | None, _Part]  # for training, validation and testing
@@ -197,6 +207,9 @@ def _checked_part(label: str, part: str, raw_x: Array, raw_y: Array) -> _Part:
         raise UserError(f"{label}: {part}x has {len(x)} samples but {part}y has {len(y)}")
     if len(x) == 0:
         raise UserError(f"{label}: {part}x has no samples")
+    if not x.numel() or not y.numel():
+        shapes = f"{list(x.shape)} and {list(y.shape)}"
+        raise UserError(f"{label}: {part}x and {part}y must hold numbers, and they have the shapes {shapes}")
     if bool(x.isinf().any()):
         raise UserError(f"{label}: {part}x holds infinite values")
     if not bool(y.isfinite().all()):
@@ -232,11 +245,12 @@ def _check_alike(peers: list[_Peer], validation: int | None) -> None:
     """All peers' samples have the same form, as one model shall fit them all."""
     first = peers[0]
     for peer in peers:
-        for part in peer.parts():
+        for field, part in peer.named().items():
             for name, ours, theirs in (("x", part.x, first.own.x), ("y", part.y, first.own.y)):
                 form, wanted = _form(ours), _form(theirs)
                 if form != wanted:
-                    raise UserError(f"{peer.label}: {name} holds {form} a sample, but {first.label} has {wanted}")
+                    found = f"{field}{name} holds {form} a sample"
+                    raise UserError(f"{peer.label}: {found}, but {first.label} has {wanted}")
         if validation is None and (peer.validation is None) != (first.validation is None):
             without = peer if peer.validation is None else first
             raise UserError(

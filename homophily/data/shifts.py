@@ -103,8 +103,8 @@ def concept(source: Source, peers: int, seed: int, *, clusters: int = 3) -> Plan
     """Each cluster of the linear data has coefficients of its own: the same inputs mean different targets."""
     if source.name != "linear":
         raise UserError(f"data.shift = 'concept' needs the linear data, not {source.name}")
-    if clusters < 1:
-        raise UserError(f"data.clusters must be at least 1, not {clusters}")
+    if not 1 <= clusters <= peers:
+        raise UserError(f"data.clusters must be at least 1 and at most the number of peers, {peers}, not {clusters}")
     theta = [coefficients(seed, j, source.train.x.shape[1]) for j in range(clusters)]
 
     def tilt(by: Tensor) -> Change:

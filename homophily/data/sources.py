@@ -129,9 +129,9 @@ def linear(seed: int, features: int = 10, noise: float = 3.0, samples: int = 60_
 
     ``samples`` are for training, a sixth as many for testing; ``noise`` is the deviation of the normal noise.
     """
-    _check_number("features", features, int, 1)
-    _check_number("noise", noise, (int, float), 0)
-    _check_number("samples", samples, int, 6)
+    _check_number("features", features, int, 1, 10**6)
+    _check_number("noise", noise, (int, float), 0, 1e30)
+    _check_number("samples", samples, int, 6, 10**9 // features)
     theta = coefficients(seed, 0, features)
 
     def drawn(part: int, n: int) -> Samples:
@@ -144,10 +144,10 @@ def linear(seed: int, features: int = 10, noise: float = 3.0, samples: int = 60_
     return Source("linear", drawn(_TRAIN, samples), drawn(_TEST, samples // 6), classes=None, defaults=defaults)
 
 
-def _check_number(key: str, value: object, kind: type | tuple[type, ...], least: int) -> None:
-    if not isinstance(value, kind) or not value >= least:  # type: ignore[operator]  # NaN is not at least anything
+def _check_number(key: str, value: object, kind: type | tuple[type, ...], least: int, most: float) -> None:
+    if not isinstance(value, kind) or not least <= value <= most:  # type: ignore[operator]
         word = "whole number" if kind is int else "number"
-        raise UserError(f"data.{key} must be a {word} of at least {least}, not {value!r}")
+        raise UserError(f"data.{key} must be a {word} of at least {least} and at most {most:g}, not {value!r}")
 
 
 def coefficients(seed: int, concept: int, features: int) -> Tensor:

@@ -45,6 +45,9 @@ class FedAvg(ServerMethod):
         return 1
 
 
+_MOST_MODELS = 1000
+
+
 @methods("ifca")
 @dataclass(frozen=True)
 class Ifca(ServerMethod):
@@ -54,8 +57,8 @@ class Ifca(ServerMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.models < 1:
-            raise UserError(f"method.models = {self.models}: must be at least 1")
+        if not 1 <= self.models <= _MOST_MODELS:
+            raise UserError(f"method.models = {self.models}: must be from 1 to {_MOST_MODELS}")
 
     @property
     def count(self) -> int:

@@ -27,6 +27,8 @@ def _found(file: str) -> Path:
     for folder in folders:
         if (folder / file).is_file():  # the path itself, where it is absolute
             return folder / file
+    if Path(file).is_absolute():
+        raise UserError(f"model.weights = {file!r}: there is no such file")
     raise UserError(
         f"model.weights = {file!r}: there is no such file in {', '.join(map(str, folders))}; "
         f"set {FOLDERS_VARIABLE} to the folder that holds weights/{file}, or give its absolute path"

@@ -12,7 +12,7 @@ from typing import Any
 from homophily.papers.claims import holds
 from homophily.papers.recipe import Printed
 from homophily.papers.reproduce import Reproduction
-from homophily.storage import write_json, write_text
+from homophily.storage import write_json, write_text, writing
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,8 @@ def _made_on(found: Reproduction) -> str:
 def write(found: Reproduction, folder: Path) -> list[Path]:
     """NAME.md and NAME.json, or NAME-quick."""
     paths = [folder / f"{found.title}{ending}" for ending in (".md", ".json")]
-    folder.mkdir(parents=True, exist_ok=True)
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     write_text(paths[0], markdown(found))
     write_json(paths[1], as_json(found))
     return paths

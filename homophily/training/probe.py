@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import isfinite
 
 import torch
 from torch import Tensor, nn
@@ -78,7 +79,8 @@ def _outputs(module: nn.Module, x: Tensor, seed: int) -> Tensor:
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
-    scale = float(a.detach().abs().max()) if a.numel() else 0.0
+    largest = float(a.detach().abs().max()) if a.numel() else 0.0
+    scale = largest if isfinite(largest) else 0.0
     return bool(torch.allclose(a, b, rtol=1e-4, atol=1e-5 * scale, equal_nan=True))
 
 
@@ -107,6 +109,8 @@ def _gradients(
     except Exception as error:  # anyone's loss may raise anything; the user needs to know what it got
         shapes = f"outputs {list(_outputs(module, x, seed=1).shape)} and targets {list(y.shape)}"
         raise UserError(f"training.loss: fails on {shapes}: {error}") from error
+    if not isinstance(losses, Tensor):
+        raise UserError(f"training.loss: must return a tensor of one loss per sample, not {type(losses).__name__}")
     if losses.shape != (len(x),):
         raise UserError(
             f"training.loss: must return one loss per sample, shape [{len(x)}] for {len(x)} samples, "

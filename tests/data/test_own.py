@@ -281,7 +281,7 @@ def test_a_peer_with_a_name_is_called_by_it() -> None:
         (PeerArrays(np.ones((5, 2)), [0.5] * 5), r"y holds float32 \[1\] a sample, but peer 'a' has int64 \[\]"),
         (
             PeerArrays(np.ones((5, 2)), [0] * 5, test_x=np.ones((1, 4)), test_y=[0]),
-            r"x holds float32 \[4\] a sample, but peer 'a' has float32 \[2\]",
+            r"test_x holds float32 \[4\] a sample, but peer 'a' has float32 \[2\]",
         ),
     ],
 )

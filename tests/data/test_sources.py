@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -295,9 +296,12 @@ def test_concepts_have_coefficients_of_their_own() -> None:
     assert torch.equal(coefficients(4, 2, 3), coefficients(4, 2, 10)[:3])
 
 
-@pytest.mark.parametrize(("key", "value"), [("features", 0), ("samples", 5), ("noise", -1.0), ("features", "ten")])
+@pytest.mark.parametrize(("key", "value"), [
+    ("features", 0), ("samples", 5), ("noise", -1.0), ("features", "ten"), ("noise", math.inf), ("samples", 10**14),
+])  # fmt: skip
 def test_linear_refuses_what_makes_no_data(key: str, value: object) -> None:
-    with pytest.raises(UserError, match=rf"data\.{key} must be a (whole )?number of at least \d, not {value!r}"):
+    sentence = rf"data\.{key} must be a (whole )?number of at least \d and at most .*, not {value!r}"
+    with pytest.raises(UserError, match=sentence):
         load_source("linear", 0, {key: value})
 
 

@@ -1,0 +1,134 @@
+"""Mistakes in what users bring: a sentence that says what and where, on the command line and in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import homophily
+
+Command = Callable[..., tuple[int, str, str]]
+TINY = ("peers=4", "rounds=1", "data.train=5", "data.test=5", "data.angles=[0,180]")
+
+BROKEN = """
+import networkx as nx
+import torch
+from homophily import Method
+from homophily.similarity import metrics
+
+def raises(*arguments, **keys):
+    return [][7]
+
+def ones(gathering):
+    return torch.ones(3)
+
+def nothing(outputs, targets):
+    return None
+
+def pointed(peers):
+    return nx.DiGraph()
+
+class Stubborn(Method):
+    def meet(self, now):
+        raise ArithmeticError("never")
+"""
+
+
+@pytest.mark.parametrize(
+    ("word", "sentence"),
+    [
+        ("merge=broken{n}:raises", "broken{n}.py:8: raises fails: IndexError: list index out of range"),
+        ("merge=broken{n}:ones", "merge: must return a weight for everyone gathered, [4, 4], not [3]"),
+        ("topology=broken{n}:raises", "broken{n}.py:8: raises fails: IndexError"),
+        ("topology=broken{n}:pointed", "topology: must be an undirected networkx.Graph, not DiGraph"),
+        ("data.shift=broken{n}:raises", "broken{n}.py:8: raises fails: IndexError"),
+        ("data=broken{n}:raises", "broken{n}.py:8: raises fails: IndexError"),
+        ("method=broken{n}:Stubborn", "broken{n}.py:21: meet fails: ArithmeticError: never"),
+        ('extra_metrics=["broken{n}:nothing"]', "extra_metrics: nothing gives no number for outputs [5, 10]"),
+        ('extra_metrics=["math:sin"]', "extra_metrics: sin gives no number for outputs"),
+        ("method=collections:OrderedDict", "does not say what parameters it takes"),
+    ],
+)
+def test_ones_own_code_that_fails_is_told_where(
+    command: Command, here: Path, request: pytest.FixtureRequest, word: str, sentence: str
+) -> None:
+    number = abs(hash(request.node.name))  # modules are imported once
+    (here / f"broken{number}.py").write_text(BROKEN)
+    code, out, err = command("run", *TINY, word.format(n=number))
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert sentence.format(n=number) in err
+
+
+def peer(**over: Any) -> homophily.PeerData:
+    return homophily.PeerData(**{"x": np.eye(6), "y": np.arange(6) % 2, **over})
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"data": 3}, "data=: must be a list of PeerData"),
+        ({"data": [(np.eye(6), np.arange(6))]}, "data=: must be a list of PeerData"),
+        ({"data": [peer(x=np.zeros((6, 0)))]}, "peer 0: x and y must hold numbers"),
+        ({"data": [peer(y=np.zeros((6, 0)))]}, "peer 0: x and y must hold numbers"),
+        ({"model": "mlp"}, "model=: must be an object of that kind, not 'mlp'"),
+        ({"model": nn.Linear}, "model=: must be an object"),
+        ({"model": nn.Sequential(nn.LazyLinear(2))}, "model: it has lazy layers"),
+        ({"method": "kin"}, "method=: must be an object"),
+        ({"extra_metrics": [len]}, "extra_metrics=: must be functions by name"),
+        ({"config": [1]}, "config: must be a TOML file"),
+        ({"config": {3: 1}}, "config: must be a TOML file"),
+        ({"loss": lambda outputs, targets: 0.5}, "training.loss: must return a tensor of one loss per sample"),
+    ],
+)
+def test_objects_of_another_kind_are_refused(given: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(homophily.UserError) as refused:
+        homophily.run(**{"config": {"rounds": 1}, "data": [peer()] * 3, **given})
+    assert str(refused.value).startswith(sentence)
+
+
+@pytest.mark.usefixtures("here")
+def test_weights_that_are_nan_make_sick_peers_and_no_traceback() -> None:
+    net = nn.Sequential(nn.Linear(6, 2))
+    with torch.no_grad():
+        net[0].weight.fill_(torch.nan)
+    found = homophily.run({"rounds": 1}, model=net, data=[peer()] * 3)
+    assert found.summary["still_sick"] == [0, 1, 2]
+
+
+@pytest.mark.usefixtures("here")
+def test_a_config_of_a_run_can_be_compared() -> None:
+    run = homophily.run({"peers": 4, "rounds": 1, "data": {"angles": [0, 180]}, "method": "random"})
+    found = homophily.compare(run.config, methods=["random", "local"])
+    assert found.table()["random"]["accuracy"]["mean"] == run.summary["accuracy"]
+
+
+@pytest.mark.parametrize(
+    ("word", "sentence"),
+    [
+        ("training.lr=1e39", "training.lr = 1e+39: must be at most"),
+        ("training.weight_decay=1e300", "training.weight_decay = 1e+300: must be at most"),
+        ("training.patience=99999999999999999999", "training.patience = 99999999999999999999: must be at most"),
+        ("peers=1000000000000", "peers = 1000000000000: must be at most"),
+        ("data=nosuch", "data.name = 'nosuch': there is no such data set and no such folder"),
+    ],
+)
+def test_numbers_beyond_all_measure_and_names_of_nothing_are_refused(
+    command: Command, word: str, sentence: str
+) -> None:
+    code, out, err = command("run", word)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert f"error: {sentence}" in err
+
+
+def test_of_several_tables_all_are_known_before_the_first_is_played(command: Command, here: Path) -> None:
+    for words in (("similarity-table-3", "foo"), ("similarity-table-3", "--budget", "nan")):
+        code, _, err = command("reproduce", *words, "--quick")
+        assert (code, err.count("\n")) == (2, 1)
+    assert not any(here.iterdir())

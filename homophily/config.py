@@ -80,9 +80,9 @@ class Model(OpenTable):
 class Training(Table):
     optimizer: Literal["sgd", "adam"] = "sgd"
     loss: str = "auto"
-    lr: float = Field(0.05, gt=0, le=1e30)
+    lr: float = Field(0.05, gt=0, le=1e30, allow_inf_nan=False)
     momentum: float = Field(0.9, ge=0, lt=1)
-    weight_decay: float = Field(0.0, ge=0, le=1e6)
+    weight_decay: float = Field(0.0, ge=0, le=1e6, allow_inf_nan=False)
     decay: float = Field(0.99, gt=0, le=1)
     batch: int = Field(10, ge=1, le=_MANY)
     epochs: int = Field(3, ge=1, le=_MANY)

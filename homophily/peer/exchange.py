@@ -121,12 +121,12 @@ class FieldExchange:
         if not self.pace.lockstep:
             slow = round + 1 - self.pace.ahead
             self.members.wait(
-                lambda: not self.members.alive() or self.members.current_round() >= slow, self.pace.deadline
+                lambda: not self.members.playing() or self.members.current_round() >= slow, self.pace.deadline
             )
-        current = min(self.members.common_round(), last) - 1
+        current = min(self.members.current_round(), last) - 1
         if current - round <= behind:
             return round
-        _log.info("goes on after round %d, where most of the others are, and not after %d", current, round)
+        _log.info("goes on after round %d, where half of the others are, and not after %d", current, round)
         self.announcer.announce(merged=current)
         return current
 

@@ -153,18 +153,14 @@ class Members:
             found = self._map = _Map(self._me, said)
         return found
 
+    def playing(self) -> list[str]:
+        """Who is there now and has not finished."""
+        return [name for name in self.alive() if not self.status(name).finished]
+
     def current_round(self) -> int:
-        """The round that half of the others have come to."""
-        rounds = self._rounds(self.alive())
+        """The round that half of the others who still play have come to; 0: nobody does."""
+        rounds = sorted(max(status.trained, status.merged) for status in map(self.status, self.playing()))
         return rounds[len(rounds) // 2] if rounds else 0
-
-    def common_round(self) -> int:
-        """The round that more than half of the others who still play have come to: no few can tell a higher one."""
-        rounds = self._rounds([name for name in self.alive() if not self.status(name).finished])
-        return rounds[(len(rounds) - 1) // 2] if rounds else 0
-
-    def _rounds(self, names: Collection[str]) -> list[int]:
-        return sorted(max(status.trained, status.merged) for status in map(self.status, names))
 
 
 class Announcer:

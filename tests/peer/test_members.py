@@ -277,21 +277,10 @@ def told(**statuses: Status) -> Members:
     return made
 
 
-def test_no_few_make_the_others_jump_ahead() -> None:
-    def playing(*rounds: int) -> Members:
-        return told(**{f"p{i}": Status(time=SECOND, trained=round) for i, round in enumerate(rounds)})
-
-    assert playing().common_round() == 0
-    assert playing(9).common_round() == 9
-    assert playing(1, MOST_ROUNDS).common_round() == 1
-    assert playing(1, 3, MOST_ROUNDS).common_round() == 3
-    assert playing(1, 2, MOST_ROUNDS, MOST_ROUNDS).common_round() == 2
-
-
 def test_who_has_finished_is_no_one_to_catch_up_with() -> None:
     made = told(a=Status(time=SECOND, trained=12, finished=True), b=Status(time=SECOND, trained=2))
-    assert (made.common_round(), made.current_round()) == (2, 12)
-    assert told(a=Status(time=SECOND, trained=12, finished=True)).common_round() == 0
+    assert (made.current_round(), made.playing(), made.alive()) == (2, ["b"], ["a", "b"])
+    assert told(a=Status(time=SECOND, trained=12, finished=True)).current_round() == 0
 
 
 def test_whoever_comes_back_is_there_when_it_has_spoken_again() -> None:

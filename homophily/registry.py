@@ -45,8 +45,12 @@ class Registry(Generic[Item]):
             return self._items[name]
         if ":" in name:
             return import_object(name, self.kind)  # type: ignore[no-any-return]
+        raise UserError(self.unknown(name))
+
+    def unknown(self, name: str) -> str:
+        """That there is nothing called ``name``, and what there is."""
         hint = get_close_matches(name, self._items, n=1)
-        raise UserError(
+        return (
             f"unknown {self.kind} {name!r}"
             + (f" (did you mean {hint[0]!r}?)" if hint else "")
             + f"; there are {', '.join(self)}, or your own as package.module:name"

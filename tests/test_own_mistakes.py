@@ -116,7 +116,7 @@ def test_a_config_of_a_run_can_be_compared() -> None:
         ("training.weight_decay=1e300", "training.weight_decay = 1e+300: must be at most"),
         ("training.patience=99999999999999999999", "training.patience = 99999999999999999999: must be at most"),
         ("peers=1000000000000", "peers = 1000000000000: must be at most"),
-        ("data=nosuch", "data.name = 'nosuch': there is no such data set and no such folder"),
+        ("data=nosuch", "unknown data set 'nosuch'; there are cifar-10"),
     ],
 )
 def test_numbers_beyond_all_measure_and_names_of_nothing_are_refused(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +51,7 @@ def ready(
         return _own(name, read_folder(name), given, keys, peers, seed)
     if "/" in name or name.startswith("."):
         raise UserError(f"data.name = {name!r}: there is no such folder")
-    hint = get_close_matches(name, list(sources), n=1)
-    raise UserError(
-        f"data.name = {name!r}: there is no such data set and no such folder"
-        + (f" (did you mean {hint[0]!r}?)" if hint else "")
-        + f"; data sets are {', '.join(sources)}, or your own as package.module:name"
-    )
+    raise UserError(f"{sources.unknown(name)}; nor is there a folder of that name")
 
 
 def _made(

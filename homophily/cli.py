@@ -8,7 +8,7 @@ import sys
 import sysconfig
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from math import inf
@@ -65,7 +65,7 @@ def run(
 ) -> None:
     """Simulate one federation: all peers train, meet, choose and merge, round after round."""
     config, assignments = split(words or [])
-    with _stoppable(), show.progress() as bar:
+    with _stoppable(lambda run: f"go on with: homophily run --resume {run}"), show.progress() as bar:
         if resume is not None:
             if config is not None or out is not None:
                 raise UserError("--resume takes its config and folder from the run: leave CONFIG.toml and --out out")
@@ -81,7 +81,7 @@ def run(
 def compare(words: Words = None, out: Out = None, device: Device = "auto", as_json: Json = False) -> None:
     """Run several methods on the same federations: methods=local,random,oracle seeds=0,1,2."""
     config, assignments = split(words or [])
-    with _stoppable("the runs that were finished are kept"), show.comparing() as bars:
+    with _stoppable(lambda run: f"go on with the same words and --out {run.parent}"), show.comparing() as bars:
         comparison = compare_methods(config, nested(assignments), out=out, device=device, progress=bars)
     table = {"methods": comparison.table(), "run": str(comparison.path)}
     _print(table, as_json, lambda: show.comparison(comparison))
@@ -119,7 +119,7 @@ def reproduce(
         raise UserError(f"--budget {budget}: must be at least 0")
     until, chosen = time.monotonic() + budget, chosen_device(device)
     for found in [Reproduction.of(name, store, quick, seeds) for name in names]:
-        with _stoppable("the same command goes on"), papers.playing(found.missing()) as bar:
+        with _stoppable(lambda run: "the same command goes on"), papers.playing(found.missing()) as bar:
             found.play(chosen, until - time.monotonic(), bar)
         paths = [*tables.write(found, out), *figures.written(found, out)]
         _print(tables.as_json(found), as_json, partial(papers.reproduction, found, paths))
@@ -183,13 +183,12 @@ _add_peer_commands()
 
 
 @contextmanager
-def _stoppable(then: str = "") -> Iterator[None]:
-    """Ctrl-C ends a run between two lines of its folder, and says how to go on."""
+def _stoppable(goes_on: Callable[[Path], str]) -> Iterator[None]:
+    """Ctrl-C ends a run between two lines of its folder, and says how to go on with it."""
     try:
         yield
     except KeyboardInterrupt as stop:
-        then = then or (f"go on with: homophily run --resume {stop.args[0]}" if stop.args else "")
-        how = f"; {then}" if then else ""
+        how = f"; {goes_on(Path(stop.args[0]))}" if stop.args else ""
         Console(stderr=True, soft_wrap=True).print(f"stopped{escape(how)}", highlight=False)
         raise SystemExit(130) from None
 

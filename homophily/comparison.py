@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from homophily.api import Progress, chosen_device
+from homophily.api import Progress, chosen_device, resume
 from homophily.config import PASSED, Config, make, overlaid, read
 from homophily.data import PeerArrays
 from homophily.errors import UnsuitableError, UserError
@@ -21,9 +22,10 @@ from homophily.methods import methods as registered
 from homophily.prepare import Given, Known, prepare
 from homophily.runs import Run, RunFolder
 from homophily.scoring import ExtraMetric
-from homophily.storage import write_json
+from homophily.storage import read_json, write_json
 from homophily.sweep import Wanted, played
 
+_PLAN = "asked.json"  # what is compared, so that the same call goes on
 _NOT_AVERAGED = ("rounds", "run", "sick_peers", "still_sick", "notes")
 
 
@@ -58,7 +60,8 @@ def compare(
 
     Keys of [method] go to the methods that have them, those of [method.NAME] to that one. methods and seeds may also
     stand in the config; methods "all" are all that can work with the data. The objects are as for ``run``. progress:
-    given a method and a seed, what to call with each of its rounds.
+    given a method and a seed, what to call with each of its rounds. out: a new folder, or the one in which the same
+    comparison was stopped.
     """
     below = _below(config)
     if below and overrides:
@@ -73,21 +76,35 @@ def compare(
         raise UserError(next(iter(left_out.values())))
     configs = {name: one for name, one in configs.items() if name not in left_out}
     source = "own" if data is not None else Path(next(iter(configs.values())).data.name).name
-    folder = RunFolder.create(Path(out) if out else None, f"compare-{source}").path
     keys = [(name, seed) for seed in numbers for name in configs]
-    wanted = [
-        Wanted(
-            make({**configs[name].toml(), "seed": seed}),
-            folder / f"{name.replace(':', '.')}-{seed}",
-            partial(progress, name, seed) if progress else None,
-        )
-        for name, seed in keys
-    ]
-    done = dict(zip(keys, played(wanted, given, chosen_device(device), known), strict=True))
+    asked = {key: make({**configs[key[0]].toml(), "seed": key[1]}) for key in keys}
+    folder = _folder(Path(out) if out else None, f"compare-{source}", list(asked.values()))
+    done, wanted = {}, {}
+    for (name, seed), one in asked.items():
+        path = folder / f"{name.replace(':', '.')}-{seed}"
+        told = partial(progress, name, seed) if progress else None
+        if (path / "config.toml").is_file():  # of a call that was stopped
+            again: Any = {"model": model, "data": data, "loss": loss, "extra_metrics": extra_metrics}
+            done[name, seed] = resume(path, **again, progress=told() if told else None)
+        else:
+            wanted[name, seed] = Wanted(one, path, told)
+    done |= zip(wanted, played(wanted.values(), given, chosen_device(device), known), strict=True)
     runs = {name: [done[name, seed] for seed in numbers] for name in configs}
     comparison = Comparison(folder, runs, left_out)
     write_json(folder / "compare.json", comparison.table())
     return comparison
+
+
+def _folder(out: Path | None, name: str, asked: Sequence[Config]) -> Path:
+    """A new folder, or the one in which the same comparison was stopped."""
+    plan = [json.loads(config.model_dump_json(exclude_none=True)) for config in asked]
+    if out is not None and (out / _PLAN).is_file():
+        if read_json(out / _PLAN) != plan:
+            raise UserError(f"{out} holds another comparison: name another folder")
+        return out
+    folder = RunFolder.create(out, name).path
+    write_json(folder / _PLAN, plan)
+    return folder
 
 
 def _below(config: Config | str | Path | Mapping[str, Any] | None) -> Mapping[str, Any]:

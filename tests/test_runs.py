@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -83,3 +85,22 @@ def test_files_of_another_version_are_told_in_a_sentence(
     ended = homophily_process(tmp_path, "run", "--resume", "run", "rounds=2")
     assert (ended.code, ended.err.count("\n")) == (2, 1)
     assert "is damaged" in ended.err
+
+
+def test_a_comparison_that_was_stopped_goes_on_in_its_folder(homophily_process: Processes, tmp_path: Path) -> None:
+    words = ("compare", *TINY, "methods=random,local", "rounds=3", "--json", "--out", "run")
+    assert homophily_process(tmp_path, *words).code == 0
+    whole, first = (tmp_path / "run" / name for name in ("compare.json", "random-0"))
+    expected, began = json.loads(whole.read_text()), (first / "run.json").read_bytes()
+    whole.unlink()
+    shutil.rmtree(tmp_path / "run" / "local-0")  # not begun
+    (first / "summary.json").unlink()  # stopped in its last round
+    shutil.rmtree(first / "checkpoints")
+    assert homophily_process(tmp_path, *words).code == 0
+    found = json.loads(whole.read_text())
+    assert {name: table["accuracy"] for name, table in found.items()} == {
+        name: table["accuracy"] for name, table in expected.items()
+    }
+    assert (first / "run.json").read_bytes() == began
+    ended = homophily_process(tmp_path, *words, "seed=5")
+    assert (ended.code, "run holds another comparison" in ended.err) == (2, True)

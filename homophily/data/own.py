@@ -22,6 +22,7 @@ from homophily.randomness import Purpose, permutation
 
 Array = Tensor | np.ndarray[Any, Any] | Sequence[Any]
 Amount = int | Literal["all"] | None
+_LAST_CLASS = 10**6
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,8 +215,9 @@ def _checked_part(label: str, part: str, raw_x: Array, raw_y: Array) -> _Part:
         raise UserError(f"{label}: {part}x holds infinite values")
     if not bool(y.isfinite().all()):
         raise UserError(f"{label}: {part}y holds NaN or infinite values")
-    if not y.is_floating_point() and int(y.min()) < 0:
-        raise UserError(f"{label}: {part}y holds the class {int(y.min())}, but classes count from 0")
+    for worst in () if y.is_floating_point() else (int(y.min()), int(y.max())):
+        if not 0 <= worst <= _LAST_CLASS:
+            raise UserError(f"{label}: {part}y holds the class {worst}, but classes count from 0 to {_LAST_CLASS:,}")
     return _Part(x, y)
 
 

@@ -253,6 +253,7 @@ GOOD = np.ones((3, 2))
         (PeerArrays(torch.ones(2, 2, dtype=torch.complex64), [0, 1]), "x must hold plain numbers, not torch.complex64"),
         (PeerArrays([[1.0, 2.0], [3.0]], [0, 1]), "x is no array: its rows differ in length"),
         (PeerArrays(GOOD, [0, -1, 0]), "y holds the class -1, but classes count from 0"),
+        (PeerArrays(GOOD, [0, 2**40, 0]), "y holds the class 1099511627776, but classes count from 0 to 1,000,000"),
         (PeerArrays(GOOD, [0.0, np.nan, 1.0]), "y holds NaN or infinite values"),
         (PeerArrays([[np.inf]], [0]), "x holds infinite values"),
         (PeerArrays(GOOD, [[0], [1], [0]]), r"y must have the shape \[n\], as whole numbers are classes, not \[3, 1\]"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from homophily.methods import methods as registered
 from homophily.prepare import Given, Known, prepare
 from homophily.runs import Run, RunFolder
 from homophily.scoring import ExtraMetric
-from homophily.storage import read_json, write_json
+from homophily.storage import locked, plain, read_json, write_json
 from homophily.sweep import Wanted, played
 
 _PLAN = "asked.json"  # what is compared, so that the same call goes on
@@ -80,15 +79,16 @@ def compare(
     asked = {key: make({**configs[key[0]].toml(), "seed": key[1]}) for key in keys}
     folder = _folder(Path(out) if out else None, f"compare-{source}", list(asked.values()))
     done, wanted = {}, {}
-    for (name, seed), one in asked.items():
-        path = folder / f"{name.replace(':', '.')}-{seed}"
-        told = partial(progress, name, seed) if progress else None
-        if (path / "config.toml").is_file():  # of a call that was stopped
-            again: Any = {"model": model, "data": data, "loss": loss, "extra_metrics": extra_metrics}
-            done[name, seed] = resume(path, **again, progress=told() if told else None)
-        else:
-            wanted[name, seed] = Wanted(one, path, told)
-    done |= zip(wanted, played(wanted.values(), given, chosen_device(device), known), strict=True)
+    with locked(folder):
+        for (name, seed), one in asked.items():
+            path = folder / f"{name.replace(':', '.')}-{seed}"
+            told = partial(progress, name, seed) if progress else None
+            if (path / "config.toml").is_file():  # of a call that was stopped
+                again: Any = {"model": model, "data": data, "loss": loss, "extra_metrics": extra_metrics}
+                done[name, seed] = resume(path, **again, progress=told() if told else None)
+            else:
+                wanted[name, seed] = Wanted(one, path, told)
+        done |= zip(wanted, played(wanted.values(), given, chosen_device(device), known), strict=True)
     runs = {name: [done[name, seed] for seed in numbers] for name in configs}
     comparison = Comparison(folder, runs, left_out)
     write_json(folder / "compare.json", comparison.table())
@@ -97,7 +97,7 @@ def compare(
 
 def _folder(out: Path | None, name: str, asked: Sequence[Config]) -> Path:
     """A new folder, or the one in which the same comparison was stopped."""
-    plan = [json.loads(config.model_dump_json(exclude_none=True)) for config in asked]
+    plan = plain([config.toml() for config in asked])
     if out is not None and (out / _PLAN).is_file():
         if read_json(out / _PLAN) != plan:
             raise UserError(f"{out} holds another comparison: name another folder")

@@ -151,12 +151,8 @@ def differing(one: Config, other: Config) -> dict[str, tuple[Any, Any]]:
 def _flat(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     out: dict[str, Any] = {}
     for key, value in table.items():
-        out |= _flat(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": _listed(value)}
+        out |= _flat(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}
     return out
-
-
-def _listed(value: Any) -> Any:
-    return [_listed(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def make(values: Mapping[str, Any]) -> Config:

@@ -11,7 +11,6 @@ import sys
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from torch import Tensor, nn
 
 from homophily.config import Config, load
 from homophily.data import sources
-from homophily.data.types import Shares
 from homophily.errors import UserError
 from homophily.layout import Kept, Layout
 from homophily.networks import Network
@@ -81,17 +79,18 @@ class RunFolder:
             "machine": machine(device),
             "device": str(device),
             "resolved": asdict(resolved),
-            **_of(config, task),
+            **_form(task),
+            **({} if config.data.name in sources else {"data": task.data.digest}),
         }
         write_json(self.path / "run.json", about)
         self.write_config(config)
 
     def check(self, config: Config, task: Task, *, data: bool = True) -> None:
         """Refuse to go on with another network than the folder's or, with ``data``, other data of one's own."""
-        about, now = Run(self.path).about, _of(config, task)
-        if any(about.get(key) != now[key] for key in ("inputs", "outputs", "layout")):
+        about = Run(self.path).about
+        if any(about[key] != value for key, value in _form(task).items()):
             raise UserError(f"{self.path} is of another network, or of data of another form: it cannot go on with this")
-        if data and "data" in now and about.get("data", now["data"]) != now["data"]:
+        if data and "data" in about and about["data"] != task.data.digest:
             raise UserError(f"{self.path} began with other data than {config.data.name} holds now: it cannot go on")
 
     def write_config(self, config: Config) -> None:
@@ -280,26 +279,10 @@ def _left_behind(entry: Path) -> bool:
     return entry.name in ("run.json", "peer.log") or entry.suffix == ".part"
 
 
-def _of(config: Config, task: Task) -> dict[str, Any]:
-    """What a run is about, as far as its config does not tell: network and, where they are one's own, data."""
-    shares = task.data
-    known: dict[str, Any] = {
-        "inputs": list(shares.inputs),
-        "outputs": shares.outputs,
-        "layout": json.loads(json.dumps(task.layout.to_json())),
-    }
-    if config.data.name not in sources:
-        known["data"] = _digest(shares)
-    return known
-
-
-def _digest(shares: Shares) -> str:
-    """Of everyone's samples."""
-    found = blake2b(digest_size=16)
-    for split in (shares.train, shares.test, shares.validation):
-        for table in (split.x, split.y, split.start, split.count) if split is not None else ():
-            found.update(table.cpu().contiguous().numpy().tobytes())
-    return found.hexdigest()
+def _form(task: Task) -> dict[str, Any]:
+    """What a model takes, puts out and looks like."""
+    form = {"inputs": task.data.inputs, "outputs": task.data.outputs, "layout": task.layout.to_json()}
+    return plain(form)  # type: ignore[no-any-return]
 
 
 def _length_until(last: int, metrics: Path) -> int:

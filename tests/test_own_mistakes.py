@@ -20,7 +20,6 @@ BROKEN = """
 import networkx as nx
 import torch
 from homophily import Method
-from homophily.similarity import metrics
 
 def raises(*arguments, **keys):
     return [][7]
@@ -43,13 +42,13 @@ class Stubborn(Method):
 @pytest.mark.parametrize(
     ("word", "sentence"),
     [
-        ("merge=broken{n}:raises", "broken{n}.py:8: raises fails: IndexError: list index out of range"),
+        ("merge=broken{n}:raises", "broken{n}.py:7: raises fails: IndexError: list index out of range"),
         ("merge=broken{n}:ones", "merge: must return a weight for everyone gathered, [4, 4], not [3]"),
-        ("topology=broken{n}:raises", "broken{n}.py:8: raises fails: IndexError"),
+        ("topology=broken{n}:raises", "broken{n}.py:7: raises fails: IndexError"),
         ("topology=broken{n}:pointed", "topology: must be an undirected networkx.Graph, not DiGraph"),
-        ("data.shift=broken{n}:raises", "broken{n}.py:8: raises fails: IndexError"),
-        ("data=broken{n}:raises", "broken{n}.py:8: raises fails: IndexError"),
-        ("method=broken{n}:Stubborn", "broken{n}.py:21: meet fails: ArithmeticError: never"),
+        ("data.shift=broken{n}:raises", "broken{n}.py:7: raises fails: IndexError"),
+        ("data=broken{n}:raises", "broken{n}.py:7: raises fails: IndexError"),
+        ("method=broken{n}:Stubborn", "broken{n}.py:20: meet fails: ArithmeticError: never"),
         ('extra_metrics=["broken{n}:nothing"]', "extra_metrics: nothing gives no number for outputs [5, 10]"),
         ('extra_metrics=["math:sin"]', "extra_metrics: sin gives no number for outputs"),
         ("method=collections:OrderedDict", "does not say what parameters it takes"),

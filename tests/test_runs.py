@@ -13,6 +13,7 @@ import pytest
 from torch import nn
 
 import homophily
+from homophily.storage import locked
 from tests.processes import Processes
 from tests.test_resume import TINY, outcome
 
@@ -104,3 +105,10 @@ def test_a_comparison_that_was_stopped_goes_on_in_its_folder(homophily_process: 
     assert (first / "run.json").read_bytes() == began
     ended = homophily_process(tmp_path, *words, "seed=5")
     assert (ended.code, "run holds another comparison" in ended.err) == (2, True)
+
+
+def test_a_comparison_is_played_by_one_process_at_a_time(tmp_path: Path) -> None:
+    config = {"peers": 4, "rounds": 1, "data": {"angles": [0, 180]}}
+    homophily.compare(config, methods=["local"], out=tmp_path / "run")
+    with locked(tmp_path / "run"), pytest.raises(homophily.UserError, match="run is in use by another process"):
+        homophily.compare(config, methods=["local"], out=tmp_path / "run")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import blake2b
 from typing import Any
 
 import torch
@@ -107,6 +109,15 @@ class Shares:
     def inputs(self) -> tuple[int, ...]:
         """Shape of one sample."""
         return tuple(self.train.x.shape[1:])
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of everyone's samples."""
+        found = blake2b(digest_size=16)
+        for split in (self.train, self.test, self.validation):
+            for table in (split.x, split.y, split.start, split.count) if split is not None else ():
+                found.update(table.cpu().contiguous().numpy().tobytes())
+        return found.hexdigest()
 
     def to(self, device: torch.device) -> Shares:
         validation = self.validation.to(device) if self.validation is not None else None

@@ -18,11 +18,12 @@ from torch import Tensor
 
 from homophily.asking import Steps
 from homophily.exchange import nominal_models
-from homophily.federation import Federation, gather
+from homophily.federation import Federation
 from homophily.introductions import Fingerprints, checked
-from homophily.measuring import ONE_MODEL, Measurer, Models, table_of
+from homophily.measuring import ONE_MODEL, Measurer
 from homophily.merging import Merge, needs_similarity
 from homophily.methods.base import Memory, Method, Now, nothing_told
+from homophily.peer.gathered import Gathered, Me
 from homophily.peer.identity import Refused
 from homophily.peer.links import Unanswered
 from homophily.peer.mail import Mail, Parcel
@@ -214,7 +215,9 @@ class FieldExchange:
         met = self.method.meet(now) & view.known & ~stopped[:, None]
         found = self._pull(view, met, round)
         met = met & torch.tensor([[name in found for name in self._names]], dtype=torch.bool)
-        here = _Gathered(self, federation, before, met, found, bool(sick[0]))
+        parcels = [found[name] for name in self._who(met)]
+        me = Me(self.me, self.samples, self.start, self._ids)
+        here = Gathered(me, federation, before, met, parcels, bool(sick[0]))
         similarity = None
         if self.measurer is not None and (needs_similarity(self.merge) or self.method.compares(now)):
             similarity = here.similarity(self.measurer)
@@ -224,7 +227,7 @@ class FieldExchange:
         if not bool(stopped[0]):
             blind = similarity is not None and self.measurer is not None and self.measurer.needs.own_model
             self.memory = now.memory | (self.memory if blind and bool(sick[0]) else {})
-        merged = here.merge(partners, similarity)
+        merged = here.merge(self.merge, partners, similarity)
         needs = self.measurer.needs if similarity is not None and self.measurer else ONE_MODEL
         self.traffic.count(met, view.hops, needs.size * federation.layout.model_bytes, needs.models)
         self.announcer.announce(merged=round)
@@ -254,15 +257,20 @@ class FieldExchange:
         names = self._who(met)
         if self.pace.lockstep:
             self._wait(lambda name: self.members.status(name).trained >= round, deadline, names)
-        # in lockstep that of this round, or the last one of who has stopped before it
-        wanted = {name: self.members.status(name).trained for name in names}
-        wanted = {name: min(last, round) if self.pace.lockstep else last for name, last in wanted.items()}
+        wanted = {name: self._newest(name, round) for name in names}
         found = self._models(wanted, deadline)
         if not self.pace.lockstep:  # a model may have made way for the next while it was asked for
             newer = {name: self.members.status(name).trained for name in names if name not in found}
             found |= self._models({name: last for name, last in newer.items() if last > wanted[name]}, deadline)
         self.unreachable = [name for name in names if name not in found]
         return found
+
+    def _newest(self, name: str, round: int) -> int:
+        """The round of the model to ask for: in lockstep this one, or the last of who has stopped before it."""
+        status = self.members.status(name)
+        if not self.pace.lockstep:
+            return status.trained
+        return min(status.trained, round) if status.finished else round
 
     def _models(self, rounds: dict[str, int], deadline: float) -> dict[str, ModelParcel]:
         wanted = [Parcel(name, "model", round) for name, round in rounds.items()]
@@ -331,77 +339,3 @@ def _out_of_proportion(prints: dict[int, Print]) -> set[int]:
         return set()
     largest = torch.tensor([float(torch.cat([mean[None], factor]).abs().max()) for mean, factor in usable.values()])
     return {id for id, much in zip(usable, (largest > _PROPORTION * largest.median()).tolist(), strict=True) if much}
-
-
-class _Gathered:
-    """My model and those pulled, as rows of a small federation: mine first to measure, in ascending id to merge."""
-
-    def __init__(
-        self,
-        exchange: FieldExchange,
-        federation: Federation,
-        before: Tensor | None,
-        met: Tensor,
-        found: dict[str, ModelParcel],
-        sick: bool,
-    ) -> None:
-        self._exchange, self._mine, self._met = exchange, federation, met
-        self._columns = met[0].nonzero()[:, 0]
-        self._ids = exchange._ids[self._columns]
-        self._parcels = [found[exchange._names[column]] for column in self._columns.tolist()]
-        self._shared = federation.layout.mask(shared=True).to(federation.rows.device)
-        self._rows = torch.cat([federation.rows, *(self._whole(p.row) for p in self._parcels)])
-        self._sick = torch.tensor([sick, *(p.row is None for p in self._parcels)])
-        self._before = None
-        if before is not None:
-            self._before = torch.cat([before, *(self._whole(p.before) for p in self._parcels)])
-
-    def _whole(self, numbers: Tensor | None) -> Tensor:
-        """What travelled, with my own personal numbers around it: [1, D]; nothing but NaN where the model is sick."""
-        row = self._mine.rows.clone()
-        row[0, self._shared] = torch.nan if numbers is None else numbers.to(row.device)
-        return row
-
-    def similarity(self, measurer: Measurer) -> Tensor:
-        """[1, B] float64: to each peer met, -inf elsewhere."""
-        you = torch.arange(1, len(self._columns) + 1)
-        found = torch.zeros(0, dtype=torch.float64)
-        if len(you):
-            now = Federation(self._mine.layout, self._rows, self._mine.kept)
-            models = Models(now, self._before, self._exchange.start.expand(len(you) + 1, -1))
-            found = measurer.similarities(models, torch.zeros_like(you), you)
-        return table_of(found, self._met, self._sick[you])
-
-    def told(self, name: str, friends: Tensor) -> Tensor:
-        """[1, B] float64: what the first of my friends [1, F] with an entry says of each peer in my book."""
-        book = self._exchange._ids
-        said = torch.full((1, len(book)), torch.nan, dtype=torch.float64)
-        by_id = dict(zip(self._ids.tolist(), self._parcels, strict=True))
-        for friend in reversed(friends[0].tolist()):
-            parcel = by_id.get(friend)
-            if parcel is None or parcel.book is None or name not in parcel.tables:
-                continue
-            place = torch.searchsorted(parcel.book, book).clamp(max=len(parcel.book) - 1)
-            saying = torch.where(parcel.book[place] == book, parcel.tables[name][place], torch.nan)
-            said = torch.where(saying.isnan(), said, saying)
-        return said
-
-    def merge(self, partners: Tensor, similarity: Tensor | None) -> Tensor:
-        """Merge my model with the partners' [1, B]; whose were merged, [1, B] bool."""
-        ids = torch.cat([torch.tensor([self._exchange.me]), self._ids])
-        order = ids.argsort()
-        place = order.argsort()  # where in ascending order everyone is, I first
-        alike = None if similarity is None else similarity[:, self._columns]
-        samples = torch.tensor([self._exchange.samples, *(p.samples for p in self._parcels)])
-        gathering = gather(place[None, 1:], partners[:, self._columns], place[:1], samples[order], alike)
-        gathering = gathering.without(self._sick[order])
-        rows = Federation(self._mine.layout, self._rows[order], {})
-        merged = rows.merge(gathering, self._exchange.merge)
-        out = torch.zeros_like(partners)
-        if bool(merged.any()):
-            self._mine.rows[0] = rows.rows[0]  # a gathering of one is merged into the first row
-            positions = gathering.ids[merged]
-            back = torch.full((len(ids),), -1)
-            back[place[1:]] = self._columns
-            out[0, back[positions]] = True
-        return out

@@ -8,7 +8,8 @@ import torch
 from homophily.fingerprint import SAMPLES, summed_up
 from homophily.introductions import BUCKETS, ROWS, checked
 from homophily.kinship import kinship
-from homophily.peer.exchange import Print, _out_of_proportion
+from homophily.peer.exchange import FieldExchange, Pace, Print, _out_of_proportion
+from homophily.peer.members import Members, Status
 
 
 def fingerprint(seed: int, scale: float = 1.0) -> Print:
@@ -48,3 +49,17 @@ def test_whatever_a_member_sends_the_others_can_be_compared(mean: float, factor:
     left = [made for id, made in prints.items() if id not in _out_of_proportion(prints)]
     assert len(left) >= 4
     assert bool(compared(left).isfinite().all())
+
+
+def test_in_lockstep_only_who_has_finished_is_asked_for_an_older_model() -> None:
+    made = Members("me", ["me", "late", "over"], True, frozenset)
+    for name, finished in (("late", False), ("over", True)):
+        made.came(name)
+        made.update(name, Status(time=1, trained=3, finished=finished))
+    exchange = object.__new__(FieldExchange)
+    exchange.members = made
+    for lockstep, wanted in ((True, {"late": 5, "over": 3}), (False, {"late": 3, "over": 3})):
+        exchange.pace = Pace(lockstep, deadline=1.0, staleness=3, wait_for=0, hello=1.0)
+        assert {name: exchange._newest(name, 5) for name in ("late", "over")} == wanted
+    exchange.pace = Pace(True, deadline=1.0, staleness=3, wait_for=0, hello=1.0)
+    assert exchange._newest("over", 2) == 2  # who comes back is still given what is on the shelf

@@ -72,6 +72,24 @@ def score_in(summary: dict[str, Any], score: str) -> float | None:
     return None if value is None else float(value)
 
 
+def distances(cells: dict[str, dict[str, Number]]) -> dict[str, dict[str, float]]:
+    """How far a column's cells are from the printed ones: the mean of the differences without their signs.
+
+    Also of the distances to Oracle: where a paper's network is unknown, all its numbers may be off alike.
+    """
+    found: dict[str, dict[str, float]] = {"mean absolute difference": {}, "the same of distances to Oracle": {}}
+    for column in next(iter(cells.values())):
+        off = {row: mine[column].difference for row, mine in cells.items()}
+        oracle = off.pop("oracle", None)
+        others = [value for value in off.values() if value is not None]
+        all_of_them = others if oracle is None else [*others, oracle]
+        if all_of_them:
+            found["mean absolute difference"][column] = statistics.fmean(map(abs, all_of_them))
+        if others and oracle is not None:
+            found["the same of distances to Oracle"][column] = statistics.fmean(abs(o - oracle) for o in others)
+    return {kind: mine for kind, mine in found.items() if mine}
+
+
 def verdicts(found: Reproduction, cells: dict[str, dict[str, Number]]) -> list[Verdict]:
     """On every claim; in the quick form on those that survive it."""
     means = {
@@ -107,6 +125,8 @@ def _lines(found: Reproduction) -> Iterator[str]:
     for row in found.rows:
         label = recipe.rows[row].label + (" (not the paper's)" if recipe.rows[row].ours else "")
         yield f"| {label} | {' | '.join(told(cells[row][column]) for column in found.columns)} |"
+    for kind, off in distances(cells).items():
+        yield f"| *{kind}* | {' | '.join(f'{off[c]:.2f}' if c in off else '' for c in found.columns)} |"
     verdict = verdicts(found, cells)
     if verdict:
         yield ""
@@ -175,6 +195,7 @@ def as_json(found: Reproduction) -> dict[str, Any]:
             }
             for row, mine in cells.items()
         },
+        "distances": distances(cells),
         "claims": [{"text": one.text, "held": one.held} for one in verdicts(found, cells)],
         "made": _made_on(found),
         "missing": len(found.missing()),

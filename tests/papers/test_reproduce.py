@@ -117,10 +117,24 @@ def test_the_page_says_what_held(tmp_path: Path) -> None:
     assert "- **not held**: Random is worse than nothing." in page
     assert "| kin (not the paper's) | " in page
     assert "(50.00 ± 1.00) " in page
+    assert "| *mean absolute difference* | " in page
+    assert "distances to Oracle" not in page  # it has no such row
     assert "lr: the default" in page
     paths = tables.write(found, tmp_path / "out")
     assert [path.name for path in paths] == ["small.md", "small.json"]
     assert tables.as_json(found)["missing"] == 0
+
+
+def test_how_far_a_column_is_from_the_printed_one() -> None:
+    cells = {
+        "oracle": {"mean": tables.Number([52.0], 50.0, None), "more": tables.Number([1.0], None, None)},
+        "random": {"mean": tables.Number([41.0], 40.0, None), "more": tables.Number([2.0, 4.0], 4.0, None)},
+        "local": {"mean": tables.Number([27.0], 30.0, None), "more": tables.Number([], 9.0, None)},
+    }
+    assert tables.distances(cells) == {
+        "mean absolute difference": {"mean": 2.0, "more": 1.0},
+        "the same of distances to Oracle": {"mean": (1.0 + 5.0) / 2},
+    }
 
 
 def test_the_quick_form_says_that_it_is_not_the_papers(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from homophily.sets import compact
 
 _ON_CPU, _ON_GPU = 2 << 20, 256 << 20  # bytes of rows gathered at a time, on a CPU no more than its cache holds
 _NOBODY = torch.iinfo(torch.int64).max
+_ROUNDING = 1e-6  # of weights in float32
 
 
 @dataclass
@@ -46,10 +47,7 @@ class Federation:
 
         Returns whose models were merged: [P, K] bool, oneself left out.
         """
-        share = None if is_rowwise(how) else how(gathering)
-        if share is not None and share.shape != gathering.ids.shape:
-            wanted, got = list(gathering.ids.shape), list(share.shape)
-            raise UserError(f"merge: must return a weight for everyone gathered, {wanted}, not {got}")
+        share = None if is_rowwise(how) else _weights(gathering, how)
         weighty = gathering.there if share is None else gathering.there & (share > 0)
         partners = weighty & ~gathering.own
         some = partners.any(1).nonzero()[:, 0]
@@ -98,6 +96,19 @@ class Federation:
         out = self.rows[peers].clone()
         out[:, shared] = how(torch.where(there[..., None], rows, 0.0)[..., shared], there, own)
         return out
+
+
+def _weights(gathering: Gathering, how: Merge) -> Tensor:
+    """What ``how`` answers, if it can be a merge's weights."""
+    share = how(gathering)
+    if share.shape != gathering.ids.shape:
+        wanted, got = list(gathering.ids.shape), list(share.shape)
+        raise UserError(f"merge: must return a weight for everyone gathered, {wanted}, not {got}")
+    total = torch.where(gathering.there, share, 0.0).sum(1, dtype=torch.float64)
+    off = ~(((total - 1).abs() < _ROUNDING) | (total == 0))
+    if bool(off.any()):
+        raise UserError(f"merge: a peer's weights must add up to 1, or be all 0, not {float(total[off][0]):g} in sum")
+    return share
 
 
 @cache

@@ -36,6 +36,9 @@ def pointed(peers):
 class Stubborn(Method):
     def meet(self, now):
         raise ArithmeticError("never")
+
+def double(gathering):
+    return 2.0 * gathering.there / gathering.there.sum(1, keepdim=True)
 """
 
 
@@ -43,6 +46,7 @@ class Stubborn(Method):
     ("word", "sentence"),
     [
         ("merge=broken{n}:raises", "broken{n}.py:7: raises fails: IndexError: list index out of range"),
+        ("merge=broken{n}:double", "merge: a peer's weights must add up to 1, or be all 0, not 2 in sum"),
         ("merge=broken{n}:ones", "merge: must return a weight for everyone gathered, [4, 4], not [3]"),
         ("topology=broken{n}:raises", "broken{n}.py:7: raises fails: IndexError"),
         ("topology=broken{n}:pointed", "topology: must be an undirected networkx.Graph, not DiGraph"),

@@ -49,7 +49,7 @@ def _widened(column: Tensor, width: int, padding: Any) -> Tensor:
 
 
 Merge = Callable[..., Tensor]
-"""Usually weights of a sum of rows: (gathering) -> [P, K] float64, each peer's adding up to 1; all 0: it keeps its model.
+"""Usually weights of a sum of rows: (gathering) -> [P, K] float64. A peer's add up to 1; all 0: it keeps its model.
 
 Marked ``rowwise`` it is another way to make one row of many: (rows [P, K, d], there [P, K], own [P, K]) -> [P, d].
 Marked ``by_similarity`` it needs similarities in every round, so a method that compares."""

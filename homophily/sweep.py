@@ -43,7 +43,7 @@ def played(wanted: Iterable[Wanted], given: Given, device: torch.device, known: 
     while (first := waiting.peek()) is not None:
         group: list[Playing] = []
         room = 1
-        while len(group) < room and (one := waiting.peek()) is not None and _work(one.config) == _work(first.config):
+        while len(group) < room and (one := waiting.peek()) is not None and work(one.config) == work(first.config):
             waiting.take()
             problem, config, resolved = prepare(one.config, given, device, known=known)
             if device.type == "cpu":  # the data of the run before is not needed any more, unless it is the same
@@ -73,7 +73,7 @@ class _Peekable:
         self._next = None
 
 
-def _work(config: Config) -> str:
+def work(config: Config) -> str:
     """Runs with the same of this train the same network for as long on as much data."""
     return config.model_dump_json(include={"peers", "rounds", "engine", "precision", "data", "model", "training"})
 

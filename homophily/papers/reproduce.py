@@ -21,7 +21,7 @@ from homophily.papers.recipe import Recipe, load
 from homophily.prepare import Given
 from homophily.runs import Run
 from homophily.storage import read_json, write_json
-from homophily.sweep import Wanted, played
+from homophily.sweep import Wanted, played, work
 
 _CURVES = (
     "round", "accuracy", "accuracy_over_clusters", "accuracy_by_cluster", "mse", "mse_over_clusters", "mse_by_cluster",
@@ -86,8 +86,10 @@ class Reproduction:
         return [read_json(path) for path in map(self._path, self.runs()) if path.exists()]
 
     def missing(self) -> list[Config]:
-        """The runs that are to be played."""
-        return [config for name, config in self.runs().items() if not self._path(name).exists()]
+        """The runs that are to be played; those that do the same work follow one another, to go side by side."""
+        missing = [config for name, config in self.runs().items() if not self._path(name).exists()]
+        first: dict[tuple[int, str], int] = {}
+        return sorted(missing, key=lambda config: first.setdefault((config.seed, work(config)), len(first)))
 
     def _path(self, run: str) -> Path:
         return self.store / f"{run}.json"

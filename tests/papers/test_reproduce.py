@@ -53,6 +53,18 @@ def test_columns_that_ask_for_the_same_run_share_it(tmp_path: Path) -> None:
     assert found.config("kin", "mean", 0).method.keys["k"] == 2
 
 
+def test_runs_that_do_the_same_work_follow_one_another(tmp_path: Path) -> None:
+    rows = {**RECIPE["rows"], "local": {"label": "Local", "config": {"method": {"name": "local"}}}}
+    rows["random"] = {**rows["random"], "config": {"method": {"name": "random"}, "training": {"lr": 0.5}}}
+    order = {name: rows[name] for name in ("kin", "random", "local")}
+    found = Reproduction("small", Recipe.model_validate({**RECIPE, "rows": order}), tmp_path, quick=False, seeds=2)
+    played = [(config.seed, config.data.train, config.method.name) for config in found.missing()]
+    assert played[:6] == [
+        (0, 10, "kin"), (0, 10, "local"), (0, 10, "random"), (0, 12, "kin"), (0, 12, "local"), (0, 12, "random"),
+    ]  # fmt: skip
+    assert {seed for seed, _, _ in played[6:]} == {1}
+
+
 def test_a_cell_that_the_paper_leaves_out_is_not_played(tmp_path: Path) -> None:
     recipe = Recipe.model_validate({**RECIPE, "left_out": {"more": ["kin"]}})
     found = Reproduction("small", recipe, tmp_path / "small", quick=False, seeds=1)

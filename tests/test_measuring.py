@@ -1,0 +1,39 @@
+"""Similarities are measured some pairs at a time, and how many does not matter."""
+
+import pytest
+import torch
+
+from homophily.config import make
+from homophily.federation import Federation
+from homophily.measuring import Measurer, Models
+from homophily.prepare import Given, prepare
+
+CPU = torch.device("cpu")
+
+
+def measurer(metric: str, chunk: int, hidden: int = 8) -> tuple[Measurer, Models]:
+    config = make({
+        "peers": 6, "data": {"train": 5, "test": 5}, "model": {"name": "mlp", "hidden": [hidden]},
+        "method": {"name": "panm", "metric": metric, "l": 3, "k": 2},
+    })  # fmt: skip
+    problem, _, _ = prepare(config, Given(), CPU)
+    made = problem.exchange.measurer
+    before, start = problem.start.rows, torch.zeros_like(problem.start.rows)
+    now = before + torch.randn(before.shape, generator=torch.Generator().manual_seed(0))
+    models = Models(Federation(problem.start.layout, now, {}), before, start)
+    return Measurer(made.metric, made.task, made.engine, chunk, made.needs), models
+
+
+@pytest.mark.parametrize("metric", ["loss", "l2", "cosine-weights", "cosine-gradients", "panm"])
+def test_the_size_of_a_chunk_changes_nothing(metric: str) -> None:
+    me, you = (~torch.eye(6, dtype=torch.bool)).nonzero(as_tuple=True)
+    apart, together = (one.similarities(models, me, you) for one, models in (measurer(metric, 1), measurer(metric, 99)))
+    assert torch.equal(apart, together)
+    assert together.shape == (30,)
+    assert together.unique().numel() > 6
+
+
+def test_a_cpu_compares_no_more_rows_at_a_time_than_its_cache_holds() -> None:
+    assert measurer("panm", chunk=1000)[0].chunk == 1000
+    assert 1 <= measurer("panm", chunk=1000, hidden=4000)[0].chunk < 20  # rows of 300,000 numbers
+    assert measurer("loss", chunk=1000, hidden=4000)[0].chunk == 1000  # whose engine sees to that itself

@@ -1,11 +1,13 @@
-"""Handshakes that failed: zenoh tells of them nowhere but in its log, and that goes to the standard output."""
+"""Handshakes and dials that failed: zenoh tells of them only in its log, and that goes to the standard output."""
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -15,19 +17,24 @@ from homophily.peer.refusals import Refusals
 
 _COLOUR = re.compile(rb"\x1b\[[0-9;]*m")
 _FAILED = re.compile(rb" WARN .*zenoh_link_tls::unicast: (.*?)(?:\. Hint: .*)?$")
+_DIALS = rb" zenoh::net::runtime::orchestrator: "
+_UNREACHED = re.compile(_DIALS + rb"Unable to connect to configured peer \w+/(\S+)! (.*?)(?: at /.*)?$")
+_LINK = re.compile(rb"^Can not create a new \w+ link bound to .*?: (?:\[\S+: )?")  # before the reason
 _LONGEST, _REASON = 1 << 16, 80  # bytes of a line, and of a reason
+_PATIENCE, _FORGOTTEN = 5.0, 30.0  # seconds: others may still be starting; a dial is tried again every two at least
+_log = logging.getLogger("homophily.peer")
 
 
 @contextmanager
 def counted(refusals: Refusals) -> Iterator[None]:
-    """Count them from now on, where no link is open yet.
+    """From now on handshakes are counted and dials logged, where no link is open yet.
 
     For a process that is one peer and nothing else: all that it writes to the standard output passes through here.
     """
     if sys.stdout is None:  # it was closed
         yield
         return
-    zenoh.init_log_from_env_or("zenoh_link_tls=warn")
+    zenoh.init_log_from_env_or("zenoh_link_tls=warn,zenoh::net::runtime::orchestrator=debug")
     sys.stdout.flush()
     screen = os.dup(1)
     reading, writing = os.pipe()
@@ -45,10 +52,34 @@ def counted(refusals: Refusals) -> Iterator[None]:
 
 
 def _pass_on(reading: int, screen: int, refusals: Refusals) -> None:
+    dials, wanted = _Dials(), "RUST_LOG" in os.environ
     with os.fdopen(reading, "rb") as lines, suppress(OSError):
         while line := lines.readline(_LONGEST):
-            failed = _FAILED.search(_COLOUR.sub(b"", line).rstrip())
-            if failed is not None:
-                refusals.add(f"handshake: {failed[1][:_REASON].decode('ascii', 'replace')}")
-            else:
+            text = _COLOUR.sub(b"", line).rstrip()
+            if failed := _FAILED.search(text):
+                refusals.add(f"handshake: {_words(failed[1])}")
+            elif unreached := _UNREACHED.search(text):
+                dials.failed(_words(unreached[1]), _words(_LINK.sub(b"", unreached[2])))
+            elif wanted or _DIALS not in text:
                 os.write(screen, line)
+
+
+def _words(reason: bytes) -> str:
+    return reason[:_REASON].decode("ascii", "replace")
+
+
+class _Dials:
+    """Says once why an address cannot be reached, and again when that changes or it had been reached in between."""
+
+    def __init__(self) -> None:
+        self._failing: dict[str, tuple[float, float, str]] = {}  # by address: since when, when last, what was said
+
+    def failed(self, address: str, why: str) -> None:
+        now = time.monotonic()
+        since, last, said = self._failing.get(address, (now, now, ""))
+        if now - last > _FORGOTTEN:
+            since, said = now, ""
+        if now - since > _PATIENCE and why != said:
+            _log.warning("cannot reach %s: %s; tries on", address, why)
+            said = why
+        self._failing[address] = since, now, said

@@ -1,5 +1,6 @@
 """Handshakes that fail are counted by a peer that is a process of its own; links are real, over loopback."""
 
+import logging
 import os
 import socket
 import ssl
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from homophily.peer.handshakes import counted
+from homophily.peer.handshakes import _Dials, counted
 from homophily.peer.refusals import Refusals
 from tests.peer.field import Field, until
 from tests.peer.people import People
@@ -55,6 +56,37 @@ def test_who_has_no_certificate_or_a_strangers_is_counted_and_logged_once(alone:
     assert (alone.run(0).path / "peer.log").read_text().count("sent no certificates") == 1
 
 
+def test_why_a_peer_cannot_be_reached_is_logged_once(tmp_path: Path) -> None:
+    field = Field(tmp_path / "field", 2)
+    field.start(1)  # which dials the other
+    log = field.folder / field.names[1] / "peer.log"
+    until(lambda: log.exists() and "cannot reach" in log.read_text(), "it says so")
+    field.go_on(1)
+    field.close()
+    (line,) = [line for line in log.read_text().splitlines() if "cannot reach" in line]
+    (other,) = tomllib.loads(field.files[1].read_text())["peer"]["connect"]
+    assert line.endswith(f" cannot reach {other}: Connection refused (os error 111); tries on")
+
+
+def test_an_unreached_peer_is_spoken_of_again_when_the_reason_changes(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = 0.0
+    monkeypatch.setattr("homophily.peer.handshakes.time.monotonic", lambda: clock)
+    monkeypatch.setattr(logging.getLogger("homophily.peer"), "propagate", True)
+    dials = _Dials()
+    for clock, why in [  # noqa: B007
+        (0.0, "refused"), (4.0, "refused"), (6.0, "refused"), (8.0, "refused"), (10.0, "expired"),
+        (300.0, "expired"), (302.0, "expired"), (306.0, "expired"),
+    ]:  # fmt: skip
+        dials.failed("bob:7447", why)
+    assert [record.getMessage() for record in caplog.records] == [
+        "cannot reach bob:7447: refused; tries on",
+        "cannot reach bob:7447: expired; tries on",
+        "cannot reach bob:7447: expired; tries on",
+    ]
+
+
 def test_what_else_is_written_passes_through(capfd: pytest.CaptureFixture[str]) -> None:
     refusals = Refusals()
     told = b"2026-11-15T21:56:19.462966Z  WARN acc-0 ThreadId(05) \x1b[2mzenoh_link_tls::unicast\x1b[0m: %s\n"
@@ -63,6 +95,7 @@ def test_what_else_is_written_passes_through(capfd: pytest.CaptureFixture[str]) 
         sys.stdout.flush()
         os.write(1, told % b"received corrupt message. Hint: increase the system open file limit.")
         os.write(1, told % (1000 * b"long"))
+        os.write(1, b"2026-11-15T21:56:20Z DEBUG net-0 ThreadId(03) zenoh::net::runtime::orchestrator: Try to\n")
         os.write(1, b"no end of line")
     print("and one more")
     assert capfd.readouterr().out == "a word of one's own\nno end of lineand one more\n"

@@ -92,6 +92,7 @@ _BOUNDS = {
 class Method:
     """Base of all methods. Constructor parameters are its config keys; what changes lives in ``now.memory``."""
 
+    unknown: float = 0.0  # what its remembered tables say of a peer of whom nothing is known
     finds: bool = True  # it has an idea of who is alike, so that there is precision and recall
     metric: str | None = None  # the similarity it wants of the peers it meets; None: none
     hops: int = 1  # in a partial topology, it knows the peers within so many hops

@@ -23,6 +23,7 @@ class _Dac(Method):
     alpha: float = 0.5
     on: Literal["own", "peer"] = "own"
     hops: int = 1
+    unknown = torch.nan
 
     @property
     def shares(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -38,7 +39,7 @@ class _Dac(Method):
 
     def _logits(self, now: Now) -> Tensor:
         """tau times similarity, 0 for peers without an entry."""
-        return self._temperature(now.round) * now.recall("similarity", torch.nan).nan_to_num(nan=0.0)
+        return self._temperature(now.round) * now.recall("similarity", self.unknown).nan_to_num(nan=0.0)
 
     def meet(self, now: Now) -> Tensor:
         return now.pick_weighted(now.known, self.k, self._logits(now), Purpose.MEET)
@@ -47,7 +48,7 @@ class _Dac(Method):
         assert similarity is not None
         # NaN: no entry. Who is found sick is a stranger again, and counts as one until it is met in health.
         measured = met & similarity.isfinite()
-        entries = torch.where(met, torch.where(measured, similarity, torch.nan), now.recall("similarity", torch.nan))
+        entries = torch.where(met, torch.where(measured, similarity, torch.nan), now.recall("similarity", self.unknown))
         ever = (now.recall_set("met") & ~met) | measured
         if self.estimate:
             entries = torch.where(now.known & ~ever, self._estimates(now, measured, similarity, entries), entries)

@@ -21,11 +21,13 @@ class _Dpg(Method):
     on: Literal["own", "peer"] = "own"
     hops: int = 2
     rho: ClassVar[float]
+    unknown = torch.nan
 
     def _probability(self, now: Now) -> Tensor:
         """p [P, B]; it starts uniform, and starts again where every entry has become 0."""
         uniform = now.known.to(torch.float64) / now.known.sum(1, keepdim=True).clamp(min=1)
-        p = now.memory.get("probability", uniform)
+        p = now.recall("probability", self.unknown)
+        p = torch.where(p.isnan(), uniform, p)
         return torch.where((p > 0).any(1, keepdim=True), p, uniform)
 
     def meet(self, now: Now) -> Tensor:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -48,6 +50,7 @@ def peer(
     as_json: Json = False,
 ) -> None:
     """Be a peer: train on one's own data, find those who are alike, merge with them."""
+    sys.path.insert(0, str(file.parent.resolve()))  # package.module:name may stand beside the file
     try:
         with show.progress() as bar:
             run = play(load_peer(file), insecure, bar, alone=True)
@@ -70,6 +73,7 @@ def status(
         print(json.dumps(found, ensure_ascii=False))
         return
     table = Table(show_header=False, box=None)
+    found["time"] = datetime.fromtimestamp(found["time"]).isoformat(" ", "seconds")
     for key, value in found.items():
         table.add_row(escape(key.replace("_", " ")), escape(_words(value)))
     Console(soft_wrap=True).print(table)

@@ -98,12 +98,17 @@ class FieldExchange:
             self._introduce(round)
         return active
 
-    def come_together(self, round: int) -> None:
-        """Before the first round, wait for enough others, however long; who comes back waits for a word of anyone."""
+    def come_together(self, round: int, waiting: Callable[[], None] = lambda: None) -> None:
+        """Before the first round, wait for enough others, however long; who comes back waits for a word of anyone.
+
+        waiting: called at once, and every second while it waits for the others.
+        """
         self.announcer.announce(merged=round)
+        waiting()
         if round == 0 and self.pace.wait_for:
             missing: list[str] = []
             while not self.members.wait(self._together, _A_WHILE):
+                waiting()
                 there = self.members.hops()
                 if missing != (missing := [name for name in self._names if name not in there]):
                     _log.info("waiting for %d others; not there: %s", self.pace.wait_for, ", ".join(missing))
@@ -310,7 +315,7 @@ class FieldExchange:
             "same_cluster_merges": None,
             **self.traffic.summary(rounds),
             "nominal_models_per_peer": nominal_models(self.method, self.merge, self.measurer, self._view(), rounds),
-            "notes": [],
+            "notes": [] if bool(self.traffic.received.any()) else ["no model of another peer ever came"],
         }
 
     def final(self) -> dict[str, Tensor]:
@@ -324,12 +329,27 @@ class FieldExchange:
         return {"traffic": self.traffic.numbers(), "announced": self.announcer.last}
 
     def restore(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
-        """Go on; what was remembered of another book is forgotten."""
+        """Go on; of those who are still allowed everything is remembered."""
         tensors = {name: tensor.cpu() for name, tensor in tensors.items()}
         self.traffic.restore(tensors["received"], numbers["traffic"])
         self.announcer.go_on_after(numbers["announced"])
-        if torch.equal(tensors["book"], self._ids):
-            self.memory = {n.removeprefix("memory/"): t for n, t in tensors.items() if n.startswith("memory/")}
+        self.memory = {n.removeprefix("memory/"): t for n, t in tensors.items() if n.startswith("memory/")}
+        if not torch.equal(tensors["book"], self._ids):
+            before = tensors["book"].tolist()
+            kept = {} if self.method.introduces else self.memory  # introductions come anew
+            self.memory = {name: self._in_this_book(table, before) for name, table in kept.items()}
+
+    def _in_this_book(self, table: Tensor, before: list[int]) -> Tensor:
+        """What was remembered of the peers ``before`` [1, B]; of the new ones nothing."""
+        if table.dim() != 2 or table.shape[1] != len(before):
+            return table
+        nothing = self.method.unknown if table.is_floating_point() else 0
+        found = table.new_full((len(table), len(self.book)), nothing)
+        place = {id: column for column, id in enumerate(before)}
+        for column, id in enumerate(self.book):
+            if id in place:
+                found[:, column] = table[:, place[id]]
+        return found
 
 
 def _out_of_proportion(prints: dict[int, Print]) -> set[int]:

@@ -42,6 +42,7 @@ class Identity:
         if found.public_key() != self._key.public_key():
             raise UserError(f"{key} is not the key that {certificate} belongs to")
         self._certificate = b64encode(found.public_bytes(Encoding.DER)).decode()
+        self.ends = found.not_valid_after_utc  # after which nobody believes it
 
     def seal(self, body: Mapping[str, Any]) -> bytes:
         """A message that anyone can check: the body as text, its signature, and the certificate to check it by."""
@@ -82,7 +83,7 @@ class Authority:
             known = self._known[certificate] = self._checked(certificate)
         name, key, until = known
         if datetime.now(UTC) > until:
-            raise Refused("certificate out of date")
+            raise Refused(f"certificate of {name} out of date")
         return name, key
 
     def _checked(self, certificate: str) -> tuple[str, Ed25519PublicKey, datetime]:

@@ -89,7 +89,7 @@ class Mail:
         window: int,
         cache_bytes: int,
     ) -> None:
-        self._federation, self._identity, self._authority, self._most = federation, identity, authority, most
+        self._federation, self.identity, self._authority, self._most = federation, identity, authority, most
         self._timeout, self._slots, self._waiting, self._window = timeout, slots, waiting, window
         self._shelf: dict[Parcel, list[Load]] = {}
         self._cache: OrderedDict[Part, _Piece] = OrderedDict()
@@ -107,13 +107,13 @@ class Mail:
 
     def publish(self, kind: Kind, round: int, data: bytes) -> None:
         """Put a parcel on the shelf, for whoever asks; those of earlier rounds but one are taken off."""
-        mine = Parcel(self._identity.name, kind, round)
-        pieces = [self.links.ready(piece) for piece in pieces_of(data, self._federation, kind, round, self._identity)]
+        mine = Parcel(self.identity.name, kind, round)
+        pieces = [self.links.ready(piece) for piece in pieces_of(data, self._federation, kind, round, self.identity)]
         with self._lock:
             self._shelf[mine] = pieces
             rounds = sorted(parcel.round for parcel in self._shelf if parcel.kind == kind)
             for old in rounds[:-_KEPT_ROUNDS]:
-                del self._shelf[Parcel(self._identity.name, kind, old)]
+                del self._shelf[Parcel(self.identity.name, kind, old)]
 
     def _own(self, part: Part) -> list[Load]:
         parcel, number = part
@@ -283,7 +283,7 @@ class Mail:
 
     def _distance(self, origin: str) -> int:
         """Desks are apart by distance to the origin: what waits at one waits for a nearer one, so never in a circle."""
-        if origin == self._identity.name:
+        if origin == self.identity.name:
             return 0
         hops = self.members.hops().get(origin)
         if hops is None:
@@ -292,7 +292,7 @@ class Mail:
 
     def _answer(self, question: Question, part: Part) -> None:
         try:
-            if part[0].origin == self._identity.name:
+            if part[0].origin == self.identity.name:
                 question.answer(*self._own(part))
             else:
                 question.answer(*self._piece(part, time.monotonic() + self._timeout, detours=False).data)

@@ -58,7 +58,11 @@ def opened(sealed: bytes, authority: Authority, federation: str, most: int) -> t
 class _Member:
     alive: bool = False
     spoken: bool = False  # since it last came
+    heard: float = 0.0  # when it last spoke, by the clock that only grows
     status: Status = field(default_factory=Status)
+
+    def speaks(self, silence: float) -> bool:
+        return self.spoken and time.monotonic() - self.heard < silence
 
 
 class _Map:
@@ -82,10 +86,20 @@ class _Map:
 
 
 class Members:
-    """What is known of the others, by name. Threads that bring news wake those that wait for them."""
+    """What is known of the others, by name. Threads that bring news wake those that wait for them.
 
-    def __init__(self, me: str, allowed: Collection[str], full: bool, neighbours: Callable[[], frozenset[str]]) -> None:
-        self._me, self.full, self._neighbours = me, full, neighbours
+    silence: seconds in which a peer speaks of itself many times; who is not believed for so long is not there.
+    """
+
+    def __init__(
+        self,
+        me: str,
+        allowed: Collection[str],
+        full: bool,
+        neighbours: Callable[[], frozenset[str]],
+        silence: float = 30.0,
+    ) -> None:
+        self._me, self.full, self._neighbours, self._silence = me, full, neighbours, silence
         self._others = {name: _Member() for name in sorted(allowed) if name != me}
         self._news = threading.Condition()
         self._map = _Map(me, {})
@@ -116,7 +130,7 @@ class Members:
                 raise Refused("replayed status")
             if status.time <= member.status.time:
                 return False
-            member.spoken, member.status = True, status
+            member.spoken, member.status, member.heard = True, status, time.monotonic()
             self._news.notify_all()
             return True
 
@@ -135,7 +149,7 @@ class Members:
     def hops(self) -> dict[str, int]:
         """How far those are whom messages can reach."""
         if self.full:
-            return {name: 1 for name, member in self._others.items() if member.alive and member.spoken}
+            return {name: 1 for name, member in self._others.items() if member.alive and member.speaks(self._silence)}
         return dict(self._drawn().hops)
 
     def towards(self, name: str, avoiding: Collection[str] = ()) -> str | None:
@@ -146,7 +160,7 @@ class Members:
 
     def _drawn(self) -> _Map:
         """Drawn anew only when someone's neighbours have changed."""
-        said = {name: frozenset(m.status.neighbours) for name, m in self._others.items() if m.spoken}
+        said = {name: frozenset(m.status.neighbours) for name, m in self._others.items() if m.speaks(self._silence)}
         said[self._me] = self._neighbours()
         found = self._map
         if said != found.said:

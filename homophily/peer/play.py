@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,9 @@ from homophily.simulate import Simulation
 from homophily.storage import locked, write_json, writing
 
 Progress = Callable[[dict[str, Any]], None]
+
+_SOON = timedelta(days=30)  # a certificate ends
+_log = logging.getLogger("homophily.peer")
 
 
 def play(asked: PeerSettings, insecure: bool = False, progress: Progress | None = None, alone: bool = False) -> Run:
@@ -47,10 +51,14 @@ def _played(asked: PeerSettings, ready: Ready, insecure: bool, progress: Progres
         torch_settings(ready.config, ready.base.resolved, ready.device),
         stopping(),
     ):
+        _log.info("listens on %s, after round %d", ", ".join(asked.peer.listen) or "no address", simulation.round)
+        if (left := exchange.mail.identity.ends - datetime.now(UTC)) < _SOON:
+            _log.warning("the certificate of %s ends in %d days", asked.peer.name, left.days)
         _rounds(simulation, exchange, folder, asked, progress)
         summary, scores = simulation.result()
         folder.finish(simulation, {**summary, "run": str(folder.path)}, scores)
         exchange.announcer.announce(finished=True)
+        _log.info("has finished, and stays until the others have its last model")
         _linger(exchange, asked.peer.deadline)
     return Run(folder.path)
 
@@ -75,8 +83,11 @@ def _logged(path: Path) -> Iterator[None]:
         handler = log_to(path)
     try:
         yield
+    except (UserError, KeyboardInterrupt) as error:
+        _log.error("stops: %s", error if isinstance(error, UserError) else "asked to")
+        raise
     finally:
-        logging.getLogger("homophily.peer").removeHandler(handler)
+        _log.removeHandler(handler)
         handler.close()
 
 
@@ -97,10 +108,12 @@ def _joined(exchange: FieldExchange, address: Address, authority: Authority) -> 
             links.tell(sealed)
 
     def came(name: str) -> None:
+        _log.info("there is %s", name)
         members.came(name)
         exchange.announcer.soon()  # who has just come has heard nothing yet
 
     def went(name: str) -> None:
+        _log.info("gone is %s", name)
         members.went(name)
         exchange.announcer.soon()  # what others know of my links is out of date
 
@@ -123,7 +136,7 @@ def _opened_folder(asked: PeerSettings, ready: Ready) -> RunFolder:
     path = asked.state
     if (path / "config.toml").is_file():
         folder = RunFolder(path)
-        _check_config(path, Run(path).config, ready.config)
+        _check_config(path, Run(path).config, ready.config, asked.config)
         folder.check(ready.config, ready.base.task, data=False)  # a peer's data may grow
         folder.restore(ready.simulation)
         folder.write_config(ready.config)
@@ -133,10 +146,12 @@ def _opened_folder(asked: PeerSettings, ready: Ready) -> RunFolder:
     return folder
 
 
-def _check_config(path: Path, stored: Config, now: Config) -> None:
+def _check_config(path: Path, stored: Config, now: Config, asked: Config) -> None:
     """A peer may be given more rounds and other peers, and its file of data may move; all else stays."""
     for key, (before, after) in differing(stored, now).items():
-        if key not in ("rounds", "peers", "evaluate", "data.name"):
+        open_then = key.startswith("method.") and before is None  # a state may be older than what writes t1 down
+        derived = open_then and key.removeprefix("method.") not in asked.method.keys
+        if key not in ("rounds", "peers", "evaluate", "data.name") and not derived:
             raise UserError(f"{key} = {after!r}, but {path} holds a state with {before!r}: name another state folder")
     if now.rounds < stored.rounds:
         raise UserError(f"rounds = {now.rounds}, but {path} holds a state with {stored.rounds}: they cannot be undone")
@@ -147,14 +162,18 @@ def _rounds(
 ) -> None:
     """Whoever has missed rounds, or is so slow that its models are too old for others, goes on at theirs."""
     last, behind = simulation.problem.rounds, 0
-    exchange.come_together(simulation.round)
+
+    def tell(line: dict[str, Any]) -> None:
+        write_json(folder.path / "status.json", _status(simulation, exchange, asked, line))
+
+    exchange.come_together(simulation.round, waiting=lambda: tell({}))
     while not simulation.finished:
         simulation.round = exchange.keep_pace(simulation.round, last, behind)
         behind = last if exchange.pace.lockstep else exchange.pace.behind
         line = simulation.step()
         folder.append(line)
         folder.save(simulation)
-        write_json(folder.path / "status.json", _status(simulation, exchange, asked, line))
+        tell(line)
         if progress is not None:
             progress({**line, "rounds": asked.config.rounds})
 
@@ -163,6 +182,8 @@ def _status(
     simulation: Simulation, exchange: FieldExchange, asked: PeerSettings, line: dict[str, Any]
 ) -> dict[str, Any]:
     """What ``homophily status`` shows."""
+    reachable = exchange.members.hops()
+    away = {name for name in asked.peer.allow if name not in reachable} - {asked.peer.name}
     return {
         "peer": asked.peer.name,
         "federation": asked.peer.federation,
@@ -171,10 +192,10 @@ def _status(
         "rounds": simulation.problem.rounds,
         "accuracy": line.get("accuracy", line.get("mse")),
         "neighbours": sorted(exchange.mail.links.neighbours()),
-        "reachable": exchange.members.hops(),
+        "reachable": reachable,
         "merged": line.get("merged", []),
         "similarities": line.get("similarities", {}),
-        "unreachable": line.get("unreachable", []),
+        "unreachable": sorted(away.union(line.get("unreachable", []))),
         "bytes_received": exchange.traffic.bytes,
         "refused": exchange.mail.refusals.counts(),
     }

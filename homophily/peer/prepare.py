@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from inspect import signature
 
 import networkx as nx
 import torch
 from torch import Tensor
 
 from homophily.api import chosen_device
-from homophily.config import Config
-from homophily.data import Shares
+from homophily.config import Config, make, overlaid
+from homophily.data import Shares, sources
 from homophily.data.own import read_file
 from homophily.data.types import Split
 from homophily.errors import UnsuitableError, UserError
 from homophily.merging import merges
-from homophily.methods.base import Method
+from homophily.methods.base import Method, methods
 from homophily.methods.baselines import Oracle
 from homophily.methods.server import ServerMethod
 from homophily.peer.exchange import FieldExchange, Pace
@@ -38,10 +39,12 @@ from homophily.prepare import (
     method_of,
     task_fingerprints,
 )
+from homophily.runs import Run
 from homophily.similarity import needs_path
 from homophily.simulate import Simulation
 
 _EVERY = 1.0  # seconds between two announcements of a status that has not changed
+_SILENCE = 30.0  # seconds, at least, after which who says nothing that is believed is not there
 _HOP_SECONDS = 10.0  # for a request over one hop
 _CPU = torch.device("cpu")
 
@@ -84,7 +87,16 @@ def _credentials(asked: PeerSettings) -> tuple[Identity, Authority]:
 
 def _completed(asked: PeerSettings) -> Config:
     """A peer trains one model the plain way, like the simulator's reference."""
-    return asked.config.model_copy(update={"engine": "one-by-one", "checkpoint": 1})
+    config = asked.config.model_copy(update={"engine": "one-by-one", "checkpoint": 1})
+    name, state = config.method.name, asked.state
+    began = Run(state).config if (state / "config.toml").is_file() else config
+    if began.method.name != name:
+        return config  # which is told later
+    # What a method makes of the number of rounds (t1) is decided when a state begins, and kept if it is extended.
+    left_open = [key for key, p in signature(methods.get(name)).parameters.items() if p.default is None]
+    _, keys = method_of(began, Given(), len(asked.peer.allow))
+    decided = {key: keys[key] for key in left_open if key not in config.method.keys and keys.get(key) is not None}
+    return make(overlaid(config.toml(), {"method": {"name": name, **decided}}))
 
 
 def _grounded(asked: PeerSettings, config: Config, device: torch.device) -> tuple[Ground, Config]:
@@ -107,6 +119,8 @@ def _shares(asked: PeerSettings, config: Config) -> tuple[Shares, Config]:
         return _one(data_of(config, Given(), _CPU, Known())[1], asked.peer.share), config
     own = asked.path(config.data.name)
     given = Given(data=[read_file(own)]) if own.suffix == ".npz" else Given()
+    if own.is_dir() and config.data.name not in sources:
+        config = config.model_copy(update={"data": config.data.model_copy(update={"name": str(own)})})
     config = config.model_copy(update={"peers": None})
     shares = data_of(config, given, _CPU, Known())[1]
     if shares.peers != 1:
@@ -186,7 +200,9 @@ def _exchange(
         window=peer.window,
         cache_bytes=peer.cache_mb << 20,
     )
-    members = Members(peer.name, peer.allow, peer.mesh == "full", lambda: mail.links.neighbours())
+    members = Members(
+        peer.name, peer.allow, peer.mesh == "full", lambda: mail.links.neighbours(), max(_SILENCE, peer.deadline)
+    )
     mail.members = members
 
     def tell(status: Status) -> None:

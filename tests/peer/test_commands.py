@@ -23,7 +23,8 @@ def test_a_stopped_peer_says_how_to_go_on(tmp_path: Path) -> None:
     file, _ = write_files(endless, 2, tmp_path, "free", wait_for=0)
     peer = subprocess.Popen([sys.executable, "-m", "homophily", "peer", str(file)], stderr=subprocess.PIPE, text=True)
     try:
-        while not (tmp_path / "peer-0" / "status.json").exists():
+        told = tmp_path / "peer-0" / "status.json"
+        while not told.exists() or not status(told.parent)["round"]:
             assert peer.poll() is None, "it ended before its first round"
             time.sleep(0.05)
         with pytest.raises(UserError, match=r"peer-0 is in use by another process"):
@@ -63,6 +64,38 @@ def test_a_state_folder_goes_on_only_with_what_it_began_with(tmp_path: Path) -> 
         assert (state / "config.toml").read_text() == before
     file.write_text(asked.replace("rounds = 2", "rounds = 3"))
     assert play(load(file)).summary["rounds"] == 3
+
+
+def test_what_follows_from_the_rounds_stays_when_there_are_more(tmp_path: Path) -> None:
+    config = make({"rounds": 6, "peers": 2, "data": {"angles": [0, 180]}, "method": {"name": "panm", "l": 1, "k": 1}})
+    file, _ = write_files(config, 2, tmp_path, "free", wait_for=0)
+    run = play(load(file))
+    assert run.config.method.keys["t1"] == 2
+    assert run.summary["notes"] == ["no model of another peer ever came"]
+    stored = tmp_path / "peer-0" / "config.toml"
+    stored.write_text(stored.read_text().replace("t1 = 2\n", ""))  # as it was before t1 was written down
+    file.write_text(file.read_text().replace("rounds = 6", "rounds = 12"))
+    assert play(load(file)).config.method.keys["t1"] == 2
+    file.write_text(file.read_text().replace('name = "panm"', 'name = "panm"\nt1 = 3'))
+    with pytest.raises(UserError, match=r"method\.t1 = 3, but .*peer-0 holds a state with 2"):
+        play(load(file))
+
+
+def test_while_a_peer_waits_its_status_says_for_whom(tmp_path: Path) -> None:
+    config = make({"rounds": 1, "peers": 2, "data": {"angles": [0, 180]}, "method": "random"})
+    file, _ = write_files(config, 2, tmp_path, "free", wait_for=1)
+    peer = subprocess.Popen([sys.executable, "-m", "homophily", "peer", str(file)], stderr=subprocess.PIPE, text=True)
+    told = tmp_path / "peer-0" / "status.json"
+    while not told.exists():
+        assert peer.poll() is None, "it ended before it waited"
+        time.sleep(0.05)
+    os.kill(peer.pid, signal.SIGTERM)
+    peer.communicate(timeout=60)
+    found = status(told.parent)
+    assert (found["round"], found["reachable"], found["unreachable"]) == (0, {}, ["peer-1"])
+    log = (told.parent / "peer.log").read_text()
+    assert " listens on 127.0.0.1:" in log
+    assert log.endswith(" stops: asked to\n")
 
 
 def test_a_peer_killed_before_its_folder_was_a_run_begins_anew(tmp_path: Path) -> None:

@@ -8,6 +8,9 @@ import torch
 from homophily.fingerprint import SAMPLES, summed_up
 from homophily.introductions import BUCKETS, ROWS, checked
 from homophily.kinship import kinship
+from homophily.methods.dac import Dac
+from homophily.methods.dpg import Dpg
+from homophily.methods.pens import Pens
 from homophily.peer.exchange import FieldExchange, Pace, Print, _out_of_proportion
 from homophily.peer.members import Members, Status
 
@@ -63,3 +66,13 @@ def test_in_lockstep_only_who_has_finished_is_asked_for_an_older_model() -> None
         assert {name: exchange._newest(name, 5) for name in ("late", "over")} == wanted
     exchange.pace = Pace(True, deadline=1.0, staleness=3, wait_for=0, hello=1.0)
     assert exchange._newest("over", 2) == 2  # who comes back is still given what is on the shelf
+
+
+def test_with_another_list_of_peers_the_others_are_remembered() -> None:
+    for method, of_the_new in ((Pens(), 0.0), (Dac(), torch.nan), (Dpg(), torch.nan)):
+        exchange = object.__new__(FieldExchange)
+        exchange.book, exchange.method = {3: "c", 5: "new", 9: "i"}, method
+        numbers = exchange._in_this_book(torch.tensor([[0.1, 0.2, 0.3]]), [3, 4, 9])
+        assert torch.equal(numbers.nan_to_num(nan=-1.0), torch.tensor([[0.1, of_the_new, 0.3]]).nan_to_num(nan=-1.0))
+        assert exchange._in_this_book(torch.tensor([[True, True, False]]), [3, 4, 9]).tolist() == [[True, False, False]]
+        assert exchange._in_this_book(torch.tensor([7]), [3, 4, 9]).tolist() == [7]  # not a table over the book

@@ -163,7 +163,7 @@ def test_a_certificate_is_good_in_its_time_only(people: People) -> None:
     with pytest.raises(Refused, match="certificate not usable"):
         people.authority.open(sealed_by(key, early, {"origin": "bob"}))
     for _ in range(2):  # also when it is known
-        with pytest.raises(Refused, match="certificate out of date"):
+        with pytest.raises(Refused, match="certificate of bob out of date"):
             people.authority.open(sealed_by(key, late, {"origin": "bob"}))
 
 

@@ -128,6 +128,23 @@ def test_where_everyone_is_linked_those_are_there_that_live_and_have_spoken() ->
     assert made.towards("c", ["c"]) is None
 
 
+def test_who_says_nothing_that_is_believed_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = 100.0
+    monkeypatch.setattr("homophily.peer.members.time.monotonic", lambda: clock)
+    made = Members("a", ["a", "b", "c"], True, frozenset, silence=30.0)
+    for name in ("b", "c"):
+        made.came(name)
+        made.update(name, Status(time=SECOND, trained=1))
+    clock = 120.0
+    made.update("c", Status(time=2 * SECOND, trained=9))
+    assert made.alive() == ["b", "c"]
+    clock = 131.0  # its certificate has ended, say
+    assert made.alive() == ["c"]
+    assert made.current_round() == 9
+    made.update("b", Status(time=3 * SECOND, trained=10))
+    assert made.alive() == ["b", "c"]
+
+
 def test_elsewhere_those_are_there_whom_a_way_leads_to() -> None:
     made = village([("a", "b"), ("b", "c"), ("d", "e")])
     assert made.hops() == {"b": 1, "c": 2}

@@ -49,6 +49,8 @@ def ready(
         raise UserError("data.name: this run's data was given in Python; hand it over again as data=...")
     if name and Path(name).is_dir():
         return _own(name, read_folder(name), given, keys, peers, seed)
+    if name and Path(name).is_file():
+        raise UserError(f"data.name = {name!r}: is a file; own data is a folder with a .npz file for each peer")
     if "/" in name or name.startswith("."):
         raise UserError(f"data.name = {name!r}: there is no such folder")
     raise UserError(f"{sources.unknown(name)}; nor is there a folder of that name")

@@ -138,7 +138,7 @@ MOST_PRINT = 2 * 2 * BUCKETS * (1 + ROWS) + 4096  # bytes, of a large network's
 
 def _check_network(tensors: dict[str, Tensor], network: int) -> None:
     if int(_taken(tensors, "network", (1,), torch.int64)) != network:
-        raise Refused("of another network or seed")
+        raise Refused("of another network (model, classes, features) or seed")
 
 
 def _scale(values: Tensor) -> float:

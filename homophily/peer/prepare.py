@@ -118,8 +118,12 @@ def _shares(asked: PeerSettings, config: Config) -> tuple[Shares, Config]:
         config = config.model_copy(update={"peers": len(asked.peer.allow)})
         return _one(data_of(config, Given(), _CPU, Known())[1], asked.peer.share), config
     own = asked.path(config.data.name)
-    given = Given(data=[read_file(own)]) if own.suffix == ".npz" else Given()
-    if own.is_dir() and config.data.name not in sources:
+    given = Given()
+    if own.suffix == ".npz":
+        given = Given(data=[read_file(own)])
+    elif own.is_file():
+        raise UserError(f"data.name = {config.data.name!r}: a peer's own data is a .npz file")
+    elif own.is_dir() and config.data.name not in sources:
         config = config.model_copy(update={"data": config.data.model_copy(update={"name": str(own)})})
     config = config.model_copy(update={"peers": None})
     shares = data_of(config, given, _CPU, Known())[1]

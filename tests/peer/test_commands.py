@@ -8,10 +8,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from homophily.config import make
 from homophily.errors import UserError
+from homophily.peer import certificates
 from homophily.peer.deploy import deploy, status, write_files
 from homophily.peer.play import play
 from homophily.peer.settings import load
@@ -130,3 +132,23 @@ def test_a_damaged_status_is_told_in_a_sentence(tmp_path: Path, text: str) -> No
     (tmp_path / "status.json").write_text(text)
     with pytest.raises(UserError, match=r"status\.json is damaged"):
         status(tmp_path)
+
+
+def test_a_peers_data_may_be_a_folder_beside_its_file_but_no_table(tmp_path: Path) -> None:
+    folder = tmp_path / "clinic"
+    folder.mkdir()
+    certificates.init(folder / "certs")
+    certificates.issue(folder / "certs", "ann", ["127.0.0.1"], 1)
+    (folder / "site").mkdir()
+    x, y = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32), np.arange(40) % 2
+    np.savez(folder / "site" / "ann.npz", x=x, y=y)
+    (folder / "site.csv").write_text("x,y\n")
+    file = folder / "ann.toml"
+    table = '[peer]\nname = "ann"\nallow = ["ann"]\n'
+    file.write_text('rounds = 1\ndata = { name = "site" }\n' + table)
+    assert play(load(file)).summary["rounds"] == 1
+    log = (folder / "ann" / "peer.log").read_text()
+    assert " the certificate of ann ends in 0 days" in log
+    file.write_text('rounds = 1\ndata = { name = "site.csv" }\n' + table)
+    with pytest.raises(UserError, match=r"data\.name = 'site\.csv': a peer's own data is a \.npz file"):
+        play(load(file))

@@ -145,10 +145,11 @@ def pairs_met(view: View, met: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def table_of(found: Tensor, met: Tensor, sick_you: Tensor) -> Tensor:
-    """[P, B] float64: the similarities [M] of those met, -inf where not met or where the other [M] is sick.
+    """[P, B] float64: the similarities [M] of those met, -inf where not met, where the other [M] is sick, or for a NaN.
 
     Where my own model is sick nothing can be told of the others: all the same, so that it may heal by merging.
     """
     table = torch.full(met.shape, -torch.inf, dtype=torch.float64, device=met.device)
-    table[met] = torch.where(sick_you, -torch.inf, found.nan_to_num(nan=0.0))
-    return table
+    table[met] = torch.where(sick_you, -torch.inf, found.nan_to_num(nan=torch.nan))
+    nothing = ~table.isfinite().any(1, keepdim=True)
+    return torch.where(table.isnan(), torch.where(nothing, 0.0, -torch.inf), table)

@@ -184,7 +184,8 @@ def _character(module: nn.Module, loss: Loss, shares: Shares) -> Character:
     dtype = next((p.dtype for p in module.parameters()), torch.float32)
     some = shares.train.x[: 2 * shares.peers], shares.train.y[: 2 * shares.peers]
     x, y = (t.to(dtype) if t.is_floating_point() else t for t in some)
-    return probe(module, loss, x, y)
+    classes = shares.classes if loss is losses.get("cross-entropy") else None
+    return probe(module, loss, x, y, classes or 0)
 
 
 def _ignored_by_a_server(config: Config) -> list[str]:
@@ -258,7 +259,10 @@ def graph_of(config: Config, peers: int) -> tuple[Any, dict[str, Any]]:
     name = config.topology.name
     make = topologies.get(name)
     keys = checked("topology", f"topology {name!r}", make, config.topology.keys, PASSED["topology"])
-    return make(**taken(make, {"peers": peers, "seed": config.seed}), **keys), keys
+    graph = make(**taken(make, {"peers": peers, "seed": config.seed}), **keys)
+    if graph is None and name != "full":
+        raise UserError(f"topology.name = {name!r}: must return a networkx graph, not None")
+    return graph, keys
 
 
 def _peer_exchange(

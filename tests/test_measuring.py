@@ -5,7 +5,7 @@ import torch
 
 from homophily.config import make
 from homophily.federation import Federation
-from homophily.measuring import Measurer, Models
+from homophily.measuring import Measurer, Models, table_of
 from homophily.prepare import Given, prepare
 
 CPU = torch.device("cpu")
@@ -37,3 +37,11 @@ def test_a_cpu_compares_no_more_rows_at_a_time_than_its_cache_holds() -> None:
     assert measurer("panm", chunk=1000)[0].chunk == 1000
     assert 1 <= measurer("panm", chunk=1000, hidden=4000)[0].chunk < 20  # rows of 300,000 numbers
     assert measurer("loss", chunk=1000, hidden=4000)[0].chunk == 1000  # whose engine sees to that itself
+
+
+def test_what_cannot_be_told_is_like_nobody_unless_nothing_can() -> None:
+    met = torch.tensor([[True, True, True], [True, False, True]])
+    nan, inf = torch.nan, torch.inf
+    found = torch.tensor([nan, -2.0, 1.0, nan, nan], dtype=torch.float64)
+    sick = torch.tensor([False, False, True, False, False])
+    assert table_of(found, met, sick).tolist() == [[-inf, -2.0, -inf], [0.0, -inf, 0.0]]

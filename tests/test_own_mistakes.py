@@ -37,6 +37,16 @@ class Stubborn(Method):
     def meet(self, now):
         raise ArithmeticError("never")
 
+def none(peers):
+    nx.path_graph(peers)
+
+class Nine(torch.nn.Linear):
+    def __init__(self):
+        super().__init__(64, 9)
+
+    def forward(self, x):
+        return super().forward(x.flatten(1))
+
 def double(gathering):
     return 2.0 * gathering.there / gathering.there.sum(1, keepdim=True)
 """
@@ -46,6 +56,11 @@ def double(gathering):
     ("word", "sentence"),
     [
         ("merge=broken{n}:raises", "broken{n}.py:7: raises fails: IndexError: list index out of range"),
+        (
+            "topology=broken{n}:none",
+            "topology.name = 'broken{n}:none': must return a networkx graph, not None",
+        ),
+        ("model=broken{n}:Nine", "model: the network has 9 outputs, and the data has 10 classes"),
         ("merge=broken{n}:double", "merge: a peer's weights must add up to 1, or be all 0, not 2 in sum"),
         ("merge=broken{n}:ones", "merge: must return a weight for everyone gathered, [4, 4], not [3]"),
         ("topology=broken{n}:raises", "broken{n}.py:7: raises fails: IndexError"),

@@ -33,8 +33,11 @@ class Character:
     saved_bytes: int  # what autograd keeps for one sample
 
 
-def probe(module: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> Character:
-    """Run the network on a few samples x [n, ...], y [n, ...] (repeated if there are not enough)."""
+def probe(module: nn.Module, loss: Loss, x: Tensor, y: Tensor, classes: int = 0) -> Character:
+    """Run the network on a few samples x [n, ...], y [n, ...] (repeated if there are not enough).
+
+    classes: that it must have outputs for, where the loss wants one for each.
+    """
     need = torch.arange(2 * _SAMPLES, device=x.device) % len(x)
     x, y = x[need], y[need]
     try:
@@ -45,6 +48,8 @@ def probe(module: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> Character:
         ) from error
     if not isinstance(first, Tensor) or first.shape[:1] != (_SAMPLES,):
         raise UserError("model: the network must return one tensor with a row per sample")
+    if first.dim() > 1 and first.shape[1] < classes:
+        raise UserError(f"model: the network has {first.shape[1]} outputs, and the data has {classes} classes")
     again = _outputs(module, x[:_SAMPLES], seed=2)
     half = _SAMPLES // 2
     others = torch.cat([x[:half], x[_SAMPLES : _SAMPLES + half]])

@@ -73,7 +73,8 @@ def status(
         print(json.dumps(found, ensure_ascii=False))
         return
     table = Table(show_header=False, box=None)
-    found["time"] = datetime.fromtimestamp(found["time"]).isoformat(" ", "seconds")
+    if isinstance(found.get("time"), float):
+        found["time"] = datetime.fromtimestamp(found["time"]).isoformat(" ", "seconds")
     for key, value in found.items():
         table.add_row(escape(key.replace("_", " ")), escape(_words(value)))
     Console(soft_wrap=True).print(table)

@@ -23,7 +23,7 @@ from homophily.introductions import Fingerprints, checked
 from homophily.measuring import ONE_MODEL, Measurer
 from homophily.merging import Merge, needs_similarity
 from homophily.methods.base import Memory, Method, Now, nothing_told
-from homophily.peer.gathered import Gathered, Me
+from homophily.peer.gathered import Gathered, Me, looked_up
 from homophily.peer.identity import Refused
 from homophily.peer.links import Unanswered
 from homophily.peer.mail import Mail, Parcel
@@ -335,21 +335,14 @@ class FieldExchange:
         self.announcer.go_on_after(numbers["announced"])
         self.memory = {n.removeprefix("memory/"): t for n, t in tensors.items() if n.startswith("memory/")}
         if not torch.equal(tensors["book"], self._ids):
-            before = tensors["book"].tolist()
             kept = {} if self.method.introduces else self.memory  # introductions come anew
-            self.memory = {name: self._in_this_book(table, before) for name, table in kept.items()}
+            self.memory = {name: self._in_this_book(table, tensors["book"]) for name, table in kept.items()}
 
-    def _in_this_book(self, table: Tensor, before: list[int]) -> Tensor:
+    def _in_this_book(self, table: Tensor, before: Tensor) -> Tensor:
         """What was remembered of the peers ``before`` [1, B]; of the new ones nothing."""
         if table.dim() != 2 or table.shape[1] != len(before):
             return table
-        nothing = self.method.unknown if table.is_floating_point() else 0
-        found = table.new_full((len(table), len(self.book)), nothing)
-        place = {id: column for column, id in enumerate(before)}
-        for column, id in enumerate(self.book):
-            if id in place:
-                found[:, column] = table[:, place[id]]
-        return found
+        return looked_up(table, before, self._ids, self.method.unknown if table.is_floating_point() else 0)
 
 
 def _out_of_proportion(prints: dict[int, Print]) -> set[int]:

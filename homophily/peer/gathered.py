@@ -72,8 +72,7 @@ class Gathered:
             parcel = by_id.get(friend)
             if parcel is None or parcel.book is None or name not in parcel.tables:
                 continue
-            place = torch.searchsorted(parcel.book, book).clamp(max=len(parcel.book) - 1)
-            saying = torch.where(parcel.book[place] == book, parcel.tables[name][place], torch.nan)
+            saying = looked_up(parcel.tables[name], parcel.book, book, torch.nan)
             said = torch.where(saying.isnan(), said, saying)
         return said
 
@@ -96,3 +95,11 @@ class Gathered:
             back[place[1:]] = self._columns
             out[0, back[positions]] = True
         return out
+
+
+def looked_up(table: Tensor, book: Tensor, wanted: Tensor, nothing: float) -> Tensor:
+    """Of a table over a ``book`` of ascending ids [..., B] the columns of the ids wanted [W], or nothing."""
+    if not len(book):
+        return table.new_full((*table.shape[:-1], len(wanted)), nothing)
+    place = torch.searchsorted(book, wanted).clamp(max=len(book) - 1)
+    return table[..., place].masked_fill(book[place] != wanted, nothing)

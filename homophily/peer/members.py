@@ -15,6 +15,7 @@ from homophily.peer.manifest import MOST_ROUNDS
 
 _ROUNDS = (0, MOST_ROUNDS)
 _WELL_AFTER = 3600 * 10**9  # nanoseconds, in which a peer surely saves how far it is
+SILENCE = 30.0  # seconds in which a peer speaks of itself many times
 _LONG_WAY = 10 * 10**9  # nanoseconds that a status may come behind a later one, on a longer way
 _BOUNDS = {"time": (0, 1 << 62), "trained": _ROUNDS, "merged": _ROUNDS, "printed": (-1, MOST_ROUNDS)}
 
@@ -88,7 +89,7 @@ class _Map:
 class Members:
     """What is known of the others, by name. Threads that bring news wake those that wait for them.
 
-    silence: seconds in which a peer speaks of itself many times; who is not believed for so long is not there.
+    silence: seconds after which who says nothing that is believed is not there.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class Members:
         allowed: Collection[str],
         full: bool,
         neighbours: Callable[[], frozenset[str]],
-        silence: float = 30.0,
+        silence: float = SILENCE,
     ) -> None:
         self._me, self.full, self._neighbours, self._silence = me, full, neighbours, silence
         self._others = {name: _Member() for name in sorted(allowed) if name != me}

@@ -23,7 +23,7 @@ from homophily.peer.exchange import FieldExchange, Pace
 from homophily.peer.identity import Authority, Identity, Refused, number_of
 from homophily.peer.mail import Mail
 from homophily.peer.manifest import MOST_BYTES
-from homophily.peer.members import Announcer, Members, Status, seal
+from homophily.peer.members import SILENCE, Announcer, Members, Status, seal
 from homophily.peer.parcels import MOST_PRINT, Expected, network_number
 from homophily.peer.refusals import Refusals
 from homophily.peer.settings import PeerSettings
@@ -44,7 +44,6 @@ from homophily.similarity import needs_path
 from homophily.simulate import Simulation
 
 _EVERY = 1.0  # seconds between two announcements of a status that has not changed
-_SILENCE = 30.0  # seconds, at least, after which who says nothing that is believed is not there
 _HOP_SECONDS = 10.0  # for a request over one hop
 _CPU = torch.device("cpu")
 
@@ -87,12 +86,15 @@ def _credentials(asked: PeerSettings) -> tuple[Identity, Authority]:
 
 def _completed(asked: PeerSettings) -> Config:
     """A peer trains one model the plain way, like the simulator's reference."""
-    config = asked.config.model_copy(update={"engine": "one-by-one", "checkpoint": 1})
+    return _decided(asked, asked.config.model_copy(update={"engine": "one-by-one", "checkpoint": 1}))
+
+
+def _decided(asked: PeerSettings, config: Config) -> Config:
+    """What a method makes of the number of rounds (t1) is decided when a state begins, and kept if it is extended."""
     name, state = config.method.name, asked.state
     began = Run(state).config if (state / "config.toml").is_file() else config
     if began.method.name != name:
         return config  # which is told later
-    # What a method makes of the number of rounds (t1) is decided when a state begins, and kept if it is extended.
     left_open = [key for key, p in signature(methods.get(name)).parameters.items() if p.default is None]
     _, keys = method_of(began, Given(), len(asked.peer.allow))
     decided = {key: keys[key] for key in left_open if key not in config.method.keys and keys.get(key) is not None}
@@ -205,7 +207,7 @@ def _exchange(
         cache_bytes=peer.cache_mb << 20,
     )
     members = Members(
-        peer.name, peer.allow, peer.mesh == "full", lambda: mail.links.neighbours(), max(_SILENCE, peer.deadline)
+        peer.name, peer.allow, peer.mesh == "full", lambda: mail.links.neighbours(), max(SILENCE, peer.deadline)
     )
     mail.members = members
 

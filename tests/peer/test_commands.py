@@ -5,6 +5,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,21 +22,28 @@ from homophily.peer.settings import load
 from homophily.runs import Run
 
 
+@contextmanager
+def started(file: Path, far_enough: Callable[[], bool]) -> Iterator[subprocess.Popen[str]]:
+    """A peer as a process of its own, which has come far enough; killed at the end."""
+    peer = subprocess.Popen([sys.executable, "-m", "homophily", "peer", str(file)], stderr=subprocess.PIPE, text=True)
+    state = file.parent / file.stem
+    try:
+        while not (state / "status.json").exists() or not far_enough():
+            assert peer.poll() is None, "it ended before that"
+            time.sleep(0.05)
+        yield peer
+    finally:
+        peer.kill()
+
+
 def test_a_stopped_peer_says_how_to_go_on(tmp_path: Path) -> None:
     endless = make({"rounds": 10**6, "peers": 2, "data": {"angles": [0, 180]}})
     file, _ = write_files(endless, 2, tmp_path, "free", wait_for=0)
-    peer = subprocess.Popen([sys.executable, "-m", "homophily", "peer", str(file)], stderr=subprocess.PIPE, text=True)
-    try:
-        told = tmp_path / "peer-0" / "status.json"
-        while not told.exists() or not status(told.parent)["round"]:
-            assert peer.poll() is None, "it ended before its first round"
-            time.sleep(0.05)
+    with started(file, lambda: status(tmp_path / "peer-0")["round"] > 0) as peer:
         with pytest.raises(UserError, match=r"peer-0 is in use by another process"):
             play(load(file))
         os.kill(peer.pid, signal.SIGTERM)
         _, said = peer.communicate(timeout=60)
-    finally:
-        peer.kill()
     assert peer.returncode == 130
     assert "stopped; the same command goes on where it was" in said
     assert "Traceback" not in said
@@ -86,13 +95,10 @@ def test_what_follows_from_the_rounds_stays_when_there_are_more(tmp_path: Path) 
 def test_while_a_peer_waits_its_status_says_for_whom(tmp_path: Path) -> None:
     config = make({"rounds": 1, "peers": 2, "data": {"angles": [0, 180]}, "method": "random"})
     file, _ = write_files(config, 2, tmp_path, "free", wait_for=1)
-    peer = subprocess.Popen([sys.executable, "-m", "homophily", "peer", str(file)], stderr=subprocess.PIPE, text=True)
     told = tmp_path / "peer-0" / "status.json"
-    while not told.exists():
-        assert peer.poll() is None, "it ended before it waited"
-        time.sleep(0.05)
-    os.kill(peer.pid, signal.SIGTERM)
-    peer.communicate(timeout=60)
+    with started(file, told.exists) as peer:
+        os.kill(peer.pid, signal.SIGTERM)
+        peer.communicate(timeout=60)
     found = status(told.parent)
     assert (found["round"], found["reachable"], found["unreachable"]) == (0, {}, ["peer-1"])
     log = (told.parent / "peer.log").read_text()

@@ -71,8 +71,10 @@ def test_in_lockstep_only_who_has_finished_is_asked_for_an_older_model() -> None
 def test_with_another_list_of_peers_the_others_are_remembered() -> None:
     for method, of_the_new in ((Pens(), 0.0), (Dac(), torch.nan), (Dpg(), torch.nan)):
         exchange = object.__new__(FieldExchange)
-        exchange.book, exchange.method = {3: "c", 5: "new", 9: "i"}, method
-        numbers = exchange._in_this_book(torch.tensor([[0.1, 0.2, 0.3]]), [3, 4, 9])
+        exchange._ids, exchange.method, before = torch.tensor([3, 5, 9]), method, torch.tensor([3, 4, 9])
+        numbers = exchange._in_this_book(torch.tensor([[0.1, 0.2, 0.3]]), before)
         assert torch.equal(numbers.nan_to_num(nan=-1.0), torch.tensor([[0.1, of_the_new, 0.3]]).nan_to_num(nan=-1.0))
-        assert exchange._in_this_book(torch.tensor([[True, True, False]]), [3, 4, 9]).tolist() == [[True, False, False]]
-        assert exchange._in_this_book(torch.tensor([7]), [3, 4, 9]).tolist() == [7]  # not a table over the book
+        assert torch.equal(
+            exchange._in_this_book(torch.tensor([[True, True, False]]), before), torch.tensor([[True, False, False]])
+        )
+        assert exchange._in_this_book(torch.tensor([7]), before).tolist() == [7]  # not a table over the book

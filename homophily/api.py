@@ -83,13 +83,11 @@ def resume(
     folder = RunFolder(found.path)
     with locked(found.path), settings(config, resolved, chosen):
         problem, config, _ = prepare(config, given, chosen, resolved)
-        folder.check(config, problem.task)
-        simulation = Simulation(problem)
-        folder.restore(simulation)
-        if simulation.finished and found.finished and found.summary["rounds"] == simulation.round:
+        playing = again(problem, config, given, folder, progress)
+        if playing.simulation.finished and found.finished and found.summary["rounds"] == playing.simulation.round:
             return Run(path, model)  # everyone had stopped
         folder.write_config(config)
-        return Playing(simulation, folder, config, given, progress).play()
+        return playing.play()
 
 
 def as_config(config: Config | Mapping[str, Any] | str | Path | None) -> Config:
@@ -120,6 +118,14 @@ def begin(
     folder = RunFolder.create(out, "".join(c if c.isalnum() or c in "-_." else "-" for c in name))
     folder.describe(config, resolved, problem.task, problem.task.ids.device)
     return Playing(Simulation(problem), folder, config, given, progress)
+
+
+def again(problem: Problem, config: Config, given: Given, folder: RunFolder, progress: Progress | None) -> Playing:
+    """A run that was stopped, after the last round that it kept."""
+    folder.check(config, problem.task)
+    simulation = Simulation(problem)
+    folder.restore(simulation)
+    return Playing(simulation, folder, config, given, progress)
 
 
 @dataclass

@@ -15,6 +15,7 @@ from math import inf
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import typer
 from rich.console import Console
 from rich.markup import escape
@@ -206,12 +207,20 @@ def main() -> None:
     try:
         app()
     except Exception as error:
-        text = str(error) if isinstance(error, UserError) else _in_own_code(error)
+        text = str(error) if isinstance(error, UserError) else _out_of_memory(error) or _in_own_code(error)
         if text is None:
             raise
         sentence = " ".join(text.splitlines())  # torch's own messages, where one is quoted, may have several
         Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(sentence)}", highlight=False)
         raise SystemExit(2) from None
+
+
+def _out_of_memory(error: Exception) -> str | None:
+    """What a GPU that others use too may end with, although everything was sized by what was free."""
+    if not isinstance(error, torch.OutOfMemoryError):
+        return None
+    told = ". ".join(str(error).split(". ")[:3])  # how much was wanted, and how much was free
+    return f"{told}. A run that has begun can go on from its last checkpoint"
 
 
 def _in_own_code(error: Exception) -> str | None:

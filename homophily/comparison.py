@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from homophily.api import Progress, chosen_device, resume
+from homophily.api import Progress, chosen_device
 from homophily.config import PASSED, Config, make, overlaid, read
 from homophily.data import PeerArrays
 from homophily.errors import UnsuitableError, UserError
@@ -83,9 +83,8 @@ def compare(
         for (name, seed), one in asked.items():
             path = folder / f"{name.replace(':', '.')}-{seed}"
             told = partial(progress, name, seed) if progress else None
-            if (path / "config.toml").is_file():  # of a call that was stopped
-                again: Any = {"model": model, "data": data, "loss": loss, "extra_metrics": extra_metrics}
-                done[name, seed] = resume(path, **again, progress=told() if told else None)
+            if RunFolder(path).begun and Run(path).finished:  # in a call that was stopped
+                done[name, seed] = Run(path, model)
             else:
                 wanted[name, seed] = Wanted(one, path, told)
         done |= zip(wanted, played(wanted.values(), given, chosen_device(device), known), strict=True)

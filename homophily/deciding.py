@@ -10,17 +10,42 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from homophily.answers import answer
+from homophily.errors import UserError
 from homophily.methods.base import Memory, Method, Now, nothing_told
 from homophily.view import View
 
 _ON_CPU, _ON_GPU = 1 << 17, 1 << 26  # entries of the book decided on at a time
 
 
+def meets(method: Method, now: Now) -> Tensor:
+    """Whom some rows ask, among those they know: [P, B] bool."""
+    return _a_set("meet", method.meet(now), now) & now.known
+
+
+def chooses(method: Method, now: Now, met: Tensor, similarity: Tensor | None) -> Tensor:
+    """With whom some rows merge, among those they met: [P, B] bool. What they remember is then in ``now.memory``."""
+    chosen = _a_set("choose", method.choose(now, met, similarity), now)
+    for name, table in now.memory.items():
+        shape = table.shape if isinstance(table, Tensor) else ()
+        wanted = f"method: now.memory[{name!r}] must have a row for each peer that decides"
+        answer(table, (len(now.view.me), *shape[1:]), wanted)
+    return chosen & met
+
+
+def _a_set(name: str, found: object, now: Now) -> Tensor:
+    wanted = f"method: {name} must return a set of peers"
+    chosen = answer(found, now.known.shape, wanted)
+    if chosen.dtype != torch.bool:
+        raise UserError(f"{wanted}, of torch.bool, not {chosen.dtype}")
+    return chosen
+
+
 def meet(method: Method, view: View, round: int, memory: Memory) -> Tensor:
     """Whom everyone asks: [P, B] bool."""
     out = torch.empty_like(view.known)
     for rows in _chunks(view):
-        out[rows] = method.meet(Now(view.rows(rows), round, _rows_of(memory, rows)))
+        out[rows] = meets(method, Now(view.rows(rows), round, _rows_of(memory, rows)))
     return out
 
 
@@ -34,7 +59,7 @@ def choose(
         friends = Friends(view, {name: memory[name] for name in method.shares if name in memory}, rows)
         told = friends if method.shares else nothing_told
         now = Now(view.rows(rows), round, _rows_of(memory, rows), told)
-        out[rows] = method.choose(now, met[rows], None if similarity is None else similarity[rows])
+        out[rows] = chooses(method, now, met[rows], None if similarity is None else similarity[rows])
         for name, table in now.memory.items():
             if len(table) == len(view.me):
                 after[name] = table
@@ -46,7 +71,12 @@ def choose(
 def neighbours(method: Method, view: View, round: int, memory: Memory, partners: Tensor) -> Tensor:
     """Whom everyone holds to be alike: [P, B] bool or weights."""
     parts = [
-        method.neighbours(Now(view.rows(rows), round, _rows_of(memory, rows)), partners[rows]) for rows in _chunks(view)
+        answer(
+            method.neighbours(Now(view.rows(rows), round, _rows_of(memory, rows)), partners[rows]),
+            partners[rows].shape,
+            "method: neighbours must return a set of peers, or weights",
+        )
+        for rows in _chunks(view)
     ]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 

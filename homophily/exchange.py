@@ -86,7 +86,7 @@ class PeerExchange:
         To ask who is sick may be to wait for a GPU that is still training, so all that can be done before is.
         """
         stopped = stopped.to(self.view.me.device)
-        met = deciding.meet(self.method, self.view, round, self.memory) & self.view.known & ~stopped[:, None]
+        met = deciding.meet(self.method, self.view, round, self.memory) & ~stopped[:, None]
         similarity, unmoved = None, stopped
         if self.measurer is not None and self._measures(round):
             me, you = pairs_met(self.view, met)
@@ -97,7 +97,6 @@ class PeerExchange:
                 unmoved = stopped | sick.to(stopped.device)
         wanted = similarity if self.method.compares(Now(self.view, round, self.memory)) else None
         partners, memory = deciding.choose(self.method, self.view, round, self.memory, met, wanted)
-        partners &= met
         self.memory = {name: self._kept(name, table, unmoved) for name, table in memory.items()}
         self._bill(federation, met, similarity is not None)
         self.neighbours = deciding.neighbours(self.method, self.view, round, self.memory, partners)

@@ -9,6 +9,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from homophily.answers import answer
 from homophily.errors import UserError
 from homophily.layout import Kept, Layout
 from homophily.merging import Gathering, Merge, is_rowwise
@@ -94,16 +95,15 @@ class Federation:
         shared = self.layout.mask(shared=True).to(self.rows.device)
         rows = self.rows[ids]
         out = self.rows[peers].clone()
-        out[:, shared] = how(torch.where(there[..., None], rows, 0.0)[..., shared], there, own)
+        given = torch.where(there[..., None], rows, 0.0)[..., shared]
+        wanted = len(given), given.shape[2]
+        out[:, shared] = answer(how(given, there, own), wanted, "merge: must return a model for everyone who merges")
         return out
 
 
 def _weights(gathering: Gathering, how: Merge) -> Tensor:
     """What ``how`` answers, if it can be a merge's weights."""
-    share = how(gathering)
-    if share.shape != gathering.ids.shape:
-        wanted, got = list(gathering.ids.shape), list(share.shape)
-        raise UserError(f"merge: must return a weight for everyone gathered, {wanted}, not {got}")
+    share = answer(how(gathering), gathering.ids.shape, "merge: must return a weight for everyone gathered")
     total = torch.where(gathering.there, share, 0.0).sum(1, dtype=torch.float64)
     off = ~(((total - 1).abs() < _ROUNDING) | (total == 0))
     if bool(off.any()):

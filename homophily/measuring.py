@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from homophily.answers import answer
 from homophily.errors import UserError
 from homophily.federation import Federation
 from homophily.losses import masked_mean
@@ -69,6 +70,8 @@ class _Pairs:
         return self.yours - self._rows(self.models.start, self.you)
 
     def loss(self, on: Literal["own", "peer"]) -> Tensor:
+        if on not in ("own", "peer"):
+            raise UserError(f"metric: pairs.loss takes 'own' or 'peer', not {on!r}")
         host, guest = (self.me, self.you) if on == "own" else (self.you, self.me)
         return guest_loss(self.task, self.engine, self.models.now, guest, host)
 
@@ -124,9 +127,7 @@ class Measurer:
         for pairs in self._chunks(me):
             mine, yours = me[pairs].to(there), you[pairs].to(there)
             found = self.metric(_Pairs(self.task, self.engine, models, mine, yours, self.compared))
-            if found.shape != mine.shape:
-                raise UserError(f"metric: must return a number for each of {len(mine)} pairs, not {list(found.shape)}")
-            parts.append(found)
+            parts.append(answer(found, mine.shape, "metric: must return a number for each pair"))
         return torch.cat(parts).to(me.device, torch.float64)
 
     def _chunks(self, me: Tensor) -> list[Tensor]:

@@ -64,6 +64,16 @@ class RunFolder:
                 raise UserError(f"{target} is not empty: name another folder{how}")
         return cls(target)
 
+    @property
+    def begun(self) -> bool:
+        """Whether a run has begun in it."""
+        return (self.path / "config.toml").is_file()
+
+    @property
+    def round(self) -> int:
+        """From which a run would go on."""
+        return max((number for number, _ in _checkpoints(self.path)), default=0)
+
     def describe(self, config: Config, resolved: Resolved, task: Task, device: torch.device) -> None:
         """Write what the run is, before its first round; the config comes last and makes the folder a run."""
         about = {

@@ -11,13 +11,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from homophily.api import Playing, Progress, begin, settings
+from homophily.api import Playing, Progress, again, begin, chosen_device, settings
 from homophily.config import Config
 from homophily.data.types import Split
 from homophily.federation import Federation
 from homophily.prepare import Given, Known, prepare
-from homophily.resources import free_memory
-from homophily.runs import Run
+from homophily.resources import Resolved, free_memory
+from homophily.runs import Run, RunFolder
 from homophily.scoring import Scorer, Scores
 from homophily.simulate import Problem
 from homophily.together import Together
@@ -29,31 +29,54 @@ _WRITERS = 8  # of finished runs at a time
 
 @dataclass(frozen=True)
 class Wanted:
-    """A run that is to be played. progress: makes, when it begins, what is called with each of its rounds."""
+    """A run that is to be played, or to go on where it was stopped.
+
+    progress: makes, when it begins, what is called with each of its rounds.
+    """
 
     config: Config
     out: Path
     progress: Callable[[], Progress | None] | None = None
 
+    @property
+    def alike(self) -> tuple[str, int, str | None]:
+        """Runs with the same of this do the same work, from the same round on, on the same device."""
+        folder = RunFolder(self.out)
+        return work(self.config), folder.round, Run(self.out).began_on()[0] if folder.begun else None
+
+    def playing(self, given: Given, device: torch.device, known: Known) -> tuple[Playing, Resolved]:
+        """The run before its next round, and what was resolved for it."""
+        folder = RunFolder(self.out)
+        told = self.progress() if self.progress is not None else None
+        if not folder.begun:
+            problem, config, resolved = prepare(self.config, given, device, known=known)
+            return begin(problem, config, resolved, given, self.out, told), resolved
+        stopped = Run(self.out)
+        problem, config, resolved = prepare(stopped.config, given, device, stopped.began_on()[1], known)
+        return again(problem, config, given, folder, told), resolved
+
 
 def played(wanted: Iterable[Wanted], given: Given, device: torch.device, known: Known | None = None) -> Iterator[Run]:
-    """The runs, in their order; on a GPU, runs that follow one another side by side where they do the same work."""
+    """The runs, in their order; on a GPU, runs that follow one another side by side where they do the same work.
+
+    What was stopped goes on, on the device on which it began.
+    """
     known = Known() if known is None else known
     waiting = _Peekable(iter(wanted))
     while (first := waiting.peek()) is not None:
         group: list[Playing] = []
-        room = 1
-        while len(group) < room and (one := waiting.peek()) is not None and work(one.config) == work(first.config):
+        room, kind = 1, first.alike
+        where = device if kind[-1] is None else chosen_device(kind[-1])
+        while len(group) < room and (one := waiting.peek()) is not None and one.alike == kind:
             waiting.take()
-            problem, config, resolved = prepare(one.config, given, device, known=known)
-            if device.type == "cpu":  # the data of the run before is not needed any more, unless it is the same
+            playing, resolved = one.playing(given, where, known)
+            if where.type == "cpu":  # the data of the run before is not needed any more, unless it is the same
                 for name in list(known.data)[:-1]:
                     del known.data[name]
             if not group:
-                room = runs_at_once(problem, resolved.engine, device)
-                setting = settings(config, resolved, device)
-            told = one.progress() if one.progress is not None else None
-            group.append(begin(problem, config, resolved, given, one.out, told))
+                room = runs_at_once(playing.simulation.problem, resolved.engine, where)
+                setting = settings(playing.config, resolved, where)
+            group.append(playing)
         with setting:
             yield from Sweep(group).play() if len(group) > 1 else [group[0].play()]
 
@@ -103,11 +126,9 @@ class Sweep:
 
     def play(self) -> list[Run]:
         """All runs to their ends."""
-        going = list(enumerate(self.playing))
         try:
-            while going:
+            while going := [(number, one) for number, one in enumerate(self.playing) if not one.simulation.finished]:
                 self._round(going)
-                going = [(number, one) for number, one in going if not one.simulation.finished]
         except KeyboardInterrupt:
             raise KeyboardInterrupt(str(going[0][1].folder.path)) from None
         results = [one.simulation.result() for one in self.playing]

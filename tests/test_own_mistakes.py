@@ -20,7 +20,7 @@ BROKEN = """
 import networkx as nx
 import torch
 from homophily import Method
-
+from homophily.merging import rowwise, uniform
 def raises(*arguments, **keys):
     return [][7]
 
@@ -49,6 +49,68 @@ class Nine(torch.nn.Linear):
 
 def double(gathering):
     return 2.0 * gathering.there / gathering.there.sum(1, keepdim=True)
+
+def listed(gathering):
+    return uniform(gathering).tolist()
+
+@rowwise
+def first(rows, there, own):
+    return rows[0, 0]
+
+class Absent(Method):
+    def meet(self, now):
+        now.known
+
+class Everyone(Method):
+    def meet(self, now):
+        return torch.ones(9, dtype=torch.bool)
+
+class Counting(Method):
+    def meet(self, now):
+        return now.known.long()
+
+class Forgetful(Method):
+    def meet(self, now):
+        return now.known
+
+    def choose(self, now, met, similarity):
+        now.memory["mean"] = 0.5
+        return met
+
+class Mean(Forgetful):
+    def choose(self, now, met, similarity):
+        now.memory["mean"] = torch.zeros(3)
+        return met
+
+class Elsewhere(Forgetful):
+    metric = "loss"
+
+    def choose(self, now, met, similarity):
+        return similarity
+
+class Alike(Forgetful):
+    def choose(self, now, met, similarity):
+        return met
+
+    def neighbours(self, now, partners):
+        return partners[0]
+
+class Hungry(Method):
+    def meet(self, now):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 7 GiB. GPU 0 has 4 GiB free. Process 1 has")
+
+class Squeezed(torch.nn.Linear):
+    def __init__(self):
+        super().__init__(64, 10)
+
+    def forward(self, x):
+        return super().forward(x.flatten(1)).squeeze()
+
+def numbers(pairs):
+    return pairs.loss("own").tolist()
+
+def both(pairs):
+    return pairs.loss("both")
 """
 
 
@@ -63,6 +125,22 @@ def double(gathering):
         ("model=broken{n}:Nine", "model: the network has 9 outputs, and the data has 10 classes"),
         ("merge=broken{n}:double", "merge: a peer's weights must add up to 1, or be all 0, not 2 in sum"),
         ("merge=broken{n}:ones", "merge: must return a weight for everyone gathered, [4, 4], not [3]"),
+        ("merge=broken{n}:listed", "merge: must return a weight for everyone gathered, a tensor [4, 4], not list"),
+        ("merge=broken{n}:first", "merge: must return a model for everyone who merges, [4, 2410], not [2410]"),
+        ("method=broken{n}:Absent", "method: meet must return a set of peers, a tensor [4, 4], not NoneType"),
+        ("method=broken{n}:Everyone", "method: meet must return a set of peers, [4, 4], not [9]"),
+        ("method=broken{n}:Counting", "method: meet must return a set of peers, of torch.bool, not torch.int64"),
+        (
+            "method=broken{n}:Forgetful",
+            "now.memory['mean'] must have a row for each peer that decides, a tensor [4]",
+        ),
+        ("method=broken{n}:Mean", "now.memory['mean'] must have a row for each peer that decides, [4], not [3]"),
+        ("method=broken{n}:Elsewhere", "method: choose must return a set of peers, of torch.bool, not torch.float64"),
+        ("method=broken{n}:Alike", "method: neighbours must return a set of peers, or weights, [4, 4], not [4]"),
+        ("method=broken{n}:Hungry", "Tried to allocate 7 GiB. GPU 0 has 4 GiB free. A run that has begun can go on"),
+        ("model=broken{n}:Squeezed", "model: for one sample the network must return [1, 10], not [10]"),
+        ("method=dac method.metric=broken{n}:numbers", "metric: must return a number for each pair, a tensor ["),
+        ("method=dac method.metric=broken{n}:both", "metric: pairs.loss takes 'own' or 'peer', not 'both'"),
         ("topology=broken{n}:raises", "broken{n}.py:7: raises fails: IndexError"),
         ("topology=broken{n}:pointed", "topology: must be an undirected networkx.Graph, not DiGraph"),
         ("data.shift=broken{n}:raises", "broken{n}.py:7: raises fails: IndexError"),
@@ -78,7 +156,7 @@ def test_ones_own_code_that_fails_is_told_where(
 ) -> None:
     number = abs(hash(request.node.name))  # modules are imported once
     (here / f"broken{number}.py").write_text(BROKEN)
-    code, out, err = command("run", *TINY, word.format(n=number))
+    code, out, err = command("run", *TINY, *word.format(n=number).split())
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert sentence.format(n=number) in err
 

@@ -1,5 +1,6 @@
 """Runs side by side end as they would alone."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,12 +8,12 @@ import pytest
 import torch
 
 import homophily
-from homophily.api import Playing, begin
+from homophily.api import Playing, Progress, begin
 from homophily.config import make
 from homophily.prepare import Given, Known, prepare
 from homophily.runs import Run
 from homophily.storage import read_tensors
-from homophily.sweep import Sweep, joined, runs_at_once
+from homophily.sweep import Sweep, Wanted, joined, played, runs_at_once
 
 CPU = torch.device("cpu")
 SMALL: dict[str, Any] = {"peers": 8, "rounds": 6, "data": {"train": 15, "test": 20}, "training": {"epochs": 1}}
@@ -25,6 +26,16 @@ def begun(folder: Path, known: Known, keys: dict[str, Any]) -> Playing:
 
 def playing(folder: Path, method: str, seed: int, known: Known, **keys: Any) -> Playing:
     return begun(folder / f"{method}-{seed}", known, {**keys, "seed": seed, "method": {"name": method}})
+
+
+def stopping(last: int) -> Progress:
+    """What stops a run after a round."""
+
+    def told(line: dict[str, Any]) -> None:
+        if line["round"] == last:
+            raise KeyboardInterrupt
+
+    return told
 
 
 def rows(run: Run) -> torch.Tensor:
@@ -69,6 +80,35 @@ def test_runs_that_compare_and_merge_in_different_ways(tmp_path: Path) -> None:
         alone = begun(tmp_path / "alone" / name, Known(), way).play()
         assert torch.allclose(rows(run), rows(alone), atol=1e-4), way
         assert (run.merges() == alone.merges()).all(), way
+
+
+def test_runs_that_were_stopped_go_on_side_by_side(tmp_path: Path) -> None:
+    keys: list[dict[str, Any]] = [
+        {"method": {"name": name}, "checkpoint": 1} for name in ("panm", "dac", "kin", "pens")
+    ]
+    never = Sweep([begun(tmp_path / "never" / str(n), Known(), key) for n, key in enumerate(keys)]).play()
+    stopped = [begun(tmp_path / "stopped" / str(n), Known(), key) for n, key in enumerate(keys)]
+    stopped[-1].progress = stopping(4)
+    with pytest.raises(KeyboardInterrupt):
+        Sweep(stopped).play()
+    told: list[int] = []
+    wanted = [Wanted(one.config, one.folder.path, lambda: lambda line: told.append(line["round"])) for one in stopped]
+    assert len({one.alike for one in wanted}) == 1
+    ended = Sweep([one.playing(Given(), CPU, Known())[0] for one in wanted]).play()
+    assert sorted(told) == [5] * 4 + [6] * 4
+    for one, other in zip(ended, never, strict=True):
+        assert torch.equal(rows(one), rows(other))
+        assert (one.merges() == other.merges()).all()
+        assert [line["round"] for line in one.metrics()] == [1, 2, 3, 4, 5, 6]
+
+
+def test_what_is_new_does_not_go_beside_what_was_stopped(tmp_path: Path) -> None:
+    first, second = (Wanted(make({**SMALL, "checkpoint": 1, "seed": seed}), tmp_path / str(seed)) for seed in (0, 1))
+    assert first.alike == second.alike
+    with pytest.raises(KeyboardInterrupt):
+        list(played([replace(first, progress=lambda: stopping(2))], Given(), CPU))
+    assert first.alike != second.alike
+    assert [run.summary["rounds"] for run in played([first, second], Given(), CPU)] == [6, 6]
 
 
 def test_data_that_runs_share_is_held_once(tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ from homophily.config import Config
 from homophily.errors import UserError
 from homophily.papers.recipe import Recipe, load
 from homophily.prepare import Given
-from homophily.runs import Run
-from homophily.storage import read_json, write_json
+from homophily.runs import Run, RunFolder
+from homophily.storage import locked, read_json, write_json
 from homophily.sweep import Wanted, played, work
 
 _CURVES = (
@@ -97,25 +97,30 @@ class Reproduction:
     def play(
         self, device: torch.device, budget: float, progress: Callable[[Config], Progress | None] | None = None
     ) -> int:
-        """Play what is missing until ``budget`` seconds are over; returns how many runs are still missing.
+        """Play what is missing, or go on with it, until ``budget`` seconds are over; returns how many runs are left.
 
         progress: told each run that begins, gives what is called with its rounds.
         """
-        missing = self.missing()
+        if not (missing := self.missing()):
+            return 0
         until = time.monotonic() + budget
+
+        running = self.store / "running" / self.title
 
         def in_time() -> Iterator[Wanted]:
             for config in missing:
                 if time.monotonic() > until:
                     return
-                target = self.store / "running" / self.title / _name(config)
-                shutil.rmtree(target, ignore_errors=True)  # of a call that was stopped
+                target = running / _name(config)
+                if RunFolder(target).begun and Run(target).began_on()[0] != device.type:
+                    shutil.rmtree(target)  # stopped on another device, which need not be here
                 yield Wanted(config, target, partial(progress, config) if progress is not None else None)
 
         done = 0
-        for run in played(in_time(), Given(), device):
-            self._keep(run)
-            done += 1
+        with locked(running):
+            for run in played(in_time(), Given(), device):
+                self._keep(run)
+                done += 1
         return len(missing) - done
 
     def _keep(self, run: Run) -> None:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from homophily.asking import Steps
+from homophily.deciding import chooses, meets
 from homophily.exchange import nominal_models
 from homophily.federation import Federation
 from homophily.introductions import Fingerprints, checked
@@ -217,7 +218,7 @@ class FieldExchange:
         self._publish(federation, before, round, bool(sick[0]))
         view = self._view(0 if self.pace.lockstep else max(1, round - self.pace.staleness))
         now = Now(view, round, dict(self.memory))
-        met = self.method.meet(now) & view.known & ~stopped[:, None]
+        met = meets(self.method, now) & ~stopped[:, None]
         found = self._pull(view, met, round)
         met = met & torch.tensor([[name in found for name in self._names]], dtype=torch.bool)
         parcels = [found[name] for name in self._who(met)]
@@ -228,7 +229,7 @@ class FieldExchange:
             similarity = here.similarity(self.measurer)
         now = Now(view, round, dict(self.memory), here.told if self.method.shares else nothing_told)
         wanted = similarity if self.method.compares(now) else None
-        partners = self.method.choose(now, met, wanted) & met
+        partners = chooses(self.method, now, met, wanted)
         if not bool(stopped[0]):
             blind = similarity is not None and self.measurer is not None and self.measurer.needs.own_model
             self.memory = now.memory | (self.memory if blind and bool(sick[0]) else {})

@@ -63,6 +63,7 @@ def probe(module: nn.Module, loss: Loss, x: Tensor, y: Tensor, classes: int = 0)
             "model: in evaluation mode the output for a sample depends on the other samples of its batch "
             "(BatchNorm without running statistics?), so that it could not be scored sample by sample"
         )
+    _check_one_sample(module, x, first.shape[1:])
     grads, buffers, saved = _gradients(module, loss, x[:_SAMPLES], y[:_SAMPLES])
     obstacle = "it draws random numbers by itself" if draws else _obstacle(module, loss, x, y, grads, buffers)
     if obstacle in _DIFFERENT:
@@ -87,6 +88,18 @@ def _same(a: Tensor, b: Tensor) -> bool:
     largest = float(a.detach().abs().max()) if a.numel() else 0.0
     scale = largest if isfinite(largest) else 0.0
     return bool(torch.allclose(a, b, rtol=1e-4, atol=1e-5 * scale, equal_nan=True))
+
+
+def _check_one_sample(module: nn.Module, x: Tensor, shape: torch.Size) -> None:
+    """A peer may have a single sample to be scored on, and a careless squeeze takes its axis away."""
+    copied = copy.deepcopy(module).eval()
+    try:
+        with torch.no_grad():
+            found = copied(x[:1])
+    except Exception as error:
+        raise UserError(f"model: in evaluation mode the network fails on one sample: {error}") from error
+    if found.shape != (1, *shape):
+        raise UserError(f"model: for one sample the network must return {[1, *shape]}, not {list(found.shape)}")
 
 
 def _couples_in_evaluation(module: nn.Module, x: Tensor) -> bool:

@@ -11,6 +11,7 @@ from homophily.errors import UserError
 from homophily.papers import show, tables
 from homophily.papers.recipe import Recipe, load
 from homophily.papers.reproduce import Reproduction
+from homophily.storage import locked
 
 CPU = torch.device("cpu")
 RECIPE: dict[str, Any] = {
@@ -44,6 +45,10 @@ RECIPE: dict[str, Any] = {
 
 def reproduction(folder: Path, quick: bool = False, seeds: int = 2) -> Reproduction:
     return Reproduction("small", Recipe.model_validate(RECIPE), folder, quick, seeds)
+
+
+def _stop(line: dict[str, Any]) -> None:
+    raise KeyboardInterrupt
 
 
 def test_columns_that_ask_for_the_same_run_share_it(tmp_path: Path) -> None:
@@ -87,6 +92,30 @@ def test_results_add_up_over_calls(tmp_path: Path) -> None:
     assert len(cell.values) == 2
     assert cell.printed == 50.0
     assert cell.difference == pytest.approx(sum(cell.values) / 2 - 50.0)
+
+
+def test_a_run_that_was_stopped_goes_on(tmp_path: Path) -> None:
+    recipe = Recipe.model_validate({**RECIPE, "base": {**RECIPE["base"], "checkpoint": 1}})
+    found = Reproduction("small", recipe, tmp_path, quick=False, seeds=1)
+    with pytest.raises(KeyboardInterrupt):
+        found.play(CPU, 1e9, lambda config: _stop)
+    rounds: list[int] = []
+    assert found.play(CPU, 1e9, lambda config: lambda line: rounds.append(line["round"])) == 0
+    assert rounds == [2, *[1, 2] * 3]
+
+
+def test_a_run_that_was_stopped_on_another_device_begins_anew(tmp_path: Path) -> None:
+    found = reproduction(tmp_path, seeds=1)
+    with pytest.raises(KeyboardInterrupt):
+        found.play(CPU, 1e9, lambda config: _stop)
+    about = next((tmp_path / "running" / "small").glob("*/run.json"))
+    about.write_text(about.read_text().replace('"device": "cpu"', '"device": "cuda"'))
+    assert found.play(CPU, 1e9) == 0
+
+
+def test_a_recipe_is_played_by_one_process_at_a_time(tmp_path: Path) -> None:
+    with locked(tmp_path / "running" / "small"), pytest.raises(UserError, match="small is in use by another process"):
+        reproduction(tmp_path).play(CPU, 1e9)
 
 
 def test_recipes_share_the_runs_they_have_in_common(tmp_path: Path) -> None:

@@ -132,3 +132,15 @@ def test_rounding_in_a_deep_network_is_no_obstacle() -> None:
     torch.manual_seed(0)
     layers = [layer for _ in range(30) for layer in (nn.Linear(16, 16, bias=False), nn.BatchNorm1d(16), nn.ReLU())]
     assert character(nn.Sequential(nn.Linear(4, 16), *layers, nn.Linear(16, 3)), 4).obstacle is None
+
+
+class Averaged(nn.Linear):
+    """Fails on a single sample."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + 0 * x[1].sum()
+
+
+def test_a_network_that_fails_on_one_sample_is_refused() -> None:
+    with pytest.raises(UserError, match="in evaluation mode the network fails on one sample: index 1 is out of bounds"):
+        character(Averaged(4, 3), 4)

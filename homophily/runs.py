@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from homophily.config import Config, load
 from homophily.data import sources
+from homophily.data.preparation import Preparation
 from homophily.errors import UserError
 from homophily.layout import Kept, Layout
 from homophily.networks import Network
@@ -155,6 +156,7 @@ class RunFolder:
         models = simulation.models()
         kept = {f"kept/{name}": table for name, table in models.kept.items()}
         write_tensors(self.path / "models.safetensors", {"rows": models.rows, **kept})
+        write_tensors(self.path / "inputs.safetensors", simulation.problem.task.data.preparation.tensors())
         cluster = simulation.problem.task.data.cluster
         names = simulation.problem.task.data.cluster_names
         columns = {
@@ -252,17 +254,30 @@ class Run:
         module.load_state_dict(self.state_dict(peer))
         return module.eval()
 
+    def prepared(self, peer: int, x: Tensor | np.ndarray[Any, Any]) -> Tensor:
+        """Raw samples [n, ...] as a peer's model takes them: scaled, and filled in, as its training samples were."""
+        samples = torch.as_tensor(x)
+        return self._preparation(peer)(peer, samples.float() if samples.is_floating_point() else samples)
+
     def export(self, peer: int, path: Path | str) -> Path:
-        """A peer's final model as a safetensors file with state-dict names."""
-        write_tensors(Path(path), self.state_dict(peer))
+        """A peer's final model as a safetensors file with state-dict names; how to prepare inputs in its metadata."""
+        numbers = json.dumps(self._preparation(peer).one(peer))
+        write_tensors(Path(path), self.state_dict(peer), {"inputs": numbers})
         return Path(path)
 
+    def _preparation(self, peer: int) -> Preparation:
+        self._check(peer)
+        return Preparation.of(read_tensors(self.path / "inputs.safetensors"))
+
+    def _check(self, peer: int) -> None:
+        peers = len(self.scores["loss"])
+        if not 0 <= peer < peers:
+            raise UserError(f"peer {peer}: this run has peers 0 to {peers - 1}")
+
     def _row(self, peer: int) -> tuple[Tensor, Kept]:
-        self._need_end()
+        self._check(peer)
         stored = read_tensors(self.path / "models.safetensors")
         rows = stored.pop("rows")
-        if not 0 <= peer < len(rows):
-            raise UserError(f"peer {peer}: this run has peers 0 to {len(rows) - 1}")
         return rows[peer], {name.removeprefix("kept/"): table[peer] for name, table in stored.items()}
 
     def _need_end(self) -> None:

@@ -71,7 +71,7 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(plain(value), indent=2, ensure_ascii=False) + "\n")
 
 
-def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
     """Atomically, as safetensors."""
     partial = path.with_name(path.name + ".part")  # a folder: safetensors itself leaves files behind when killed
     with writing(path):
@@ -79,7 +79,7 @@ def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
         try:
             partial.mkdir()
             file = partial / "tensors"
-            save_file({name: _copied(t) for name, t in tensors.items()}, file)
+            save_file({name: _copied(t) for name, t in tensors.items()}, file, metadata)
             file.chmod(partial.stat().st_mode & 0o666)  # safetensors lets nobody else read it
             sync(file)
             file.replace(path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -16,28 +18,31 @@ def as_floats(x: Tensor) -> Tensor:
     return x.to(torch.float32).div_(255.0) if x.dtype == torch.uint8 else x
 
 
-def normalise(how: str, reference: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
-    """Raw tensors [n, C, ...] as floats on a common scale; integers that are no pixels stay as they are.
+@dataclass(frozen=True)
+class Scale:
+    """Raw samples [n, C, ...] as floats on a common scale; integers that are no pixels stay as they are."""
 
-    unit: as is; half: (x - 0.5) / 0.5; standard: ``reference`` gets mean 0 and deviation 1 in each channel or feature.
-    """
-    if how not in NORMALISATIONS:
-        raise UserError(f"data.normalise must be one of {', '.join(NORMALISATIONS)}, not {how!r}")
-    if how == "unit" or not (reference.is_floating_point() or reference.dtype == torch.uint8):
-        return tuple(map(as_floats, tensors))
-    if how == "half":
-        return tuple(_moved(x, torch.tensor(0.5), torch.tensor(2.0)) for x in tensors)
-    mean, deviation = _pixel_statistics(reference) if reference.dtype == torch.uint8 else _statistics(reference)
-    scale = torch.where(deviation < LEAST_DEVIATION, 0.0, 1.0 / deviation)
-    return tuple(_moved(x, mean, scale) for x in tensors)
+    mean: Tensor | None = None  # to broadcast against samples; None: values stay as they are
+    factor: Tensor | None = None
 
+    @classmethod
+    def of(cls, how: str, reference: Tensor) -> Scale:
+        """unit: as is; half: (x - 0.5) / 0.5; standard: ``reference`` gets mean 0 and deviation 1 in each channel."""
+        if how not in NORMALISATIONS:
+            raise UserError(f"data.normalise must be one of {', '.join(NORMALISATIONS)}, not {how!r}")
+        if how == "unit" or not (reference.is_floating_point() or reference.dtype == torch.uint8):
+            return cls()
+        if how == "half":
+            return cls(torch.tensor(0.5), torch.tensor(2.0))
+        mean, deviation = _pixel_statistics(reference) if reference.dtype == torch.uint8 else _statistics(reference)
+        return cls(mean, torch.where(deviation < LEAST_DEVIATION, 0.0, 1.0 / deviation))
 
-def _moved(x: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
-    """(x - mean) * scale; pixels, of which a copy is made anyway, in place."""
-    floats = as_floats(x)
-    if not floats.is_floating_point():
-        return floats
-    return (floats - mean) * scale if floats is x else floats.sub_(mean).mul_(scale)
+    def __call__(self, x: Tensor) -> Tensor:
+        """(x - mean) * factor; pixels, of which a copy is made anyway, in place."""
+        floats = as_floats(x)
+        if self.mean is None or self.factor is None or not floats.is_floating_point():
+            return floats
+        return (floats - self.mean) * self.factor if floats is x else floats.sub_(self.mean).mul_(self.factor)
 
 
 def _over(x: Tensor) -> list[int]:

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from homophily.data.missing import impute
-from homophily.data.normalise import as_floats
-from homophily.data.normalise import normalise as scaled
+from homophily.data.missing import fill_in
+from homophily.data.normalise import Scale, as_floats
+from homophily.data.preparation import Preparation
 from homophily.data.types import Shares, Split
 from homophily.errors import UserError
 from homophily.randomness import Purpose, permutation
@@ -149,7 +149,7 @@ def share_own(
     checked = [_checked_peer(peer, i) for i, peer in enumerate(peers)]
     _check_alike(checked, validation)
     divided = [_divided(peer, train, validation, test, seed, i) for i, peer in enumerate(checked)]
-    training, validating, testing = _ready(divided, normalise)
+    (training, validating, testing), preparation = _ready(divided, normalise)
     targets = [part.y for peer in checked for part in peer.parts()]
     classes = None if targets[0].is_floating_point() else 1 + max(int(y.max()) for y in targets)
     cluster, cluster_names = _clusters(peers)
@@ -161,6 +161,7 @@ def share_own(
         outputs=targets[0].shape[1] if classes is None else classes,
         cluster=cluster,
         cluster_names=cluster_names,
+        preparation=preparation,
     )
 
 
@@ -298,20 +299,17 @@ def _drawn(peer: _Peer, key: str, part: _Part, amount: Amount, seed: int, number
     return part.rows(permutation(len(part), seed, number, Purpose.SHARE_TEST, stream)[:amount])
 
 
-def _ready(divided: list[_Divided], normalise: str) -> tuple[Split, Split | None, Split]:
+def _ready(divided: list[_Divided], normalise: str) -> tuple[tuple[Split, Split | None, Split], Preparation]:
     """All peers' samples on one scale, their missing values filled."""
     training = _split([own for own, _, _ in divided])
     testing = _split([held for _, _, held in divided])
     validating = [held for _, held, _ in divided if held is not None]
     splits = [training, testing, *([_split(validating)] if validating else [])]
-    xs = scaled(normalise, training.x, *(split.x for split in splits))
-    splits = [replace(split, x=x) for split, x in zip(splits, xs, strict=True)]
+    scale = Scale.of(normalise, training.x)
+    splits = [replace(split, x=scale(split.x)) for split in splits]
     # filled after scaling, where the 0 for what a peer never observed is a middling value
-    for i in range(len(divided)):
-        views = [split.peer(i)[0] for split in splits]
-        for view, filled in zip(views, impute(*views), strict=True):
-            view.copy_(filled)
-    return splits[0], splits[2] if validating else None, splits[1]
+    fill = fill_in([[split.peer(i)[0] for split in splits] for i in range(len(divided))])
+    return (splits[0], splits[2] if validating else None, splits[1]), Preparation(scale, fill)
 
 
 def _split(parts: list[_Part]) -> Split:

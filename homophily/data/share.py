@@ -9,10 +9,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from homophily.data import normalise as scale
 from homophily.data.allot import Allotment, Demand, allot_test, allot_training
 from homophily.data.apportion import apportion
-from homophily.data.missing import impute
+from homophily.data.missing import fill_in
+from homophily.data.normalise import Scale
+from homophily.data.preparation import Preparation
 from homophily.data.types import Plan, Samples, Shares, Source, Split
 from homophily.errors import UserError
 
@@ -51,9 +52,10 @@ def share_out(
     splits = [_split(plan, source.train, for_train, kind), tested]
     if validation:
         splits.append(_split(plan, source.train, for_validation, kind))
-    splits = _scaled(normalise, source, splits)
-    if source.train.x.dtype != torch.uint8:  # pixels are all there
-        _impute(splits, shared_test=test == "all")
+    scale = Scale.of(normalise, source.train.x)
+    splits = [replace(split, x=scale(split.x)) for split in splits]
+    # pixels are all there
+    fill = None if source.train.x.dtype == torch.uint8 else _filled(splits, shared_test=test == "all")
     return Shares(
         train=splits[0],
         test=splits[1],
@@ -62,6 +64,7 @@ def share_out(
         outputs=source.classes or source.train.y.shape[1],
         cluster=kind if plan.clustered else None,
         cluster_names=tuple(k.name for k in plan.kinds) if plan.clustered else (),
+        preparation=Preparation(scale, fill),
     )
 
 
@@ -137,21 +140,10 @@ def _class_counts(source: Source, allotment: Allotment) -> Tensor:
     return cell.bincount(minlength=peers * source.classes).view(peers, source.classes)
 
 
-def _scaled(how: str, source: Source, splits: list[Split]) -> list[Split]:
-    """The splits with x as floats on the scale of the source's training samples."""
-    scaled = scale.normalise(how, source.train.x, *(split.x for split in splits))
-    return [replace(split, x=x) for split, x in zip(splits, scaled, strict=True)]
-
-
-def _impute(splits: list[Split], shared_test: bool) -> None:
+def _filled(splits: list[Split], shared_test: bool) -> Tensor | None:
     """Fill missing values, in place, with what each peer's own training samples (the first split's) say."""
-    if not any(bool(split.x.isnan().any()) for split in splits):
-        return
-    if shared_test:
+    if shared_test and any(bool(split.x.isnan().any()) for split in splits):
         raise UserError(
             'data.test = "all" is one set for many peers, who fill missing values each by its own data; give a number'
         )
-    for i in range(len(splits[0].start)):
-        own = [split.peer(i)[0] for split in splits]
-        for x, filled in zip(own, impute(*own), strict=True):
-            x.copy_(filled)
+    return fill_in([[split.peer(i)[0] for split in splits] for i in range(len(splits[0].start))])

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from homophily.data.preparation import Preparation
+
 
 @dataclass(frozen=True)
 class Samples:
@@ -100,6 +102,7 @@ class Shares:
     outputs: int  # how many numbers a model puts out for a sample
     cluster: Tensor | None  # [N] int64: the true cluster of each peer; None: unknown
     cluster_names: tuple[str, ...] = field(default=())
+    preparation: Preparation = field(default_factory=Preparation)  # what the samples have gone through
 
     @property
     def peers(self) -> int:
@@ -129,4 +132,5 @@ class Shares:
             self.outputs,
             self.cluster.to(device) if self.cluster is not None else None,
             self.cluster_names,
+            self.preparation,
         )

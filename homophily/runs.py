@@ -261,13 +261,13 @@ class Run:
 
     def export(self, peer: int, path: Path | str) -> Path:
         """A peer's final model as a safetensors file with state-dict names; how to prepare inputs in its metadata."""
-        numbers = json.dumps(self._preparation(peer).one(peer))
+        numbers = json.dumps(self._preparation(peer).told(peer))
         write_tensors(Path(path), self.state_dict(peer), {"inputs": numbers})
         return Path(path)
 
     def _preparation(self, peer: int) -> Preparation:
         self._check(peer)
-        return Preparation.of(read_tensors(self.path / "inputs.safetensors"))
+        return Preparation.read(read_tensors(self.path / "inputs.safetensors"))
 
     def _check(self, peer: int) -> None:
         peers = len(self.scores["loss"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
@@ -34,12 +34,15 @@ class Preparation:
         return {name: tensor for name, tensor in held.items() if tensor is not None}
 
     @classmethod
-    def of(cls, tensors: dict[str, Tensor]) -> Preparation:
+    def read(cls, tensors: dict[str, Tensor]) -> Preparation:
+        """The same the other way round."""
         return cls(Scale(tensors.get("mean"), tensors.get("factor")), tensors.get("fill"))
 
-    def one(self, peer: int) -> dict[str, Any]:
+    def of(self, peer: int) -> Preparation:
+        """One peer's alone."""
+        return replace(self, fill=self.fill if self.fill is None else self.fill[peer : peer + 1])
+
+    def told(self, peer: int) -> dict[str, Any]:
         """For the file of one model: what to subtract from a sample, to multiply it by, and then to fill in."""
-        found = {name: tensor[0] if tensor.dim() else tensor for name, tensor in self.tensors().items()}
-        if self.fill is not None:
-            found["fill"] = self.fill[peer]
-        return {name: tensor.tolist() for name, tensor in found.items()}
+        own = self.of(peer).tensors()
+        return {name: (tensor[0] if tensor.dim() else tensor).tolist() for name, tensor in own.items()}

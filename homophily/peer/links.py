@@ -111,7 +111,8 @@ class ZenohLinks:
 
         def life(sample: zenoh.Sample) -> None:
             name = str(sample.key_expr).rpartition("/")[2]
-            (ears.came if sample.kind == zenoh.SampleKind.PUT else ears.went)(name)
+            if name != self._name:
+                (ears.came if sample.kind == zenoh.SampleKind.PUT else ears.went)(name)
 
         asked = f"{self._root}/ask/{self._name}/"
         self._declared = [  # what is not held is undeclared

@@ -17,6 +17,7 @@ _ROUNDS = (0, MOST_ROUNDS)
 _WELL_AFTER = 3600 * 10**9  # nanoseconds, in which a peer surely saves how far it is
 SILENCE = 30.0  # seconds in which a peer speaks of itself many times
 _LONG_WAY = 10 * 10**9  # nanoseconds that a status may come behind a later one, on a longer way
+_LONGEST_PLAN = 200
 _BOUNDS = {"time": (0, 1 << 62), "trained": _ROUNDS, "merged": _ROUNDS, "printed": (-1, MOST_ROUNDS)}
 
 
@@ -30,6 +31,7 @@ class Status:
     printed: int = -1  # the round that its fingerprint is of; -1: none yet
     finished: bool = False
     neighbours: tuple[str, ...] = ()
+    plan: str = ""  # what it plays, in words: to find mistakes in files, nothing depends on it
 
 
 def seal(status: Status, federation: str, identity: Identity) -> bytes:
@@ -50,7 +52,10 @@ def opened(sealed: bytes, authority: Authority, federation: str, most: int) -> t
     names = status["neighbours"]
     if type(status["finished"]) is not bool or not isinstance(names, list) or len(names) > most:
         raise Refused("malformed status")
-    if not all(isinstance(name, str) for name in names):
+    plan = status["plan"]
+    if not all(isinstance(name, str) for name in names) or not isinstance(plan, str):
+        raise Refused("malformed status")
+    if len(plan) > _LONGEST_PLAN or not plan.isprintable():
         raise Refused("malformed status")
     return str(body["origin"]), Status(**{**status, "neighbours": tuple(names)})
 
@@ -181,11 +186,17 @@ class Members:
 class Announcer:
     """Tells everyone one's own status: when it changes, when someone comes or goes, and every so often."""
 
-    def __init__(self, tell: Callable[[Status], None], neighbours: Callable[[], frozenset[str]], every: float) -> None:
+    def __init__(
+        self, tell: Callable[[Status], None], neighbours: Callable[[], frozenset[str]], every: float, plan: str = ""
+    ) -> None:
         self._tell, self._neighbours, self._every = tell, neighbours, every
-        self._status, self._lock = Status(), threading.Lock()
+        self._status, self._lock = Status(plan=plan[:_LONGEST_PLAN]), threading.Lock()
         self._due, self._over = threading.Event(), False
         self._thread = threading.Thread(target=self._repeat, daemon=True)
+
+    @property
+    def plan(self) -> str:
+        return self._status.plan
 
     @property
     def last(self) -> int:

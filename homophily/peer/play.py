@@ -94,7 +94,8 @@ def _logged(path: Path) -> Iterator[None]:
 @contextmanager
 def _joined(exchange: FieldExchange, address: Address, authority: Authority) -> Iterator[None]:
     """Links open, serving and listening; closed at the end."""
-    mail, members = exchange.mail, exchange.members
+    mail, members, plan = exchange.mail, exchange.members, exchange.announcer.plan
+    other_plans: set[tuple[str, str]] = set()
 
     def heard(sealed: bytes) -> None:
         name = ""
@@ -104,6 +105,9 @@ def _joined(exchange: FieldExchange, address: Address, authority: Authority) -> 
         except Refused as error:
             mail.refusals.add(error, name)
             return
+        if status.plan != plan and (name, status.plan) not in other_plans:
+            other_plans.add((name, status.plan))
+            _log.warning("%s plays %s, and this peer %s: their files differ", name, status.plan, plan)
         if news and not address.full:  # for those further away
             links.tell(sealed)
 

@@ -143,8 +143,19 @@ def _one(shares: Shares, peer: int) -> Shares:
 
     validation = None if shares.validation is None else cut(shares.validation)
     return replace(
-        shares, train=cut(shares.train), test=cut(shares.test), validation=validation, cluster=None, cluster_names=()
+        shares,
+        train=cut(shares.train),
+        test=cut(shares.test),
+        validation=validation,
+        cluster=None,
+        cluster_names=(),
+        preparation=shares.preparation.of(peer),
     )
+
+
+def _plan(config: Config) -> str:
+    """What all peers should agree on, in words."""
+    return f"{config.method.name} with merge {config.merge} for {config.rounds} rounds"
 
 
 def _ids(asked: PeerSettings) -> dict[str, int]:
@@ -232,5 +243,5 @@ def _exchange(
         Pace(lockstep, peer.deadline, peer.staleness, min(wait_for, others), peer.lease, far),
         mail,
         members,
-        Announcer(tell, lambda: mail.links.neighbours(), _EVERY),
+        Announcer(tell, lambda: mail.links.neighbours(), _EVERY, _plan(config)),
     )

@@ -106,6 +106,19 @@ def test_while_a_peer_waits_its_status_says_for_whom(tmp_path: Path) -> None:
     assert log.endswith(" stops: asked to\n")
 
 
+def test_peers_whose_files_differ_are_told(tmp_path: Path) -> None:
+    config = make({"rounds": 2, "peers": 2, "data": {"angles": [0, 180]}, "method": "random"})
+    first, second = write_files(config, 2, tmp_path, "free", wait_for=1)
+    second.write_text(second.read_text().replace("rounds = 2", "rounds = 3"))
+    with started(second, (tmp_path / "peer-1" / "config.toml").exists) as other:
+        play(load(first))
+        other.communicate(timeout=60)
+    log = (tmp_path / "peer-0" / "peer.log").read_text()
+    sentence = " peer-1 plays random with merge uniform for 3 rounds, and this peer "
+    assert log.count(sentence) == 1
+    assert " there is peer-0" not in log  # itself
+
+
 def test_a_peer_killed_before_its_folder_was_a_run_begins_anew(tmp_path: Path) -> None:
     config = make({"rounds": 1, "peers": 2, "data": {"angles": [0, 180]}, "method": "random"})
     file, _ = write_files(config, 2, tmp_path, "free", wait_for=0)

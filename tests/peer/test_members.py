@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import networkx as nx
@@ -36,7 +37,7 @@ def village(links: Sequence[tuple[str, str]], me: str = "a", extra: Sequence[str
 
 
 def test_a_status_travels_as_it_is(people: People) -> None:
-    status = Status(time=5, trained=3, merged=2, printed=0, finished=True, neighbours=("bob", "carol"))
+    status = Status(time=5, trained=3, merged=2, printed=0, finished=True, neighbours=("bob", "carol"), plan="kin")
     sealed = members.seal(status, FEDERATION, people.identity("alice"))
     assert members.opened(sealed, people.authority, FEDERATION, 5) == ("alice", status)
 
@@ -59,12 +60,15 @@ def test_a_status_travels_as_it_is(people: People) -> None:
         {"neighbours": [1]},
         {"neighbours": [["bob"]]},
         {"neighbours": ["bob"] * 6},
+        {"plan": 3},
+        {"plan": "k" * 201},
+        {"plan": "kin\nround 9 of 9"},
         {"more": 1},
         {"finished": ...},
     ],
 )
 def test_every_field_of_a_status_is_checked(people: People, changes: dict[str, Any]) -> None:
-    good = {"time": 5, "trained": 3, "merged": 2, "printed": 0, "finished": False, "neighbours": ["bob"]}
+    good = {**asdict(Status(5, 3, 2, 0)), "neighbours": ["bob"]}
     status = {key: value for key, value in {**good, **changes}.items() if value is not ...}
     sealed = people.identity("alice").seal({"federation": FEDERATION, "status": status})
     with pytest.raises(Refused, match="malformed status"):

@@ -162,7 +162,7 @@ class PeerExchange:
     def _notes(self) -> list[str]:
         apart = self.method.metric == "panm" and not bool((self.start == self.start[:1]).all())
         own = ["metric = 'panm' compares ways from one common start, and these peers start apart"] if apart else []
-        return [*own, *self.method.notes(self.view)]
+        return [*own, *self.method.notes(self.view, self.memory)]
 
     def final(self) -> dict[str, Tensor]:
         """How often who merged whom, and whom they held to be alike at the end; sparse, pairs as peer * N + other."""

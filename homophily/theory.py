@@ -44,7 +44,7 @@ def cni(rounds: int, peers: int, cluster: int, candidates: int, k: int) -> list[
 def _check(rounds: int, peers: int, cluster: int, candidates: int, k: int) -> None:
     for name, value, least, most in (
         ("peers", peers, 2, None),
-        ("cluster", cluster, 1, peers),
+        ("cluster", cluster, k + 1, peers),  # who has fewer others of its own can never have k of them
         ("l", candidates, 1, peers - 1),
         ("k", k, 1, candidates),
         ("rounds", rounds, 1, None),

@@ -40,6 +40,7 @@ def test_the_draws_are_a_distribution() -> None:
     [
         ((5, 1, 1, 1, 1), "peers"),
         ((5, 10, 11, 2, 1), "cluster"),
+        ((5, 10, 3, 5, 3), "cluster"),
         ((5, 10, 5, 10, 1), "l"),
         ((5, 10, 5, 3, 4), "k"),
         ((0, 10, 5, 3, 2), "rounds"),

@@ -112,8 +112,8 @@ class Method:
     def check(self, view: View) -> None:
         """Raise an UnsuitableError where the method cannot work in these surroundings."""
 
-    def notes(self, view: View) -> list[str]:
-        """Sentences a user should read about the method in these surroundings (all peers' view)."""
+    def notes(self, view: View, memory: Memory) -> list[str]:
+        """Sentences a user should read about the method in these surroundings (all peers' view), and what it found."""
         return []
 
     def meet(self, now: Now) -> Tensor:

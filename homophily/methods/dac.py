@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from homophily.methods.base import Method, Now, methods
+from homophily.methods.base import Memory, Method, Now, methods
 from homophily.randomness import Purpose
 from homophily.similarity import models_for_each
 from homophily.view import View
@@ -29,7 +29,7 @@ class _Dac(Method):
     def shares(self) -> tuple[str, ...]:  # type: ignore[override]
         return ("similarity",) if self.estimate else ()
 
-    def notes(self, view: View) -> list[str]:
+    def notes(self, view: View, memory: Memory) -> list[str]:
         if self.estimate and not _have_common_acquaintances(view):
             return ["DAC's estimates cannot apply here: no peer's book has anyone in common with its friends' books"]
         return []

@@ -14,6 +14,8 @@ from homophily.methods.base import Memory, Method, Now, methods
 from homophily.randomness import Purpose
 from homophily.view import View
 
+_SHOWN = 8  # families whose sizes are told one by one
+
 
 @methods("kin")
 @dataclass(frozen=True)
@@ -62,6 +64,21 @@ class Kin(Method):
 
     def nominal(self, rounds: int) -> float:
         return float(rounds * self.k)
+
+    def notes(self, view: View, memory: Memory) -> list[str]:
+        """What was found, where everyone has heard of everyone: families in books of their own have their own names."""
+        if view.book.stride(0):
+            return []
+        if memory["away"].shape[2]:
+            return ["found no families but a continuum, and draws partners by likeness"]
+        family = memory["family"]
+        sizes = family[family >= 0].unique(return_counts=True)[1].sort(descending=True).values.tolist()
+        if len(sizes) == 1:
+            return [f"found one family of {sizes[0]} peers: no difference that could not be chance"]
+        if not sizes:
+            return []
+        shown = ", ".join(map(str, sizes)) if len(sizes) <= _SHOWN else f"{sizes[-1]} to {sizes[0]}"
+        return [f"found {len(sizes)} families, of {shown} peers"]
 
 
 def balanced(away: Tensor, there: Tensor, k: int) -> Tensor:

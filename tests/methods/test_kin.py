@@ -38,6 +38,22 @@ def test_kin_meets_its_family_only() -> None:
     assert float(inside.min()) > 10  # everyone of it, in turn
 
 
+def test_kin_says_what_it_found() -> None:
+    kin, view = methods.get("kin")(k=3), view_of(12)
+    by_sizes = {
+        (12,): "found one family of 12 peers: no difference that could not be chance",
+        (8, 4): "found 2 families, of 8, 4 peers",
+    }
+    for sizes, sentence in by_sizes.items():
+        prints, _ = clusters(list(sizes), 30, gap=0.5, seed=1)
+        assert kin.notes(view, kin.introduced(view, prints, None)) == [sentence]
+    prints, _ = clusters([5, 3, *[4] * 8], 30, gap=0.5, seed=1)
+    many = kin.notes(view_of(40), kin.introduced(view_of(40), prints, None))
+    assert many == ["found 10 families, of 3 to 5 peers"]
+    continuum = kin.introduced(view_of(40), gaussian(line(40), [40] * 40, 1), None)
+    assert kin.notes(view_of(40), continuum) == ["found no families but a continuum, and draws partners by likeness"]
+
+
 def test_the_balanced_make_up_for_each_other_by_hand() -> None:
     """On a line, from 0: the nearest is 2; -3 brings the sum to -1, 5 to 4; then all are taken that there are."""
     away = torch.tensor([[[2.0], [4.0], [-3.0], [5.0]], [[2.0], [4.0], [-3.0], [5.0]]]).double()

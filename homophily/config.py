@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import pydantic
 from pydantic import Field
 
@@ -198,11 +199,20 @@ def read(path: Path) -> dict[str, Any]:
 
 def _tables(values: Mapping[str, Any]) -> dict[str, Any]:
     """A name may stand for its table: method = "oracle"; so may a file of edges: topology = "edges.csv"."""
-    out = {k: {"name": v} if k in _NAMED and isinstance(v, str) else v for k, v in values.items()}
+    out = {k: {"name": v} if k in _NAMED and isinstance(v, str) else _plain(v) for k, v in values.items()}
     topology = out.get("topology")
     if isinstance(topology, Mapping) and str(topology.get("name")).endswith((".csv", ".graphml")):
         out["topology"] = {**topology, "name": "file", "path": topology["name"]}
     return out
+
+
+def _plain(value: Any) -> Any:
+    """Python's own numbers in place of NumPy's."""
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def overlaid(below: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -196,7 +196,7 @@ def _ignored_by_a_server(config: Config) -> list[str]:
         "merge": config.merge != "uniform",
     }
     ignored = [key for key, said in asked.items() if said]
-    return [f"{config.method.name} has a server, so {', '.join(ignored)} has no effect"] if ignored else []
+    return [f"{config.method.name} has a server: without effect is {', '.join(ignored)}"] if ignored else []
 
 
 def _check_sizes(config: Config, peers: int) -> None:

@@ -172,8 +172,10 @@ def view_of_all(
 def _checked(graph: Any, peers: int) -> Any:
     if not isinstance(graph, nx.Graph) or graph.is_directed():
         raise UserError(f"topology: must be an undirected networkx.Graph, not {type(graph).__name__}")
-    if set(graph) != set(range(peers)):
+    if len(graph) != peers:
         raise UserError(f"topology: the graph has {len(graph)} peers, and there are {peers}")
+    if wrong := [node for node in graph if node not in range(peers)]:
+        raise UserError(f"topology: the graph's peers must be the numbers 0 to {peers - 1}, and one is {wrong[0]!r}")
     if not nx.is_connected(graph):
         parts = nx.number_connected_components(graph)
         raise UserError(f"topology: the graph falls into {parts} parts; every peer must be reachable")

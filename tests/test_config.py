@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -278,6 +279,11 @@ def test_a_name_may_stand_for_its_table() -> None:
     assert make(nested(["method.k=3", "method=oracle"])).method.name == "oracle"
     assert make(nested(["data=linear"])).data.name == "linear"
     assert make(nested(["topology=full"])).topology.name == "full"
+
+
+def test_numbers_may_be_numpys() -> None:
+    config = make({"peers": np.int64(8), "training": {"lr": np.float32(0.5)}, "data": {"angles": (np.int32(0), 180)}})
+    assert config == make({"peers": 8, "training": {"lr": 0.5}, "data": {"angles": [0, 180]}})
 
 
 def test_texts_on_the_command_line_need_no_quotes() -> None:

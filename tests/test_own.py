@@ -249,7 +249,7 @@ WRONG_DATA = [
 def test_a_mistake_about_own_data_is_told(keys: dict[str, Any], says: str, own_things: Any) -> None:
     with pytest.raises(homophily.UserError, match=says):
         homophily.run(settings(data={"name": "own_things:data", **keys}))
-    with pytest.raises(homophily.UserError, match=r"peers = 9: the data in 'own_things:data' is of 5 peers"):
+    with pytest.raises(homophily.UserError, match=r"peers = 9: the data is of 5 peers"):
         homophily.run(settings(peers=9, data="own_things:data"))
 
 

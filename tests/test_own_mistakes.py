@@ -106,6 +106,12 @@ class Squeezed(torch.nn.Linear):
     def forward(self, x):
         return super().forward(x.flatten(1)).squeeze()
 
+def lettered(peers):
+    return nx.relabel_nodes(nx.path_graph(peers), {1: "b"})
+
+def fewer(peers):
+    return nx.path_graph(3)
+
 def numbers(pairs):
     return pairs.loss("own").tolist()
 
@@ -141,6 +147,8 @@ def both(pairs):
         ("model=broken{n}:Squeezed", "model: for one sample the network must return [1, 10], not [10]"),
         ("method=dac method.metric=broken{n}:numbers", "metric: must return a number for each pair, a tensor ["),
         ("method=dac method.metric=broken{n}:both", "metric: pairs.loss takes 'own' or 'peer', not 'both'"),
+        ("topology=broken{n}:lettered", "topology: the graph's peers must be the numbers 0 to 3, and one is 'b'"),
+        ("topology=broken{n}:fewer", "topology: the graph has 3 peers, and there are 4"),
         ("topology=broken{n}:raises", "broken{n}.py:7: raises fails: IndexError"),
         ("topology=broken{n}:pointed", "topology: must be an undirected networkx.Graph, not DiGraph"),
         ("data.shift=broken{n}:raises", "broken{n}.py:7: raises fails: IndexError"),

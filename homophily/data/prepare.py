@@ -39,7 +39,7 @@ def ready(
     """The data called ``name``. keys: of the source and the shift; settings: how it is shared out (None: left out)."""
     given = {key: value for key, value in settings.items() if value is not None}
     if arrays is not None:
-        return _own(name, arrays, given, keys, peers, seed)
+        return _own(arrays, given, keys, peers, seed)
     if ":" in name:
         function = import_object(name, "data")
         return _made(name, function, keys, given, peers, seed)
@@ -48,7 +48,7 @@ def ready(
     if name == GIVEN:
         raise UserError("data.name: this run's data was given in Python; hand it over again as data=...")
     if name and Path(name).is_dir():
-        return _own(name, read_folder(name), given, keys, peers, seed)
+        return _own(read_folder(name), given, keys, peers, seed)
     if name and Path(name).is_file():
         raise UserError(f"data.name = {name!r}: is a file; own data is a folder with a .npz file for each peer")
     if "/" in name or name.startswith("."):
@@ -73,7 +73,7 @@ def _made(
     if isinstance(made, Source):
         return _shifted(made, {**asked}, rest, given, peers, seed)
     if isinstance(made, Sequence) and made and all(isinstance(peer, PeerArrays) for peer in made):
-        return _own(name, made, given, rest, peers, seed, asked)
+        return _own(made, given, rest, peers, seed, asked)
     raise UserError(f"data.name = {name!r}: must return a Source or a list of PeerData, not {type(made).__name__}")
 
 
@@ -104,7 +104,6 @@ def _shifted(
 
 
 def _own(
-    name: str,
     arrays: Sequence[PeerArrays],
     given: Mapping[str, Any],
     keys: Mapping[str, Any],
@@ -122,7 +121,7 @@ def _own(
         if given.get(key):
             raise UserError(f"data.{key}: own data is already divided among peers; leave it out")
     if peers is not None and peers != len(arrays):
-        raise UserError(f"peers = {peers}: the data in {name!r} is of {len(arrays)} peers")
+        raise UserError(f"peers = {peers}: the data is of {len(arrays)} peers")
     sharing = {key: given.get(key) for key in ("train", "validation", "test")}
     normalise = given.get("normalise", "unit")
     shares = share_own(list(arrays), **sharing, seed=seed, normalise=normalise)

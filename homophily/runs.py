@@ -156,9 +156,8 @@ class RunFolder:
         models = simulation.models()
         kept = {f"kept/{name}": table for name, table in models.kept.items()}
         write_tensors(self.path / "models.safetensors", {"rows": models.rows, **kept})
-        write_tensors(self.path / "inputs.safetensors", simulation.problem.task.data.preparation.tensors())
-        cluster = simulation.problem.task.data.cluster
-        names = simulation.problem.task.data.cluster_names
+        data = simulation.problem.task.data
+        write_tensors(self.path / "inputs.safetensors", data.preparation.tensors())
         columns = {
             "mse" if scores.regression else "accuracy": scores.value,
             "loss": scores.loss,
@@ -167,7 +166,8 @@ class RunFolder:
             "sick_rounds": simulation.sick_rounds,
         }
         table: dict[str, list[Any] | None] = {name: values.tolist() for name, values in columns.items()}
-        table["cluster"] = [names[c] for c in cluster.tolist()] if cluster is not None else None
+        table["peer"] = None if data.names is None else list(data.names)
+        table["cluster"] = None if data.cluster is None else [data.cluster_names[c] for c in data.cluster.tolist()]
         write_json(self.path / "scores.json", table)
         write_json(self.path / "summary.json", summary)
 

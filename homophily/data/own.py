@@ -162,6 +162,7 @@ def share_own(
         cluster=cluster,
         cluster_names=cluster_names,
         preparation=preparation,
+        names=tuple(peer.name for peer in peers) if any(peer.name for peer in peers) else None,
     )
 
 

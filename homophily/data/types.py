@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
 from typing import Any
@@ -103,6 +103,7 @@ class Shares:
     cluster: Tensor | None  # [N] int64: the true cluster of each peer; None: unknown
     cluster_names: tuple[str, ...] = field(default=())
     preparation: Preparation = field(default_factory=Preparation)  # what the samples have gone through
+    names: tuple[str | None, ...] | None = None  # of the peers; None: nobody has one
 
     @property
     def peers(self) -> int:
@@ -123,14 +124,10 @@ class Shares:
         return found.hexdigest()
 
     def to(self, device: torch.device) -> Shares:
-        validation = self.validation.to(device) if self.validation is not None else None
-        return Shares(
-            self.train.to(device),
-            self.test.to(device),
-            validation,
-            self.classes,
-            self.outputs,
-            self.cluster.to(device) if self.cluster is not None else None,
-            self.cluster_names,
-            self.preparation,
+        return replace(
+            self,
+            train=self.train.to(device),
+            test=self.test.to(device),
+            validation=None if self.validation is None else self.validation.to(device),
+            cluster=None if self.cluster is None else self.cluster.to(device),
         )

@@ -54,8 +54,8 @@ def share_out(
         splits.append(_split(plan, source.train, for_validation, kind))
     scale = Scale.of(normalise, source.train.x)
     splits = [replace(split, x=scale(split.x)) for split in splits]
-    # pixels are all there
-    fill = None if source.train.x.dtype == torch.uint8 else _filled(splits, shared_test=test == "all")
+    pixels = source.train.x.dtype == torch.uint8  # which are all there
+    fill = None if pixels else _filled(splits, shared_test=test == "all")
     return Shares(
         train=splits[0],
         test=splits[1],
@@ -142,7 +142,9 @@ def _class_counts(source: Source, allotment: Allotment) -> Tensor:
 
 def _filled(splits: list[Split], shared_test: bool) -> Tensor | None:
     """Fill missing values, in place, with what each peer's own training samples (the first split's) say."""
-    if shared_test and any(bool(split.x.isnan().any()) for split in splits):
+    if not any(bool(split.x.isnan().any()) for split in splits):
+        return None
+    if shared_test:
         raise UserError(
             'data.test = "all" is one set for many peers, who fill missing values each by its own data; give a number'
         )

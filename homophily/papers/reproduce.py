@@ -104,7 +104,6 @@ class Reproduction:
         if not (missing := self.missing()):
             return 0
         until = time.monotonic() + budget
-
         running = self.store / "running" / self.title
 
         def in_time() -> Iterator[Wanted]:

@@ -95,7 +95,7 @@ def _logged(path: Path) -> Iterator[None]:
 def _joined(exchange: FieldExchange, address: Address, authority: Authority) -> Iterator[None]:
     """Links open, serving and listening; closed at the end."""
     mail, members, plan = exchange.mail, exchange.members, exchange.announcer.plan
-    other_plans: set[tuple[str, str]] = set()
+    others: set[str] = set()  # who plays something else: told once of each
 
     def heard(sealed: bytes) -> None:
         name = ""
@@ -105,8 +105,8 @@ def _joined(exchange: FieldExchange, address: Address, authority: Authority) -> 
         except Refused as error:
             mail.refusals.add(error, name)
             return
-        if status.plan != plan and (name, status.plan) not in other_plans:
-            other_plans.add((name, status.plan))
+        if news and status.plan != plan and name not in others:
+            others.add(name)
             _log.warning("%s plays %s, and this peer %s: their files differ", name, status.plan, plan)
         if news and not address.full:  # for those further away
             links.tell(sealed)

@@ -15,4 +15,6 @@ def answer(found: object, shape: Sequence[int], wanted: str) -> Tensor:
         raise UserError(f"{wanted}, a tensor {list(shape)}, not {type(found).__name__}")
     if tuple(found.shape) != tuple(shape):
         raise UserError(f"{wanted}, {list(shape)}, not {list(found.shape)}")
+    if found.is_complex():
+        raise UserError(f"{wanted}, of real numbers, not {found.dtype}")
     return found

@@ -84,6 +84,8 @@ def compare(
             path = folder / f"{name.replace(':', '.')}-{seed}"
             told = partial(progress, name, seed) if progress else None
             if RunFolder(path).begun and Run(path).finished:  # in a call that was stopped
+                problem, complete, _ = prepare(one, given, chosen_device(device), known=known)
+                RunFolder(path).check(complete, problem.task)
                 done[name, seed] = Run(path, model)
             else:
                 wanted[name, seed] = Wanted(one, path, told)

@@ -26,11 +26,18 @@ def meets(method: Method, now: Now) -> Tensor:
 def chooses(method: Method, now: Now, met: Tensor, similarity: Tensor | None) -> Tensor:
     """With whom some rows merge, among those they met: [P, B] bool. What they remember is then in ``now.memory``."""
     chosen = _a_set("choose", method.choose(now, met, similarity), now)
-    for name, table in now.memory.items():
-        shape = table.shape if isinstance(table, Tensor) else ()
-        wanted = f"method: now.memory[{name!r}] must have a row for each peer that decides"
-        answer(table, (len(now.view.me), *shape[1:]), wanted)
+    remembered(now.memory, len(now.view.me))
     return chosen & met
+
+
+def remembered(memory: object, peers: int) -> Memory:
+    """What a method wants to remember, if it can be: tables with a row for each peer that decides."""
+    if not isinstance(memory, dict):
+        raise UserError(f"method: what is remembered must be tables by name, not {type(memory).__name__}")
+    for name, table in memory.items():
+        shape = table.shape if isinstance(table, Tensor) else ()
+        answer(table, (peers, *shape[1:]), f"method: memory[{name!r}] must have a row for each peer that decides")
+    return memory
 
 
 def _a_set(name: str, found: object, now: Now) -> Tensor:

@@ -12,6 +12,7 @@ from torch import Tensor
 from homophily import deciding
 from homophily.asking import Comparison, Merging, Steps
 from homophily.counts import MergeCounts
+from homophily.errors import UserError
 from homophily.federation import Federation, gather
 from homophily.introductions import Fingerprints
 from homophily.measuring import ONE_MODEL, Measurer, Models, pairs_met, table_of
@@ -61,7 +62,7 @@ class PeerExchange:
         heard = None
         if self.bounded:
             heard = torch.cat([torch.where(view.known, view.book, -1), view.me[:, None]], dim=1).sort(1).values
-        self.memory = self.memory | self.method.introduced(view, prints, heard)
+        self.memory = self.memory | deciding.remembered(self.method.introduced(view, prints, heard), len(view.me))
         self.traffic.extra_bytes(float(self._fingerprint_bytes(prints)))
 
     def _fingerprint_bytes(self, prints: Fingerprints) -> Tensor:
@@ -162,7 +163,10 @@ class PeerExchange:
     def _notes(self) -> list[str]:
         apart = self.method.metric == "panm" and not bool((self.start == self.start[:1]).all())
         own = ["metric = 'panm' compares ways from one common start, and these peers start apart"] if apart else []
-        return [*own, *self.method.notes(self.view, self.memory)]
+        notes = self.method.notes(self.view, self.memory)
+        if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
+            raise UserError(f"method: notes must return a list of sentences, not {notes!r}")
+        return [*own, *notes]
 
     def final(self) -> dict[str, Tensor]:
         """How often who merged whom, and whom they held to be alike at the end; sparse, pairs as peer * N + other."""

@@ -97,7 +97,8 @@ class Federation:
         out = self.rows[peers].clone()
         given = torch.where(there[..., None], rows, 0.0)[..., shared]
         wanted = len(given), given.shape[2]
-        out[:, shared] = answer(how(given, there, own), wanted, "merge: must return a model for everyone who merges")
+        merged = answer(how(given, there, own), wanted, "merge: must return a model for everyone who merges")
+        out[:, shared] = merged.to(out.dtype)
         return out
 
 

@@ -32,6 +32,7 @@ from homophily.storage import (
     plain,
     read_folder,
     read_json,
+    read_metadata,
     read_tensors,
     sync,
     write_folder,
@@ -157,7 +158,8 @@ class RunFolder:
         kept = {f"kept/{name}": table for name, table in models.kept.items()}
         write_tensors(self.path / "models.safetensors", {"rows": models.rows, **kept})
         data = simulation.problem.task.data
-        write_tensors(self.path / "inputs.safetensors", data.preparation.tensors())
+        prepared = data.preparation
+        write_tensors(self.path / "inputs.safetensors", prepared.tensors(), {"raw": prepared.raw})
         columns = {
             "mse" if scores.regression else "accuracy": scores.value,
             "loss": scores.loss,
@@ -256,23 +258,32 @@ class Run:
 
     def prepared(self, peer: int, x: Tensor | np.ndarray[Any, Any]) -> Tensor:
         """Raw samples [n, ...] as a peer's model takes them: scaled, and filled in, as its training samples were."""
-        samples = torch.as_tensor(x)
-        return self._preparation(peer)(peer, samples.float() if samples.is_floating_point() else samples)
+        try:
+            samples = torch.as_tensor(x)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise UserError(f"x: cannot be made a tensor: {error}") from error
+        shape = self.about["inputs"]
+        if list(samples.shape[1:]) != shape:
+            sizes = ", ".join(map(str, ["n", *shape]))
+            raise UserError(f"x: must have the shape [{sizes}], not {list(samples.shape)}")
+        ready = self._preparation(peer)(peer, samples)
+        return ready.to(Layout.from_json(self.about["layout"]).dtype) if ready.is_floating_point() else ready
 
     def export(self, peer: int, path: Path | str) -> Path:
         """A peer's final model as a safetensors file with state-dict names; how to prepare inputs in its metadata."""
-        numbers = json.dumps(self._preparation(peer).told(peer))
-        write_tensors(Path(path), self.state_dict(peer), {"inputs": numbers})
+        inputs = json.dumps(plain(self._preparation(peer).told(peer)))
+        write_tensors(Path(path), self.state_dict(peer), {"inputs": inputs})
         return Path(path)
 
     def _preparation(self, peer: int) -> Preparation:
         self._check(peer)
-        return Preparation.read(read_tensors(self.path / "inputs.safetensors"))
+        path = self.path / "inputs.safetensors"
+        return Preparation.read(read_metadata(path).get("raw", "numbers"), read_tensors(path))
 
     def _check(self, peer: int) -> None:
         peers = len(self.scores["loss"])
-        if not 0 <= peer < peers:
-            raise UserError(f"peer {peer}: this run has peers 0 to {peers - 1}")
+        if not isinstance(peer, int) or not 0 <= peer < peers:
+            raise UserError(f"peer {peer!r}: this run has peers 0 to {peers - 1}")
 
     def _row(self, peer: int) -> tuple[Tensor, Kept]:
         self._check(peer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -87,6 +87,15 @@ def summary(run: Run) -> None:
     console.print(f"run folder: {escape(str(run.path))}", soft_wrap=True, highlight=False)
 
 
+def _notes(method: str, runs: Sequence[Run]) -> list[str]:
+    """Those of a method's runs, with their seeds where they differ."""
+    notes = {run.config.seed: run.summary["notes"] for run in runs}
+    first, *others = notes.values()
+    if all(other == first for other in others):
+        return [f"{method}: {note}" for note in first]
+    return [f"{method}, seed {seed}: {note}" for seed, found in notes.items() for note in found]
+
+
 def comparison(result: Comparison) -> None:
     """All methods as one table, mean ± deviation over seeds."""
     rows = result.table()
@@ -107,8 +116,7 @@ def comparison(result: Comparison) -> None:
         table.add_row(escape(method), *cells)
     console = Console()
     console.print(table)
-    first_of_each = {name: runs[0].summary["notes"] for name, runs in result.runs.items()}
-    notes = [f"{name}: {note}" for name, found in first_of_each.items() for note in found]
+    notes = [note for name, runs in result.runs.items() for note in _notes(name, runs)]
     for note in [*notes, *(f"{name} is left out: {why}" for name, why in result.left_out.items())]:
         console.print(f"note: {escape(note)}", soft_wrap=True, highlight=False)
     for runs in result.runs.values():

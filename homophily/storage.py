@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -122,8 +122,20 @@ def read_json(path: Path) -> Any:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    try:
+    with _reading(path):
         return load_file(path)
+
+
+def read_metadata(path: Path) -> dict[str, str]:
+    """The words in a safetensors file."""
+    with _reading(path), safe_open(path, framework="pt") as file:
+        return file.metadata() or {}
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
     except SafetensorError as error:

@@ -53,6 +53,9 @@ def double(gathering):
 def listed(gathering):
     return uniform(gathering).tolist()
 
+def imaginary(gathering):
+    return uniform(gathering) * 1j
+
 @rowwise
 def first(rows, there, own):
     return rows[0, 0]
@@ -94,6 +97,22 @@ class Alike(Forgetful):
 
     def neighbours(self, now, partners):
         return partners[0]
+
+class Wordy(Alike):
+    def neighbours(self, now, partners):
+        return partners
+
+    def notes(self, view, memory):
+        return "hello"
+
+class Nowhere(Method):
+    pass
+
+class Shy(Alike):
+    introduces = True
+
+    def introduced(self, view, prints, heard):
+        pass
 
 class Hungry(Method):
     def meet(self, now):
@@ -138,11 +157,15 @@ def both(pairs):
         ("method=broken{n}:Counting", "method: meet must return a set of peers, of torch.bool, not torch.int64"),
         (
             "method=broken{n}:Forgetful",
-            "now.memory['mean'] must have a row for each peer that decides, a tensor [4]",
+            "memory['mean'] must have a row for each peer that decides, a tensor [4]",
         ),
-        ("method=broken{n}:Mean", "now.memory['mean'] must have a row for each peer that decides, [4], not [3]"),
+        ("method=broken{n}:Mean", "memory['mean'] must have a row for each peer that decides, [4], not [3]"),
         ("method=broken{n}:Elsewhere", "method: choose must return a set of peers, of torch.bool, not torch.float64"),
         ("method=broken{n}:Alike", "method: neighbours must return a set of peers, or weights, [4, 4], not [4]"),
+        ("method=broken{n}:Wordy", "method: notes must return a list of sentences, not 'hello'"),
+        ("method=broken{n}:Nowhere", "method: Nowhere has no meet, which says whom to ask for a model"),
+        ("method=broken{n}:Shy", "method: what is remembered must be tables by name, not NoneType"),
+        ("merge=broken{n}:imaginary", "merge: must return a weight for everyone gathered, of real numbers, not"),
         ("method=broken{n}:Hungry", "Tried to allocate 7 GiB. GPU 0 has 4 GiB free. A run that has begun can go on"),
         ("model=broken{n}:Squeezed", "model: for one sample the network must return [1, 10], not [10]"),
         ("method=dac method.metric=broken{n}:numbers", "metric: must return a number for each pair, a tensor ["),

@@ -107,6 +107,21 @@ def test_a_comparison_that_was_stopped_goes_on_in_its_folder(homophily_process: 
     assert (ended.code, "run holds another comparison" in ended.err) == (2, True)
 
 
+def test_a_comparison_does_not_go_on_with_other_data(tmp_path: Path) -> None:
+    def peers(seed: int) -> list[homophily.PeerData]:
+        rng = np.random.default_rng(seed)
+        return [homophily.PeerData(x=rng.normal(size=(20, 3)), y=np.arange(20) % 2) for _ in range(4)]
+
+    def compared(seed: int) -> homophily.Comparison:
+        return homophily.compare({"rounds": 1}, methods=["local", "random"], data=peers(seed), out=tmp_path / "both")
+
+    compared(0)
+    shutil.rmtree(tmp_path / "both" / "random-0")
+    with pytest.raises(homophily.UserError, match="began with other data"):
+        compared(1)
+    assert len(compared(0).runs) == 2
+
+
 def test_a_comparison_is_played_by_one_process_at_a_time(tmp_path: Path) -> None:
     config = {"peers": 4, "rounds": 1, "data": {"angles": [0, 180]}}
     homophily.compare(config, methods=["local"], out=tmp_path / "run")

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from homophily.data.missing import fill_in
 from homophily.data.normalise import Scale, as_floats
-from homophily.data.preparation import Preparation
+from homophily.data.preparation import Preparation, raw_kind
 from homophily.data.types import Shares, Split
 from homophily.errors import UserError
 from homophily.randomness import Purpose, permutation
@@ -310,7 +310,8 @@ def _ready(divided: list[_Divided], normalise: str) -> tuple[tuple[Split, Split 
     splits = [replace(split, x=scale(split.x)) for split in splits]
     # filled after scaling, where the 0 for what a peer never observed is a middling value
     fill = fill_in([[split.peer(i)[0] for split in splits] for i in range(len(divided))])
-    return (splits[0], splits[2] if validating else None, splits[1]), Preparation(scale, fill)
+    ready = splits[0], splits[2] if validating else None, splits[1]
+    return ready, Preparation(raw_kind(divided[0][0].x), scale, fill)
 
 
 def _split(parts: list[_Part]) -> Split:

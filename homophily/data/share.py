@@ -13,7 +13,7 @@ from homophily.data.allot import Allotment, Demand, allot_test, allot_training
 from homophily.data.apportion import apportion
 from homophily.data.missing import fill_in
 from homophily.data.normalise import Scale
-from homophily.data.preparation import Preparation
+from homophily.data.preparation import Preparation, raw_kind
 from homophily.data.types import Plan, Samples, Shares, Source, Split
 from homophily.errors import UserError
 
@@ -64,7 +64,7 @@ def share_out(
         outputs=source.classes or source.train.y.shape[1],
         cluster=kind if plan.clustered else None,
         cluster_names=tuple(k.name for k in plan.kinds) if plan.clustered else (),
-        preparation=Preparation(scale, fill),
+        preparation=Preparation(raw_kind(source.train.x), scale, fill),
     )
 
 

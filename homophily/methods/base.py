@@ -118,7 +118,7 @@ class Method:
 
     def meet(self, now: Now) -> Tensor:
         """Whom to ask for a model: [P, B] bool."""
-        raise NotImplementedError
+        raise UserError(f"method: {type(self).__name__} has no meet, which says whom to ask for a model")
 
     def choose(self, now: Now, met: Tensor, similarity: Tensor | None) -> Tensor:
         """With whom to merge, among those met: [P, B] bool.
@@ -129,7 +129,7 @@ class Method:
 
     def introduced(self, view: View, prints: Fingerprints, heard: Tensor | None) -> Memory:
         """What to remember from fingerprints [N], by id; heard: [P, H] ids each row has heard of, None: of everyone."""
-        raise NotImplementedError
+        raise UserError(f"method: {type(self).__name__} introduces, and has no introduced, which says what to remember")
 
     def acquainted(self, view: View, prints: Fingerprints, ids: Tensor) -> Memory:
         """The same for one peer: prints are of the peers ``ids`` [M] it has heard of, ascending, itself among them."""

@@ -72,13 +72,17 @@ class Kin(Method):
         if memory["away"].shape[2]:
             return ["found no families but a continuum, and draws partners by likeness"]
         family = memory["family"]
+        without = int((family < 0).sum())
+        alone = [f"{without} peers have too few samples for a fingerprint, and merge with nobody"] if without else []
         sizes = family[family >= 0].unique(return_counts=True)[1].sort(descending=True).values.tolist()
-        if len(sizes) == 1:
-            return [f"found one family of {sizes[0]} peers: no difference that could not be chance"]
-        if not sizes:
-            return []
-        shown = ", ".join(map(str, sizes)) if len(sizes) <= _SHOWN else f"{sizes[-1]} to {sizes[0]}"
-        return [f"found {len(sizes)} families, of {shown} peers"]
+        if not bool(memory["told"].all()):
+            found = ["too few samples to tell anything apart: all with a fingerprint count as alike"] if sizes else []
+        elif len(sizes) == 1:
+            found = [f"found one family of {sizes[0]} peers: no difference that could not be chance"]
+        else:
+            shown = ", ".join(map(str, sizes)) if len(sizes) <= _SHOWN else f"{sizes[-1]} to {sizes[0]}"
+            found = [f"found {len(sizes)} families, of {shown} peers"]
+        return [*found, *alone]
 
 
 def balanced(away: Tensor, there: Tensor, k: int) -> Tensor:
@@ -99,16 +103,21 @@ def balanced(away: Tensor, there: Tensor, k: int) -> Tensor:
 
 
 def _memory(found: Kinship, view: View, rows: Tensor, columns: Tensor) -> Memory:
-    """What a peer remembers: how much everyone in its book counts, its family (-1: none, or a continuum), and in a
-    continuum the ways to those who count, in the order of the book. columns: of the book in the answer; -1: not there.
+    """What a peer remembers: how much everyone in its book counts, its family (-1: none, or a continuum), in a
+    continuum the ways to those who count, in the order of the book, and whether anything could be told.
+
+    columns: of the book in the answer; -1: not there.
     """
     weights = torch.where(view.known & (columns >= 0), found.weights(rows, columns.clamp(min=0)), 0.0)
+    told = torch.full_like(rows, found.told, dtype=torch.bool)
     if found.family is not None:
-        return {"weights": weights, "family": found.family[rows], "away": weights.new_zeros(len(rows), 0, 0)}
+        none = weights.new_zeros(len(rows), 0, 0)
+        return {"weights": weights, "family": found.family[rows], "away": none, "told": told}
     counting, there = sets.compact(weights > 0)
     place = found.place[:, : found.rank]
     away = place[columns.gather(1, counting).clamp(min=0)] - place[rows, None]
-    return {"weights": weights, "family": torch.full_like(rows, -1), "away": torch.where(there[..., None], away, 0.0)}
+    away = torch.where(there[..., None], away, 0.0)
+    return {"weights": weights, "family": torch.full_like(rows, -1), "away": away, "told": told}
 
 
 def _stacked(tables: list[Tensor]) -> Tensor:

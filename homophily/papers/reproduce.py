@@ -111,8 +111,8 @@ class Reproduction:
                 if time.monotonic() > until:
                     return
                 target = running / _name(config)
-                if RunFolder(target).begun and Run(target).began_on()[0] != device.type:
-                    shutil.rmtree(target)  # stopped on another device, which need not be here
+                if not RunFolder(target).begun or Run(target).began_on()[0] != device.type:
+                    shutil.rmtree(target, ignore_errors=True)  # no run yet, or on a device that need not be here
                 yield Wanted(config, target, partial(progress, config) if progress is not None else None)
 
         done = 0

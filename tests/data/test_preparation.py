@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,7 +44,9 @@ def test_an_exported_file_says_how_to_prepare_inputs(tmp_path: Path) -> None:
     peers = [peer(5.0, missing=True), peer(9.0, missing=True)]
     ended = run(tmp_path / "run", "standard", *peers)
     with safe_open(ended.export(1, tmp_path / "one.safetensors"), framework="pt") as file:
-        told = {name: torch.tensor(values) for name, values in json.loads(file.metadata()["inputs"]).items()}
+        inputs = json.loads(file.metadata()["inputs"])
+    assert inputs.pop("raw") == "numbers"
+    told = {name: torch.tensor(values) for name, values in inputs.items()}
     raw = torch.as_tensor(peers[1].x)
     scaled = (raw - told["mean"]) * told["factor"]
     assert torch.allclose(torch.where(scaled.isnan(), told["fill"], scaled), ended.prepared(1, raw), atol=1e-6)
@@ -59,9 +62,56 @@ def test_pixels_are_scaled_as_in_training(tmp_path: Path) -> None:
     assert torch.allclose(ready.std((0, 2, 3), correction=0), torch.ones(3), atol=1e-5)
 
 
-def test_what_never_was_missing_cannot_be_filled_in(tmp_path: Path) -> None:
+def test_a_feature_that_nobody_has_is_no_number_in_the_file(tmp_path: Path) -> None:
+    one = peer(5.0, missing=False)
+    one.x[:, 2] = NAN
+    ended = run(tmp_path / "run", "standard", one, one)
+    with safe_open(ended.export(0, tmp_path / "one.safetensors"), framework="pt") as file:
+        assert json.loads(file.metadata()["inputs"], parse_constant=pytest.fail)["mean"][2] is None
+    assert ended.prepared(0, one.x)[:, 2].tolist() == [0.0] * 20
+
+
+def test_whole_numbers_are_numbers_where_numbers_were_trained_on(tmp_path: Path) -> None:
+    ended = run(tmp_path / "run", "standard", *[peer(5.0, missing=False)] * 2)
+    whole = np.arange(8).reshape(2, 4)
+    for dtype in (np.int64, np.uint8, np.float64):
+        assert torch.equal(ended.prepared(0, whole.astype(dtype)), ended.prepared(0, whole.astype(np.float32)))
+
+
+def test_a_network_of_doubles_is_given_doubles(tmp_path: Path) -> None:
+    one = peer(5.0, missing=False)
+    ended = homophily.run({"rounds": 1}, data=[one, one], model=torch.nn.Linear(4, 2).double(), out=tmp_path / "run")
+    assert ended.model(0)(ended.prepared(0, one.x)).shape == (20, 2)
+
+
+@pytest.mark.parametrize(
+    ("x", "sentence"),
+    [
+        (np.zeros((3, 5)), r"x: must have the shape \[n, 4\], not \[3, 5\]"),
+        (np.zeros(4), r"x: must have the shape \[n, 4\], not \[4\]"),
+        (np.zeros((3, 1)), r"x: must have the shape \[n, 4\], not \[3, 1\]"),
+        (np.zeros((3, 4), dtype=complex), "x: the training samples were real numbers, and these are torch.complex128"),
+        ([[1.0], [1.0, 2.0]], "x: cannot be made a tensor: "),
+        ("text", "x: cannot be made a tensor: "),
+        (None, "x: cannot be made a tensor: "),
+        (np.array([[1.0, NAN, 2.0, 3.0]]), "x: it has missing values, and in training nothing was missing"),
+    ],
+)
+def test_what_is_no_sample_is_told(tmp_path: Path, x: Any, sentence: str) -> None:
     ended = run(tmp_path / "run", "unit", *[peer(5.0, missing=False)] * 2)
-    with pytest.raises(homophily.UserError, match="x: it has missing values, and in training nothing was missing"):
-        ended.prepared(0, np.array([[1.0, NAN, 2.0, 3.0]]))
-    with pytest.raises(homophily.UserError, match="peer 2: this run has peers 0 to 1"):
-        ended.prepared(2, np.zeros((1, 4)))
+    with pytest.raises(homophily.UserError, match=sentence):
+        ended.prepared(0, x)
+    for nobody in (2, -1, "1"):
+        with pytest.raises(homophily.UserError, match=f"peer {nobody!r}: this run has peers 0 to 1"):
+            ended.prepared(nobody, np.zeros((1, 4)))  # type: ignore[arg-type]
+
+
+def test_pixels_must_be_pixels(tmp_path: Path) -> None:
+    images = np.zeros((12, 1, 4, 4), dtype=np.uint8)
+    one = homophily.PeerData(x=images, y=np.arange(12) % 2, test_x=images, test_y=np.arange(12) % 2)
+    ended = run(tmp_path / "run", "half", one, one)
+    assert torch.equal(ended.prepared(0, images.astype(np.int64)), ended.prepared(0, images))
+    with pytest.raises(homophily.UserError, match="the training samples were whole numbers from 0 to 255, and these"):
+        ended.prepared(0, images.astype(np.float32))
+    with pytest.raises(homophily.UserError, match="pixels are whole numbers from 0 to 255, and these are 300 to 300"):
+        ended.prepared(0, images.astype(np.int64) + 300)

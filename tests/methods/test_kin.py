@@ -54,6 +54,18 @@ def test_kin_says_what_it_found() -> None:
     assert kin.notes(view_of(40), continuum) == ["found no families but a continuum, and draws partners by likeness"]
 
 
+@pytest.mark.parametrize(
+    ("train", "sentences"),
+    [
+        (2, ["too few samples to tell anything apart: all with a fingerprint count as alike"]),
+        (1, ["20 peers have too few samples for a fingerprint, and merge with nobody"]),
+    ],
+)
+def test_kin_says_where_nothing_can_be_told(train: int, sentences: list[str]) -> None:
+    found = homophily.run({"peers": 20, "rounds": 1, "data": {"train": train}, "method": {"name": "kin"}})
+    assert found.summary["notes"] == sentences
+
+
 def test_the_balanced_make_up_for_each_other_by_hand() -> None:
     """On a line, from 0: the nearest is 2; -3 brings the sum to -1, 5 to 4; then all are taken that there are."""
     away = torch.tensor([[[2.0], [4.0], [-3.0], [5.0]], [[2.0], [4.0], [-3.0], [5.0]]]).double()

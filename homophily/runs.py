@@ -282,7 +282,7 @@ class Run:
 
     def _check(self, peer: int) -> None:
         peers = len(self.scores["loss"])
-        if not isinstance(peer, int) or not 0 <= peer < peers:
+        if not isinstance(peer, int | np.integer) or not 0 <= peer < peers:
             raise UserError(f"peer {peer!r}: this run has peers 0 to {peers - 1}")
 
     def _row(self, peer: int) -> tuple[Tensor, Kept]:

@@ -13,6 +13,7 @@ import pytest
 from torch import nn
 
 import homophily
+from homophily import show
 from homophily.storage import locked
 from tests.processes import Processes
 from tests.test_resume import TINY, outcome
@@ -127,3 +128,17 @@ def test_a_comparison_is_played_by_one_process_at_a_time(tmp_path: Path) -> None
     homophily.compare(config, methods=["local"], out=tmp_path / "run")
     with locked(tmp_path / "run"), pytest.raises(homophily.UserError, match="run is in use by another process"):
         homophily.compare(config, methods=["local"], out=tmp_path / "run")
+
+
+def test_notes_that_differ_between_seeds_are_told_with_their_seeds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = {"peers": 4, "rounds": 1, "data": {"angles": [0, 180], "train": 1}}
+    compared = homophily.compare(config, methods=["kin"], seeds=[0, 1], out=tmp_path / "both")
+    sentence = "4 peers have too few samples for a fingerprint, and merge with nobody"
+    show.comparison(compared)
+    assert f"note: kin: {sentence}\n" in capsys.readouterr().out
+    summary = tmp_path / "both" / "kin-1" / "summary.json"
+    summary.write_text(summary.read_text().replace(sentence, "all is well"))
+    show.comparison(compared)
+    assert f"note: kin, seed 0: {sentence}\nnote: kin, seed 1: all is well\n" in capsys.readouterr().out

@@ -101,6 +101,7 @@ def test_what_is_no_sample_is_told(tmp_path: Path, x: Any, sentence: str) -> Non
     ended = run(tmp_path / "run", "unit", *[peer(5.0, missing=False)] * 2)
     with pytest.raises(homophily.UserError, match=sentence):
         ended.prepared(0, x)
+    assert ended.prepared(np.int64(1), np.zeros((1, 4))).shape == (1, 4)  # type: ignore[arg-type]
     for nobody in (2, -1, "1"):
         with pytest.raises(homophily.UserError, match=f"peer {nobody!r}: this run has peers 0 to 1"):
             ended.prepared(nobody, np.zeros((1, 4)))  # type: ignore[arg-type]

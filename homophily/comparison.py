@@ -85,6 +85,7 @@ def compare(
             told = partial(progress, name, seed) if progress else None
             if RunFolder(path).begun and Run(path).finished:  # in a call that was stopped
                 problem, complete, _ = prepare(one, given, chosen_device(device), known=known)
+                known.forget()
                 RunFolder(path).check(complete, problem.task)
                 done[name, seed] = Run(path, model)
             else:

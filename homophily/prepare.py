@@ -76,6 +76,11 @@ class Known:
     data: dict[str, tuple[Ready, Shares]] = field(default_factory=dict)  # as it was made, and on the device
     networks: dict[str, tuple[Character, Layout, Chain | str]] = field(default_factory=dict)
 
+    def forget(self) -> None:
+        """All data but the last: the next run's may be the same."""
+        for name in list(self.data)[:-1]:
+            del self.data[name]
+
 
 def prepare(
     config: Config,

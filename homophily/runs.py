@@ -61,8 +61,7 @@ class RunFolder:
         with writing(target):
             target.mkdir(parents=True, exist_ok=True)
             if any(not _left_behind(entry) for entry in target.iterdir()):
-                run = (target / "config.toml").is_file()
-                how = f", or continue it with: homophily run --resume {target}" if run else ""
+                how = f", or continue it with: homophily run --resume {target}" if cls(target).begun else ""
                 raise UserError(f"{target} is not empty: name another folder{how}")
         return cls(target)
 
@@ -262,12 +261,13 @@ class Run:
             samples = torch.as_tensor(x)
         except (TypeError, ValueError, RuntimeError) as error:
             raise UserError(f"x: cannot be made a tensor: {error}") from error
-        shape = self.about["inputs"]
+        about = self.about
+        shape = about["inputs"]
         if list(samples.shape[1:]) != shape:
             sizes = ", ".join(map(str, ["n", *shape]))
             raise UserError(f"x: must have the shape [{sizes}], not {list(samples.shape)}")
         ready = self._preparation(peer)(peer, samples)
-        return ready.to(Layout.from_json(self.about["layout"]).dtype) if ready.is_floating_point() else ready
+        return ready.to(Layout.from_json(about["layout"]).dtype) if ready.is_floating_point() else ready
 
     def export(self, peer: int, path: Path | str) -> Path:
         """A peer's final model as a safetensors file with state-dict names; how to prepare inputs in its metadata."""

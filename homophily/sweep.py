@@ -70,9 +70,8 @@ def played(wanted: Iterable[Wanted], given: Given, device: torch.device, known: 
         while len(group) < room and (one := waiting.peek()) is not None and one.alike == kind:
             waiting.take()
             playing, resolved = one.playing(given, where, known)
-            if where.type == "cpu":  # the data of the run before is not needed any more, unless it is the same
-                for name in list(known.data)[:-1]:
-                    del known.data[name]
+            if where.type == "cpu":  # where runs are played one by one
+                known.forget()
             if not group:
                 room = runs_at_once(playing.simulation.problem, resolved.engine, where)
                 setting = settings(playing.config, resolved, where)

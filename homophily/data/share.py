@@ -54,8 +54,8 @@ def share_out(
         splits.append(_split(plan, source.train, for_validation, kind))
     scale = Scale.of(normalise, source.train.x)
     splits = [replace(split, x=scale(split.x)) for split in splits]
-    pixels = source.train.x.dtype == torch.uint8  # which are all there
-    fill = None if pixels else _filled(splits, shared_test=test == "all")
+    raw = raw_kind(source.train.x)
+    fill = None if raw == "pixels" else _filled(splits, shared_test=test == "all")  # of pixels none is missing
     return Shares(
         train=splits[0],
         test=splits[1],
@@ -64,7 +64,7 @@ def share_out(
         outputs=source.classes or source.train.y.shape[1],
         cluster=kind if plan.clustered else None,
         cluster_names=tuple(k.name for k in plan.kinds) if plan.clustered else (),
-        preparation=Preparation(raw_kind(source.train.x), scale, fill),
+        preparation=Preparation(raw, scale, fill),
     )
 
 

@@ -133,7 +133,7 @@ class Method:
 
     def acquainted(self, view: View, prints: Fingerprints, ids: Tensor) -> Memory:
         """The same for one peer: prints are of the peers ``ids`` [M] it has heard of, ascending, itself among them."""
-        raise NotImplementedError
+        raise UserError(f"method: {type(self).__name__} introduces, and has no acquainted, which a real peer asks")
 
     def compares(self, now: Now) -> bool:
         """Whether similarities are wanted in this round: measuring them is not free."""

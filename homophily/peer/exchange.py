@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from homophily.asking import Steps
-from homophily.deciding import chooses, meets
+from homophily.deciding import chooses, meets, remembered
 from homophily.exchange import nominal_models
 from homophily.federation import Federation
 from homophily.introductions import Fingerprints, checked
@@ -197,7 +197,8 @@ class FieldExchange:
         )
         view = self._view()
         all_known = replace(view, known=torch.ones_like(view.known))  # who is away now may come back
-        self.memory = self.memory | self.method.acquainted(all_known, prints, torch.tensor(list(everyone)))
+        found = self.method.acquainted(all_known, prints, torch.tensor(list(everyone)))
+        self.memory = self.memory | remembered(found, 1)
         hops = self.members.hops()
         sizes = dict(zip(everyone, prints.bytes.tolist(), strict=True))
         self.traffic.extra_bytes(float(sum(sizes[id] * hops.get(self.book[id], 1) for id in others)))

@@ -138,8 +138,8 @@ def _joined(exchange: FieldExchange, address: Address, authority: Authority) -> 
 def _opened_folder(asked: PeerSettings, ready: Ready) -> RunFolder:
     """A new state folder, or the old one and everything restored from it."""
     path = asked.state
-    if (path / "config.toml").is_file():
-        folder = RunFolder(path)
+    folder = RunFolder(path)
+    if folder.begun:
         _check_config(path, Run(path).config, ready.config, asked.config)
         folder.check(ready.config, ready.base.task, data=False)  # a peer's data may grow
         folder.restore(ready.simulation)

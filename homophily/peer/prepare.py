@@ -39,7 +39,7 @@ from homophily.prepare import (
     method_of,
     task_fingerprints,
 )
-from homophily.runs import Run
+from homophily.runs import Run, RunFolder
 from homophily.similarity import needs_path
 from homophily.simulate import Simulation
 
@@ -92,7 +92,7 @@ def _completed(asked: PeerSettings) -> Config:
 def _decided(asked: PeerSettings, config: Config) -> Config:
     """What a method makes of the number of rounds (t1) is decided when a state begins, and kept if it is extended."""
     name, state = config.method.name, asked.state
-    began = Run(state).config if (state / "config.toml").is_file() else config
+    began = Run(state).config if RunFolder(state).begun else config
     if began.method.name != name:
         return config  # which is told later
     left_open = [key for key, p in signature(methods.get(name)).parameters.items() if p.default is None]

@@ -27,7 +27,7 @@ _LINES = (
     (0, (1, 3)),
 )  # all seen if they coincide
 _LETTERS = 12  # of a title, an inch
-_FAR = 20  # times apart: such values are drawn on a logarithmic axis
+_FAR = 5  # times apart: such values are drawn on a logarithmic axis
 
 
 def written(found: Reproduction, folder: Path) -> list[Path]:
@@ -73,8 +73,19 @@ def _upright(unit: str) -> str:
     return textwrap.fill(unit, round(8 * _HIGH))
 
 
-def _line(number: int) -> dict[str, Any]:
-    return {"color": COLOURS[number % len(COLOURS)], "ls": _LINES[number % len(_LINES)], "lw": 1.4}
+def _line(found: Reproduction, row: str) -> dict[str, Any]:
+    """How a row's line looks: a row of ours, which no paper has, is black and drawn last."""
+    label, number = found.recipe.rows[row].label, found.rows.index(row)
+    if found.recipe.rows[row].ours:
+        return {"label": label, "color": "black", "ls": "-", "lw": 1.1, "zorder": 3}
+    return {"label": label, "color": COLOURS[number % len(COLOURS)], "ls": _LINES[number % len(_LINES)], "lw": 1.4}
+
+
+def _spread(axis: Any, along: str, values: list[float]) -> None:
+    """A scale by powers of ten where a few values would press all others together."""
+    shown = [value for value in values if value > 0]
+    if shown and max(shown) > _FAR * min(shown):
+        axis.set(**{f"{along}scale": "log"})
 
 
 def _curves(found: Reproduction) -> Any:
@@ -83,14 +94,14 @@ def _curves(found: Reproduction) -> Any:
     figure, axes = _panels([recipe.columns[column].label for column in found.columns])
     for axis, column in zip(axes, found.columns, strict=True):
         score = recipe.score_of(column)
-        for number, row in enumerate(found.rows):
+        for row in found.rows:
             lines = [_curve(found, row, column, seed, score) for seed in range(found.seeds)]
             there = [line for line in lines if line]
             if there:
                 rounds = sorted(set.intersection(*(set(line) for line in there)))
                 values = np.array([[line[round] for round in rounds] for line in there])
-                look = _line(number)
-                axis.plot(rounds, values.mean(0), **look, label=recipe.rows[row].label)
+                look = _line(found, row)
+                axis.plot(rounds, values.mean(0), **look)
                 axis.fill_between(rounds, values.min(0), values.max(0), color=look["color"], alpha=0.15, lw=0)
         axis.set(xlabel="round", ylabel=_upright(recipe.unit_of(column)))
     _legend(figure, axes[0])
@@ -133,11 +144,10 @@ def _dots(found: Reproduction) -> Any:
         mine = [cells[row][column] for row in found.rows]
         means = [math.nan if cell.mean is None else cell.mean for cell in mine]
         printed = [math.nan if cell.printed is None else cell.printed for cell in mine]
-        axis.errorbar(means, places, xerr=[cell.deviation or 0.0 for cell in mine], fmt="o", ms=5, color=COLOURS[0])
+        bars = [cell.deviation or 0.0 for cell in mine]
+        axis.errorbar(means, places, xerr=bars, fmt="o", ms=5, color=COLOURS[0], label="ours")
         axis.plot(printed, places, "s", ms=6, mfc="none", color=COLOURS[1], label="the paper's")
-        shown = [value for value in (*means, *printed) if value > 0]
-        if shown and max(shown) > _FAR * min(shown):
-            axis.set_xscale("log")
+        _spread(axis, "x", [*means, *printed])
         axis.set(xlabel=recipe.unit_of(column), yticks=places, yticklabels=[recipe.rows[r].label for r in found.rows])
         axis.grid(axis="y", lw=0.3)
         axis.invert_yaxis()
@@ -151,10 +161,14 @@ def _sensitivity(found: Reproduction) -> Any:
     recipe, cells = found.recipe, numbers(found)
     figure, (axis,) = _panels([""])
     labels = [recipe.columns[column].label for column in found.columns]
-    for number, row in enumerate(found.rows):
-        means = [cells[row][column].mean for column in found.columns]
-        values = [math.nan if mean is None else mean for mean in means]
-        axis.plot(labels, values, marker="o", ms=4, **_line(number), label=recipe.rows[row].label)
+    shown: list[float] = []
+    for row in found.rows:
+        mine = [cells[row][column] for column in found.columns]
+        values = [math.nan if cell.mean is None else cell.mean for cell in mine]
+        bars = [cell.deviation or 0.0 for cell in mine]
+        axis.errorbar(labels, values, yerr=bars, marker="o", ms=4, elinewidth=0.8, capsize=2, **_line(found, row))
+        shown += values
+    _spread(axis, "y", shown)
     assert recipe.figure is not None
     axis.set(xlabel=recipe.figure.x, ylabel=_upright(recipe.unit))
     _legend(figure, axis)

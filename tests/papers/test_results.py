@@ -32,12 +32,24 @@ def test_kin_and_oracle_are_those_of_the_results() -> None:
     assert sum(first for _, first in gaps) == 19
 
 
-@pytest.mark.parametrize("paper", PAPERS)
-def test_claims_are_counted(paper: str) -> None:
-    files = list((ROOT / "results").glob(f"{PAPERS[paper]}-table-*.md"))
+def claims(files: list[Path]) -> str:
     lines = [line for file in files for line in file.read_text(encoding="utf-8").splitlines()]
     held, not_held = (sum(line.startswith(f"- {told}: ") for line in lines) for told in ("held", "**not held**"))
-    assert f"| {paper} | {len(files)} | {held} of {held + not_held} |" in PAGE
+    return f"{held} of {held + not_held}"
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_claims_are_counted(paper: str) -> None:
+    tables, figures = (list((ROOT / "results").glob(f"{PAPERS[paper]}-{kind}-*.md")) for kind in ("table", "figure"))
+    counted = f"{len(tables)} | {claims(tables)} | {len(figures)} | {claims(figures)}"
+    assert f"| {paper} | {counted} |" in PAGE
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "results").glob("*-figure-*.md")), ids=lambda file: file.stem)
+def test_figures_are_drawn_and_listed(file: Path) -> None:
+    assert file.with_suffix(".png").is_file()
+    line = next(line for line in PAGE.splitlines() if f"](../results/{file.name})" in line)
+    assert line.endswith(f" | {claims([file])} |")
 
 
 def test_tables_in_the_page_have_the_numbers_of_the_results() -> None:
@@ -45,8 +57,10 @@ def test_tables_in_the_page_have_the_numbers_of_the_results() -> None:
     checked = 0
     for file, section in re.findall(r"\]\(\.\./results/([\w-]+\.md)\);([^*]*)", PAGE):
         stored = (ROOT / "results" / file).read_text(encoding="utf-8")
-        for line in re.findall(r"^\| (Local|FixTopology|PANMLoss|PANMGrad|DAC|DPG) \| (.*) \|$", section, re.M):
+        for line in re.findall(
+            r"^\| (Local|FixTopology|Random|Oracle|PENS|PANMLoss|PANMGrad|DAC|DPG) \| (.*) \|$", section, re.M
+        ):
             for ours, theirs in re.findall(r"(\d+\.\d\d) \((\d+\.\d\d)\)", line[1]):
-                assert re.search(rf"\| {ours} \({theirs}[ )]", stored), (file, line[0], ours)
+                assert re.search(rf"\| {ours} (± [\d.]+ )?\({theirs}[ )]", stored), (file, line[0], ours)
                 checked += 1
     assert checked > 50

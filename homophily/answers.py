@@ -1,4 +1,4 @@
-"""What a method, a metric or a merge answered, if it can be used."""
+"""What a method, a metric, a merge or a shift answered, if it can be used."""
 
 from __future__ import annotations
 

@@ -13,9 +13,9 @@ from pydantic import Field
 
 from homophily.data import shifts, sources
 from homophily.errors import UserError
-from homophily.keys import accepted, checked, parsed, refuse_unknown
+from homophily.keys import accepted, checked, must_take, parsed, refuse_unknown
 from homophily.losses import losses
-from homophily.merging import merges
+from homophily.merging import given_to, merges
 from homophily.methods import methods
 from homophily.models import models
 from homophily.registry import GIVEN, Registry
@@ -167,7 +167,8 @@ def make(values: Mapping[str, Any]) -> Config:
     for name in config.extra_metrics:
         if ":" not in name:
             raise UserError(f"extra_metrics = {name!r}: must be package.module:name")
-    merges.get(config.merge)
+    merge = merges.get(config.merge)
+    must_take(merge, given_to(merge), f"merge = {config.merge!r}")
     if config.training.loss not in ("auto", GIVEN):
         losses.get(config.training.loss)
     for table, registry in _REGISTRIES.items():

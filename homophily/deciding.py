@@ -27,7 +27,18 @@ def chooses(method: Method, now: Now, met: Tensor, similarity: Tensor | None) ->
     """With whom some rows merge, among those they met: [P, B] bool. What they remember is then in ``now.memory``."""
     chosen = _a_set("choose", method.choose(now, met, similarity), now)
     remembered(now.memory, len(now.view.me))
+    for name in set(method.shares) & set(now.memory):
+        wanted = f"method: memory[{name!r}], which peers share, must have a number for everyone in the book"
+        answer(now.memory[name], now.known.shape, wanted)
     return chosen & met
+
+
+def compares(method: Method, now: Now) -> bool:
+    """Whether it wants similarities in this round."""
+    found = method.compares(now)
+    if not isinstance(found, bool):
+        raise UserError(f"method: compares must return True or False, not {type(found).__name__}")
+    return found
 
 
 def remembered(memory: object, peers: int) -> Memory:
@@ -35,6 +46,8 @@ def remembered(memory: object, peers: int) -> Memory:
     if not isinstance(memory, dict):
         raise UserError(f"method: what is remembered must be tables by name, not {type(memory).__name__}")
     for name, table in memory.items():
+        if not isinstance(name, str):
+            raise UserError(f"method: memory[{name!r}] must have a text as its name, not {type(name).__name__}")
         shape = table.shape if isinstance(table, Tensor) else ()
         answer(table, (peers, *shape[1:]), f"method: memory[{name!r}] must have a row for each peer that decides")
     return memory
@@ -78,14 +91,18 @@ def choose(
 def neighbours(method: Method, view: View, round: int, memory: Memory, partners: Tensor) -> Tensor:
     """Whom everyone holds to be alike: [P, B] bool or weights."""
     parts = [
-        answer(
-            method.neighbours(Now(view.rows(rows), round, _rows_of(memory, rows)), partners[rows]),
-            partners[rows].shape,
-            "method: neighbours must return a set of peers, or weights",
-        )
-        for rows in _chunks(view)
+        _alike(method, Now(view.rows(rows), round, _rows_of(memory, rows)), partners[rows]) for rows in _chunks(view)
     ]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _alike(method: Method, now: Now, partners: Tensor) -> Tensor:
+    """Whom some rows hold to be alike, among those they know: [P, B] bool or weights."""
+    wanted = "method: neighbours must return a set of peers, or weights"
+    found = answer(method.neighbours(now, partners), now.known.shape, wanted).masked_fill(~now.known, 0)
+    if found.dtype != torch.bool and bool((wrong := ~((found >= 0) & (found < torch.inf))).any()):
+        raise UserError(f"{wanted} that are finite and at least 0, not {float(found[wrong][0]):g}")
+    return found
 
 
 def _chunks(view: View) -> Iterator[slice]:

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from homophily import deciding
+from homophily.answers import answer
 from homophily.asking import Comparison, Merging, Steps
 from homophily.counts import MergeCounts
 from homophily.errors import UserError
 from homophily.federation import Federation, gather
 from homophily.introductions import Fingerprints
-from homophily.measuring import ONE_MODEL, Measurer, Models, pairs_met, table_of
+from homophily.measuring import ONE_MODEL, Measurer, Models, pairs_met, refuse_nan, table_of
 from homophily.merging import Merge, needs_similarity
 from homophily.methods.base import Memory, Method, Now
 from homophily.scoring import precision_and_recall
@@ -77,7 +78,7 @@ class PeerExchange:
 
     def _measures(self, round: int) -> bool:
         """Whether similarities are measured in this round."""
-        return needs_similarity(self.merge) or self.method.compares(Now(self.view, round, self.memory))
+        return needs_similarity(self.merge) or deciding.compares(self.method, Now(self.view, round, self.memory))
 
     def after_training(
         self, federation: Federation, before: Tensor | None, round: int, stopped: Tensor, sick: Tensor
@@ -93,10 +94,12 @@ class PeerExchange:
             me, you = pairs_met(self.view, met)
             models = Models(federation, before, self.start)
             alike = (yield Comparison(self.measurer, models, me, you)) if len(me) else me.double()
-            similarity = table_of(alike, met, sick.to(you.device)[you])
+            sick_me, sick_you = (sick.to(you.device)[peers] for peers in (me, you))
+            refuse_nan(self.method.metric, alike, ~(sick_me | sick_you))
+            similarity = table_of(alike, met, sick_you)
             if self.measurer.needs.own_model:
                 unmoved = stopped | sick.to(stopped.device)
-        wanted = similarity if self.method.compares(Now(self.view, round, self.memory)) else None
+        wanted = similarity if deciding.compares(self.method, Now(self.view, round, self.memory)) else None
         partners, memory = deciding.choose(self.method, self.view, round, self.memory, met, wanted)
         self.memory = {name: self._kept(name, table, unmoved) for name, table in memory.items()}
         self._bill(federation, met, similarity is not None)
@@ -119,7 +122,9 @@ class PeerExchange:
         """What is remembered after a round; who has stopped, or could measure nothing, remembers what it did."""
         if name not in self.memory or not bool(unmoved.any()):
             return table
-        return torch.where(unmoved.view(-1, *(1 for _ in table.shape[1:])), self.memory[name], table)
+        before = self.memory[name]
+        answer(table, before.shape, f"method: memory[{name!r}] must keep its shape where a peer remembers what it did")
+        return torch.where(unmoved.view(-1, *(1 for _ in table.shape[1:])), before, table)
 
     def _inside(self, pairs: Tensor) -> float | None:
         """Share of the merges [M, 2] between peers of one cluster."""
@@ -207,4 +212,7 @@ def nominal_models(method: Method, merge: Merge, measurer: Measurer | None, view
     """
     far = bool((view.hops[view.known] > 1).any())
     twice = needs_similarity(merge) and measurer is not None and measurer.needs.models > 1
-    return None if far or twice else method.nominal(rounds)
+    found = method.nominal(rounds)
+    if not isinstance(found, int | float | None):
+        raise UserError(f"method: nominal must return a number of models, or None, not {type(found).__name__}")
+    return None if far or twice else found

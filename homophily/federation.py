@@ -49,7 +49,7 @@ class Federation:
         Returns whose models were merged: [P, K] bool, oneself left out.
         """
         share = None if is_rowwise(how) else _weights(gathering, how)
-        weighty = gathering.there if share is None else gathering.there & (share > 0)
+        weighty = gathering.there if share is None else share > 0
         partners = weighty & ~gathering.own
         some = partners.any(1).nonzero()[:, 0]
         width = self.layout.width * self.rows.element_size() * (1 if share is not None else 3 * gathering.ids.shape[1])
@@ -60,7 +60,7 @@ class Federation:
             if share is None:
                 rows = self._rowwise(ids, there.to(device), gathering.own[peers].to(device), how, here)
             else:
-                rows = self._sum(ids, there, torch.where(there, share[peers], 0.0))
+                rows = self._sum(ids, there, share[peers])
             merged.append((here, rows))
         for here, rows in merged:
             if self.layout.has_personal:
@@ -105,9 +105,12 @@ class Federation:
 def _weights(gathering: Gathering, how: Merge) -> Tensor:
     """What ``how`` answers, if it can be a merge's weights."""
     share = answer(how(gathering), gathering.ids.shape, "merge: must return a weight for everyone gathered")
-    total = torch.where(gathering.there, share, 0.0).sum(1, dtype=torch.float64)
-    off = ~(((total - 1).abs() < _ROUNDING) | (total == 0))
+    share = torch.where(gathering.there, share, 0.0)
+    total, least = share.sum(1, dtype=torch.float64), share.amin(1)
+    off = ~(((total - 1).abs() < _ROUNDING) | (total == 0)) | (least < 0)
     if bool(off.any()):
+        if float(least.min()) < 0:
+            raise UserError(f"merge: a peer's weights must be at least 0, not {float(least.min()):g}")
         raise UserError(f"merge: a peer's weights must add up to 1, or be all 0, not {float(total[off][0]):g} in sum")
     return share
 

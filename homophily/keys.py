@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
 from typing import Any
@@ -26,6 +26,7 @@ _MESSAGES = {
     "string_type": "must be a text",
     "bool_type": "must be true or false",
     "list_type": "must be a list",
+    "tuple_type": "must be a list",
     "model_type": "must be a table",
     "model_attributes_type": "must be a table",
     "dict_type": "must be a table",
@@ -41,11 +42,35 @@ def accepted(function: Callable[..., Any], reserved: Collection[str] = ()) -> li
     return [p.name for p in parameters if p.kind is not p.VAR_POSITIONAL and p.name not in reserved]
 
 
-def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+def must_take(function: Any, given: Sequence[str], owner: str, keys: Collection[str] = ()) -> None:
+    """A sentence where a function cannot be called with what it is ``given``, in that order, and ``keys`` by name."""
+    wanted = f"({', '.join([*given, *keys])})"
+    if not callable(function):
+        raise UserError(f"{owner} must be a function of {wanted}, not {function!r}")
+    signature = _signature(function)
     try:
-        return inspect.signature(function, eval_str=True).parameters
+        signature.bind(*given, **dict.fromkeys(keys))
+    except TypeError:
+        plain = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
+        takes = signature.replace(parameters=plain, return_annotation=signature.empty)
+        raise UserError(f"{owner} must take {wanted}, not {takes}") from None
+
+
+def required(function: Callable[..., Any]) -> list[str]:
+    """The parameters that have no default."""
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [p.name for p in _parameters(function).values() if p.default is p.empty and p.kind not in several]
+
+
+def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    return _signature(function).parameters
+
+
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    try:
+        return inspect.signature(function, eval_str=True)
     except NameError:  # an annotation that only a type checker can resolve stays a text
-        return inspect.signature(function).parameters
+        return inspect.signature(function)
     except ValueError as error:
         raise UserError(f"{function!r} does not say what parameters it takes: it must be written in Python") from error
 

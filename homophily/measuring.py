@@ -13,7 +13,7 @@ from homophily.answers import answer
 from homophily.errors import UserError
 from homophily.federation import Federation
 from homophily.losses import masked_mean
-from homophily.similarity import Metric
+from homophily.similarity import Metric, metrics
 from homophily.training.task import Engine, Task
 from homophily.view import View
 
@@ -143,6 +143,12 @@ def pairs_met(view: View, met: Tensor) -> tuple[Tensor, Tensor]:
     """Who met whom, by id: me [M] and you [M]. met: [P, B] bool."""
     row, column = met.nonzero(as_tuple=True)
     return view.me[row], view.book[row, column]
+
+
+def refuse_nan(metric: str | None, found: Tensor, well: Tensor) -> None:
+    """A user's own metric that tells nothing of any pair [M] of models that are well [M] is mistaken."""
+    if metric not in metrics and bool(well.any()) and bool(found[well].isnan().all()):
+        raise UserError(f"metric = {metric!r} must return numbers, and gives NaN for every pair")
 
 
 def table_of(found: Tensor, met: Tensor, sick_you: Tensor) -> Tensor:

@@ -70,6 +70,11 @@ def is_rowwise(merge: Merge) -> bool:
     return merge in _ROWWISE
 
 
+def given_to(merge: Merge) -> tuple[str, ...]:
+    """What it is called with."""
+    return ("rows", "there", "own") if is_rowwise(merge) else ("gathering",)
+
+
 def by_similarity(merge: Merge) -> Merge:
     """Mark a merge whose weights are similarities."""
     _BY_SIMILARITY.add(merge)

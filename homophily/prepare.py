@@ -19,12 +19,13 @@ from homophily.federation import Federation
 from homophily.fingerprint import fingerprints
 from homophily.introductions import Fingerprints
 from homophily.keyed_dropout import with_keyed_dropout
-from homophily.keys import accepted, checked, taken
+from homophily.keys import accepted, checked, must_take, required, taken
 from homophily.layout import Layout
 from homophily.losses import Loss, losses
 from homophily.measuring import Measurer, Needs
 from homophily.merging import merges, needs_similarity
 from homophily.methods import Method, methods
+from homophily.methods.base import usable
 from homophily.methods.server import ServerMethod
 from homophily.networks import Network
 from homophily.registry import GIVEN, import_object
@@ -55,7 +56,7 @@ class Given:
     model: nn.Module | None = None
     data: Sequence[PeerArrays] | None = None
     loss: Loss | None = None
-    method: Method | None = None
+    method: Method | ServerMethod | None = None
     extra_metrics: Mapping[str, ExtraMetric] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -240,22 +241,30 @@ def method_of(config: Config, given: Given, peers: int) -> tuple[Method | Server
         if key not in config.method.keys and isinstance(keys.get(key), int):
             keys[key] = max(1, min(keys[key], peers - 1))
     method = make(**keys)
-    if isinstance(method, ServerMethod):
-        return method, keys
-    if not isinstance(method, Method):
+    if not isinstance(method, Method | ServerMethod):
         raise UserError(f"method.name = {name!r}: must be a homophily.Method, not {type(method).__name__}")
-    method = method.in_rounds(config.rounds)
+    method = _in_rounds(method, config.rounds)
     return method, {key: getattr(method, key, value) for key, value in keys.items()}
 
 
-def _given_method(method: Method, config: Config) -> tuple[Method, dict[str, Any]]:
+def _in_rounds(method: Method | ServerMethod, rounds: int) -> Method | ServerMethod:
+    """A method with what follows from the rounds; of a server's nothing does."""
+    if isinstance(method, ServerMethod):
+        return method
+    found = usable(method).in_rounds(rounds)
+    if not isinstance(found, Method):
+        raise UserError(f"method: {type(method).__name__}.in_rounds must return a Method, not {type(found).__name__}")
+    return found
+
+
+def _given_method(method: Method | ServerMethod, config: Config) -> tuple[Method | ServerMethod, dict[str, Any]]:
     """A method object with what follows from the rounds, or on resume what followed when the run began."""
     if not is_dataclass(method):
-        return method.in_rounds(config.rounds), {}
+        return _in_rounds(method, config.rounds), {}
     names = [field.name for field in fields(method)]
     stored = {name: value for name, value in config.method.keys.items() if name in names}
     left_out = {name: value for name, value in stored.items() if getattr(method, name) is None}
-    method = replace(method, **left_out).in_rounds(config.rounds)
+    method = _in_rounds(replace(method, **left_out), config.rounds)
     return method, {name: getattr(method, name) for name in names if getattr(method, name) is not None}
 
 
@@ -311,10 +320,13 @@ def measurer_of(method: Method, task: Task, engine: Engine, chunk: int) -> Measu
     """The method's metric with those of the method's settings that it takes."""
     if method.metric is None:
         return None
-    metric = metrics.get(method.metric)
-    given = {key: getattr(method, key, None) for key in accepted(metric) or []}
-    keys = {key: value for key, value in given.items() if value is not None and not callable(value)}
     on, name = getattr(method, "on", "own"), method.metric
+    metric = metrics.get(name)
+    given = {key: getattr(method, key, None) for key in (accepted(metric) or [])[1:]}  # the first takes the pairs
+    keys = {key: value for key, value in given.items() if value is not None and not callable(value)}
+    if lacking := [key for key in required(metric)[1:] if key not in keys]:
+        raise UserError(f"metric = {name!r} needs {lacking[0]}, which method {type(method).__name__} does not have")
+    must_take(metric, ["pairs"], f"metric = {name!r}", keys)
     losses = on if name == "loss" else None
     needs = Needs(models_for_each(name, on), size_of_each(name), needs_updates(name), losses)
     return Measurer(partial(metric, **keys), task, engine, chunk, needs)

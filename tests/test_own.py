@@ -76,6 +76,10 @@ def source(seed):
     samples = homophily.Samples(x, (x[:, 0] > x[:, 1]).long())
     return homophily.Source("mine", samples, None, classes=2, defaults={"shift": "iid", "peers": 5, "train": 12})
 
+def answering(seed, key: str, value: str):
+    """A data set with a default of its own."""
+    return homophily.Source("mine", source(seed).train, None, classes=2, defaults={"shift": "iid", key: value})
+
 def flip(source, peers, seed, *, by: int = 1):
     """Labels counted from somewhere else."""
     everything = torch.arange(len(source.train))
@@ -85,6 +89,9 @@ def flip(source, peers, seed, *, by: int = 1):
     return homophily.Plan(kinds, source)
 
 def no_plan(source, peers, seed):
+    return "none"
+
+def seedless(source, peers):
     return "none"
 
 class Net(nn.Module):
@@ -267,6 +274,23 @@ def test_own_source_and_own_shift(own_things: Any) -> None:
         homophily.run(settings(data={"name": "own_things:source", "shift": "own_things:flip", "by": "x"}))
     with pytest.raises(homophily.UserError, match=r"data\.shift = 'own_things:no_plan': must return a Plan, not str"):
         homophily.run(settings(data={"name": "own_things:source", "shift": "own_things:no_plan"}))
+    with pytest.raises(homophily.UserError, match=r"seedless' must take \(source, peers, seed\), not \(source, pe"):
+        homophily.run(settings(data={"name": "own_things:source", "shift": "own_things:seedless"}))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("sift", "iid", r"unknown key defaults\.sift \(did you mean shift\?\): data set 'mine' may have peers"),
+        ("peers", "many", r"data set 'mine': defaults\.peers must be a whole number of at least 1, not 'many'"),
+        ("train", "12", r"data\.train must be at least 1, not '12'"),
+    ],
+)
+def test_a_mistake_about_the_defaults_of_an_own_source_is_told(
+    own_things: Any, key: str, value: str, says: str
+) -> None:
+    with pytest.raises(homophily.UserError, match=says):
+        homophily.run(settings(data={"name": "own_things:answering", "key": key, "value": value}))
 
 
 def test_own_network_by_name(own_things: Any) -> None:

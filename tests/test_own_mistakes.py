@@ -136,6 +136,88 @@ def numbers(pairs):
 
 def both(pairs):
     return pairs.loss("both")
+
+def steep(pairs, power):
+    return -pairs.loss("own") ** power
+
+def lonely():
+    return 0.0
+
+def nowhere(pairs):
+    return pairs.loss("own") * torch.nan
+
+def greedy(gathering, share):
+    return uniform(gathering)
+
+def unmarked(rows, there, own):
+    return rows[:, 0]
+
+@rowwise
+def narrow(rows):
+    return rows[:, 0]
+
+def contrary(gathering):
+    return torch.where(gathering.own, 1.75, -0.25)
+
+class Fixed(Alike):
+    neighbours = Method.neighbours
+    in_rounds = 5
+
+class Lost(Fixed):
+    def in_rounds(self, rounds):
+        pass
+
+class Eager(Wordy):
+    metric = "loss"
+    compares = True
+
+class Vague(Wordy):
+    metric = "loss"
+
+    def compares(self, now):
+        return "no"
+
+class Far(Wordy):
+    hops = "2"
+
+class Near(Wordy):
+    hops = 0
+
+class Sharing(Wordy):
+    shares = "similarity"
+
+class Flat(Wordy):
+    shares = ("mean",)
+
+    def choose(self, now, met, similarity):
+        now.memory["mean"] = met.double().mean(1)
+        return met
+
+class Numbered(Wordy):
+    def choose(self, now, met, similarity):
+        now.memory[3] = met
+        return met
+
+class Deaf(Wordy):
+    def choose(self, now, met):
+        return met
+
+class Costly(Wordy):
+    def nominal(self, rounds):
+        return "much"
+
+class Negative(Wordy):
+    def neighbours(self, now, partners):
+        return -partners.double()
+
+class Unsure(Wordy):
+    def neighbours(self, now, partners):
+        return partners * torch.nan
+
+class Growing(Wordy):
+    def choose(self, now, met, similarity):
+        now.memory["past"] = torch.zeros(len(met), now.round)
+        return met
 """
 
 
@@ -180,6 +262,39 @@ def both(pairs):
         ('extra_metrics=["broken{n}:nothing"]', "extra_metrics: nothing gives no number for outputs [5, 10]"),
         ('extra_metrics=["math:sin"]', "extra_metrics: sin gives no number for outputs"),
         ("method=collections:OrderedDict", "does not say what parameters it takes"),
+        (
+            "method=dac method.metric=broken{n}:steep",
+            "metric = 'broken{n}:steep' needs power, which method Dac does not have",
+        ),
+        ("method=dac method.metric=broken{n}:lonely", "metric = 'broken{n}:lonely' must take (pairs), not ()"),
+        (
+            "method=dac method.metric=broken{n}:nowhere",
+            "metric = 'broken{n}:nowhere' must return numbers, and gives NaN",
+        ),
+        ("merge=broken{n}:greedy", "merge = 'broken{n}:greedy' must take (gathering), not (gathering, share)"),
+        ("merge=broken{n}:unmarked", "merge = 'broken{n}:unmarked' must take (gathering), not (rows, there, own)"),
+        ("merge=broken{n}:narrow", "merge = 'broken{n}:narrow' must take (rows, there, own), not (rows)"),
+        ("merge=broken{n}:contrary", "merge: a peer's weights must be at least 0, not -0.25"),
+        ("method=broken{n}:Fixed", "method: Fixed.in_rounds must be a function of (rounds), not 5"),
+        ("method=broken{n}:Lost", "method: Lost.in_rounds must return a Method, not NoneType"),
+        ("method=broken{n}:Eager", "method: Eager.compares must be a function of (now), not True"),
+        ("method=broken{n}:Vague", "method: compares must return True or False, not str"),
+        ("method=broken{n}:Far", 'method: Far.hops = "2": must be a whole number'),
+        ("method=broken{n}:Near", "method.hops = 0: must be at least 1"),
+        ("method=broken{n}:Sharing", 'method: Sharing.shares = "similarity": must be a list'),
+        (
+            "method=broken{n}:Flat",
+            "memory['mean'], which peers share, must have a number for everyone in the book, [4, 4]",
+        ),
+        ("method=broken{n}:Numbered", "method: memory[3] must have a text as its name, not int"),
+        (
+            "method=broken{n}:Growing training.lr=1e-30 training.patience=1 data.validation=2 rounds=3",
+            "method: memory['past'] must keep its shape where a peer remembers what it did, [4, 1], not [4, 2]",
+        ),
+        ("method=broken{n}:Deaf", "method: Deaf.choose must take (now, met, similarity), not (now, met)"),
+        ("method=broken{n}:Costly", "method: nominal must return a number of models, or None, not str"),
+        ("method=broken{n}:Negative", "peers, or weights that are finite and at least 0, not -1"),
+        ("method=broken{n}:Unsure", "peers, or weights that are finite and at least 0, not nan"),
     ],
 )
 def test_ones_own_code_that_fails_is_told_where(
@@ -190,6 +305,11 @@ def test_ones_own_code_that_fails_is_told_where(
     code, out, err = command("run", *TINY, *word.format(n=number).split())
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert sentence.format(n=number) in err
+
+
+class Hasty(homophily.Method):
+    metric = "loss"
+    compares = False
 
 
 def peer(**over: Any) -> homophily.PeerData:
@@ -208,6 +328,7 @@ def peer(**over: Any) -> homophily.PeerData:
         ({"model": nn.Linear}, "model=: must be an object"),
         ({"model": nn.Sequential(nn.LazyLinear(2))}, "model: it has lazy layers"),
         ({"method": "kin"}, "method=: must be an object"),
+        ({"method": Hasty()}, "method: Hasty.compares must be a function of (now), not False"),
         ({"extra_metrics": [len]}, "extra_metrics=: must be functions by name"),
         ({"config": [1]}, "config: must be a TOML file"),
         ({"config": {3: 1}}, "config: must be a TOML file"),

@@ -279,6 +279,14 @@ def test_a_method_object_keeps_its_stages_when_a_run_is_extended() -> None:
     assert longer.summary["nominal_models_per_peer"] == 2 * 4 + 18 * 2
 
 
+def test_a_method_object_with_a_server_is_the_same_as_its_name() -> None:
+    from homophily.methods.server import Ifca
+
+    given = homophily.run(QUICK, method=Ifca(models=2))
+    named = homophily.run({**QUICK, "method": {"name": "ifca", "models": 2}})
+    assert given.scores == named.scores
+
+
 def test_a_table_is_told_only_where_it_is_shared() -> None:
     class Eavesdropper(MostAlike):
         """Reads a table that its peers do not hand over."""

@@ -13,7 +13,7 @@ from homophily.data.shifts import shifts
 from homophily.data.sources import sources
 from homophily.data.types import Plan, Shares, Source
 from homophily.errors import UserError
-from homophily.keys import accepted, checked, refuse_unknown, taken
+from homophily.keys import accepted, checked, must_take, refuse_unknown, taken
 from homophily.registry import GIVEN, import_object
 
 _SHARING = ("shift", "sizes", "normalise", "train", "validation", "test", "balanced")
@@ -85,8 +85,11 @@ def _shifted(
     peers: int | None,
     seed: int,
 ) -> Ready:
+    refuse_unknown("defaults", source.defaults, ["peers", *_SHARING], f"data set {source.name!r} may have")
     answers = {**_DEFAULTS, **source.defaults, **given}
     count = peers if peers is not None else answers["peers"]
+    if not isinstance(count, int) or count < 1:
+        raise UserError(f"data set {source.name!r}: defaults.peers must be a whole number of at least 1, not {count!r}")
     shift = shifts.get(answers["shift"])
     passed = ("source", "peers", "seed")
     names = accepted(shift, passed)
@@ -94,6 +97,7 @@ def _shifted(
         owner = f"data set {source.name!r} under shift {answers['shift']!r}"
         refuse_unknown("data", shift_keys, ["name", *_SHARING, *source_keys, *names], f"{owner} has")
     asked = checked("data", f"shift {answers['shift']!r}", shift, shift_keys, passed)
+    must_take(shift, passed, f"data.shift = {answers['shift']!r}", asked)
     plan = shift(source, count, seed, **asked)
     if not isinstance(plan, Plan):
         raise UserError(f"data.shift = {answers['shift']!r}: must return a Plan, not {type(plan).__name__}")

@@ -9,12 +9,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from homophily.answers import answer
 from homophily.data.allot import Allotment, Demand, allot_test, allot_training
 from homophily.data.apportion import apportion
 from homophily.data.missing import fill_in
 from homophily.data.normalise import Scale
 from homophily.data.preparation import Preparation, raw_kind
-from homophily.data.types import Plan, Samples, Shares, Source, Split
+from homophily.data.types import Kind, Plan, Samples, Shares, Source, Split
 from homophily.errors import UserError
 
 Amount = int | Literal["all"]
@@ -38,6 +39,9 @@ def share_out(
     """
     source = plan.source
     _check(plan, train, validation, test, balanced)
+    if plan.proportions is not None:
+        wanted = "data.shift: proportions must have a weight for each peer and class"
+        answer(plan.proportions, (peers, source.classes or 0), wanted)
     kind = torch.arange(len(plan.kinds)).repeat_interleave(torch.tensor(_sizes(plan, peers, sizes)))
     cut = 0 if source.test is not None or test == "all" else test  # without a test set, it is cut from the training set
     demand = Demand(None if train == "all" else train, validation, cut)
@@ -52,6 +56,8 @@ def share_out(
     splits = [_split(plan, source.train, for_train, kind), tested]
     if validation:
         splits.append(_split(plan, source.train, for_validation, kind))
+    if source.classes is not None:
+        _check_classes(torch.cat([split.y.flatten() for split in splits]), source.classes)
     scale = Scale.of(normalise, source.train.x)
     splits = [replace(split, x=scale(split.x)) for split in splits]
     raw = raw_kind(source.train.x)
@@ -73,9 +79,13 @@ def _check(plan: Plan, train: Amount, validation: int, test: Amount, balanced: b
     names = [kind.name for kind in plan.kinds]
     if not names or len(set(names)) < len(names):
         raise UserError(f"data.shift: its kinds must be one or more with names of their own, not {names}")
+    for kind in plan.kinds:
+        _check_indices(f"train of kind {kind.name!r}", kind.train, plan.source.train)
+        if plan.source.test is not None:
+            _check_indices(f"test of kind {kind.name!r}", kind.test, plan.source.test)
     for key, amount, least in (("train", train, 1), ("validation", validation, 0), ("test", test, 1)):
-        if amount != "all" and amount < least:
-            raise UserError(f"data.{key} must be at least {least}, not {amount}")
+        if amount != "all" and not (isinstance(amount, int) and amount >= least):
+            raise UserError(f"data.{key} must be at least {least}, not {amount!r}")
     if test == "all" and plan.source.test is None:
         raise UserError(f'data.test = "all" needs a test set, and {plan.source.name} has none; give a number')
     if test == "all" and plan.proportions is not None:
@@ -86,6 +96,12 @@ def _check(plan: Plan, train: Amount, validation: int, test: Amount, balanced: b
         raise UserError("data.balanced = true contradicts a shift that gives every peer its own mix of labels")
 
 
+def _check_indices(name: str, index: Tensor, samples: Samples) -> None:
+    whole = index.dim() == 1 and index.dtype in (torch.int32, torch.int64)
+    if not whole or (len(index) and not 0 <= int(index.min()) <= int(index.max()) < len(samples)):
+        raise UserError(f"data.shift: {name} must be indices of samples, from 0 to {len(samples) - 1}")
+
+
 def _sizes(plan: Plan, peers: int, sizes: list[int] | None) -> list[int]:
     """Peers of each kind."""
     names = ", ".join(kind.name for kind in plan.kinds)
@@ -93,7 +109,6 @@ def _sizes(plan: Plan, peers: int, sizes: list[int] | None) -> list[int]:
         sizes = plan.sizes or [int(size) for size in apportion(peers, torch.ones(len(plan.kinds)))]
         if min(sizes) < 1:
             raise UserError(f"data.sizes: {peers} peers cannot fill {len(sizes)} kinds of data ({names})")
-        return sizes
     if len(sizes) != len(plan.kinds):
         raise UserError(f"data.sizes has {len(sizes)} numbers, and there are {len(plan.kinds)} kinds of data ({names})")
     if min(sizes) < 1:
@@ -126,9 +141,28 @@ def _gathered(plan: Plan, samples: Samples, index: Sequence[Tensor]) -> tuple[Te
     made = []
     for kind, which in zip(plan.kinds, index, strict=True):
         x, y = samples.x[which], samples.y[which]
-        made.append(kind.change(x, y) if kind.change is not None else (x, y))
+        made.append(_changed(kind, x, y) if kind.change is not None else (x, y))
     xs, ys = zip(*made, strict=True)
+    for name, parts in (("x", xs), ("y", ys)):
+        if other := [part for part in parts if part.shape[1:] != parts[0].shape[1:]]:
+            shapes = f"{list(parts[0].shape[1:])} and {list(other[0].shape[1:])}"
+            raise UserError(f"data.shift: a sample's {name} must have one shape in all kinds of data, not {shapes}")
     return torch.cat(xs), torch.cat(ys)
+
+
+def _changed(kind: Kind, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    assert kind.change is not None
+    made = kind.change(x, y)
+    both = isinstance(made, tuple | list) and len(made) == 2
+    if not both or not all(isinstance(part, Tensor) and part.shape[:1] == x.shape[:1] for part in made):
+        raise UserError(f"data.shift: change of kind {kind.name!r} must return x and y, a row for each sample")
+    return made
+
+
+def _check_classes(y: Tensor, classes: int) -> None:
+    wrong = y[(y < 0) | (y >= classes)]
+    if len(wrong):
+        raise UserError(f"data: y holds the class {int(wrong[0])}, but classes count from 0 to {classes - 1}")
 
 
 def _class_counts(source: Source, allotment: Allotment) -> Tensor:

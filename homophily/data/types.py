@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
@@ -12,6 +12,17 @@ import torch
 from torch import Tensor
 
 from homophily.data.preparation import Preparation
+from homophily.errors import UserError
+from homophily.keys import must_take
+
+
+def _refuse_other(thing: Any, **kinds: Any) -> None:
+    """A sentence about the first field that is not of its kind: users make these things too."""
+    for name, kind in kinds.items():
+        found = getattr(thing, name)
+        if not isinstance(found, kind):
+            wanted = type(thing).__dataclass_fields__[name].type
+            raise UserError(f"{type(thing).__name__}: {name} must be {wanted}, not {type(found).__name__}")
 
 
 @dataclass(frozen=True)
@@ -25,6 +36,11 @@ class Samples:
     y: Tensor
     coarse: Tensor | None = None  # [n] int64: a coarser label, where the data has one (CIFAR-100's superclasses)
     owner: Tensor | None = None  # [n] int64: whose sample it is, where the data says so
+
+    def __post_init__(self) -> None:
+        _refuse_other(self, x=Tensor, y=Tensor)
+        if len(self.x) != len(self.y):
+            raise UserError(f"Samples: x has {len(self.x)} samples but y has {len(self.y)}")
 
     def __len__(self) -> int:
         return len(self.x)
@@ -43,6 +59,12 @@ class Source:
         default_factory=dict
     )  # config keys this data set answers differently when left out
 
+    def __post_init__(self) -> None:
+        _refuse_other(self, name=str, train=Samples, test=Samples | None, classes=int | None, defaults=Mapping)
+        y = self.train.y
+        if self.classes is None and (y.dim() < 2 or not y.is_floating_point()):
+            raise UserError(f"Source: without classes y must be floats [n, outputs], not {y.dtype} {list(y.shape)}")
+
 
 Change = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
@@ -56,6 +78,11 @@ class Kind:
     test: Tensor  # [m] int64: the same for the test samples (empty where the source has no test set)
     change: Change | None = None  # (x, y) -> (x, y) on raw samples (pixels not yet normalised); None: as they are
 
+    def __post_init__(self) -> None:
+        _refuse_other(self, name=str, train=Tensor, test=Tensor)
+        if self.change is not None:
+            must_take(self.change, ["x", "y"], f"Kind {self.name!r}: change")
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -66,6 +93,12 @@ class Plan:
     clustered: bool = True  # False: kinds are no clusters (Dirichlet), so nothing is known of who is alike
     sizes: list[int] | None = None  # peers of each kind when the config leaves ``sizes`` out; None: equal
     proportions: Tensor | None = None  # [peers, classes]: weight of each class in a peer's data (Dirichlet)
+
+    def __post_init__(self) -> None:
+        _refuse_other(self, kinds=Sequence, source=Source)
+        for kind in self.kinds:
+            if not isinstance(kind, Kind):
+                raise UserError(f"Plan: kinds must be list[Kind], and one is {type(kind).__name__}")
 
 
 @dataclass(frozen=True)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_type_hints
 
+import pydantic
 import torch
 from torch import Tensor
 
 from homophily import sets
 from homophily.errors import UserError
 from homophily.introductions import Fingerprints
+from homophily.keys import must_take, parsed
 from homophily.randomness import Purpose, bits, uniform
 from homophily.registry import Registry
 from homophily.view import View
@@ -22,7 +25,7 @@ Memory = dict[str, Tensor]
 
 def nothing_told(name: str, friends: Tensor) -> Tensor:
     """What a method hears of a table that it does not share."""
-    raise ValueError(f"nobody hands over {name!r}: the method must list it in `shares`")
+    raise UserError(f"nobody hands over {name!r}: the method must list it in `shares`")
 
 
 @dataclass
@@ -150,6 +153,24 @@ class Method:
     def nominal(self, rounds: int) -> float | None:
         """Models a peer pulls over a run by the method's formula; None: there is none."""
         return None
+
+
+_CALLED = {
+    name: list(inspect.signature(function).parameters)[1:]
+    for name, function in vars(Method).items()
+    if inspect.isfunction(function) and not name.startswith("_")
+}
+_SAID: Any = pydantic.create_model("Said", **{name: (hint, ...) for name, hint in get_type_hints(Method).items()})  # type: ignore[call-overload]
+
+
+def usable(method: Method) -> Method:
+    """The method, if all it says and decides is of the kind that every method's is; anyone may have written it."""
+    name = f"method: {type(method).__name__}"
+    for decision, given in _CALLED.items():
+        must_take(getattr(method, decision), given, f"{name}.{decision}")
+    parsed(_SAID, {said: getattr(method, said) for said in _SAID.model_fields}, name)
+    Method.__post_init__(method)
+    return method
 
 
 methods: Registry[Callable[..., Any]] = Registry("method")

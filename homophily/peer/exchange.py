@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from homophily.asking import Steps
-from homophily.deciding import chooses, meets, remembered
+from homophily.deciding import chooses, compares, meets, remembered
 from homophily.exchange import nominal_models
 from homophily.federation import Federation
 from homophily.introductions import Fingerprints, checked
@@ -226,10 +226,10 @@ class FieldExchange:
         me = Me(self.me, self.samples, self.start, self._ids)
         here = Gathered(me, federation, before, met, parcels, bool(sick[0]))
         similarity = None
-        if self.measurer is not None and (needs_similarity(self.merge) or self.method.compares(now)):
+        if self.measurer is not None and (needs_similarity(self.merge) or compares(self.method, now)):
             similarity = here.similarity(self.measurer)
         now = Now(view, round, dict(self.memory), here.told if self.method.shares else nothing_told)
-        wanted = similarity if self.method.compares(now) else None
+        wanted = similarity if compares(self.method, now) else None
         partners = chooses(self.method, now, met, wanted)
         if not bool(stopped[0]):
             blind = similarity is not None and self.measurer is not None and self.measurer.needs.own_model

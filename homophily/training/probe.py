@@ -48,6 +48,8 @@ def probe(module: nn.Module, loss: Loss, x: Tensor, y: Tensor, classes: int = 0)
         ) from error
     if not isinstance(first, Tensor) or first.shape[:1] != (_SAMPLES,):
         raise UserError("model: the network must return one tensor with a row per sample")
+    if first.is_complex() or any(parameter.is_complex() for parameter in module.parameters()):
+        raise UserError("model: the network's parameters and outputs must be real numbers, not complex ones")
     if first.dim() > 1 and first.shape[1] < classes:
         raise UserError(f"model: the network has {first.shape[1]} outputs, and the data has {classes} classes")
     again = _outputs(module, x[:_SAMPLES], seed=2)
@@ -134,6 +136,8 @@ def _gradients(
             f"training.loss: must return one loss per sample, shape [{len(x)}] for {len(x)} samples, "
             f"not {list(losses.shape)}"
         )
+    if losses.is_complex():
+        raise UserError(f"training.loss: must return real numbers, not {losses.dtype}")
     parameters = {name: p for name, p in copied.named_parameters() if p.requires_grad}
     if not losses.requires_grad:
         raise UserError("model: no parameter of the network receives a gradient from the loss")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from torch import Tensor
 from homophily.data.share import share_out
 from homophily.data.shifts import shifts
 from homophily.data.types import Kind, Plan, Samples, Shares, Source, Split
+from homophily.errors import UserError
 
 UNHURRIED = settings(deadline=None, max_examples=40)  # the machine may be busy
 SEEDS = st.integers(0, 10_000)
@@ -209,7 +211,7 @@ def test_overlapping_pools_take_in_turn_from_what_is_left(seed: int) -> None:
 
 def test_a_kind_changes_raw_samples_before_they_are_scaled() -> None:
     pixels = torch.arange(200, dtype=torch.uint8).view(200, 1)
-    source = Source("pixels", Samples(pixels, torch.zeros(200, dtype=torch.int64)), None, 1)
+    source = Source("pixels", Samples(pixels, torch.zeros(200, dtype=torch.int64)), None, 2)
     everything, none = torch.arange(200), torch.arange(0)
     kinds = [Kind("as is", everything, none), Kind("dark", everything, none, lambda x, y: (x // 2, y + 1))]
     shares = shared(Plan(kinds, source), 2, train=100 - 8)
@@ -265,3 +267,36 @@ def test_all_test_samples_are_stored_once_for_each_kind() -> None:
     assert shares.test.start.tolist() == [0, 0, 0, 0, 40, 40]
     assert numbers(shares.test, 3) == list(range(-1, -41, -1))
     assert numbers(shares.test, 5) == list(range(-31, -101, -1))
+
+
+# Refusals of what an own shift answers
+
+
+def changed(change: Any, source: Source | None = None) -> Plan:
+    """Two kinds that draw from everything, the second with a change of its own."""
+    plan = alike(2, source)
+    return replace(plan, kinds=[plan.kinds[0], replace(plan.kinds[1], change=change)])
+
+
+REFUSED = [
+    (pools(numbered(), range(150, 250)), "train of kind 'kind 0' must be indices of samples, from 0 to 199"),
+    (replace(alike(), kinds=[Kind("a", torch.ones(200) > 0, torch.arange(9))]), "train of kind 'a' must be indices"),
+    (replace(alike(), kinds=[Kind("a", torch.arange(9), torch.arange(200))]), "test of kind 'a' must be indices"),
+    (changed(lambda x, y: x), "change of kind 'kind 1' must return x and y, a row for each sample"),
+    (changed(lambda x, y: (x[:1], y)), "change of kind 'kind 1' must return x and y"),
+    (changed(lambda x, y: (x.numpy(), y)), "change of kind 'kind 1' must return x and y"),
+    (
+        changed(lambda x, y: (x.repeat(1, 3), y)),
+        "a sample's x must have one shape in all kinds of data, not [1] and [3]",
+    ),
+    (mixed([[1.0] * 4] * 6), "proportions must have a weight for each peer and class, [6, 5], not [6, 4]"),
+    (replace(alike(), sizes=[3, 4]), "data.sizes: 3 + 4 = 7, and there are 6 peers"),
+    (changed(lambda x, y: (x, y + 1)), "data: y holds the class 5, but classes count from 0 to 4"),
+]
+
+
+@pytest.mark.parametrize(("plan", "sentence"), REFUSED)
+def test_what_a_shift_answers_is_refused_where_it_cannot_be_used(plan: Plan, sentence: str) -> None:
+    with pytest.raises(UserError) as refused:
+        shared(plan)
+    assert sentence in str(refused.value)

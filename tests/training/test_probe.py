@@ -106,6 +106,19 @@ def test_a_loss_must_be_per_sample() -> None:
         )
 
 
+class Turning(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * 1j
+
+
+def test_complex_numbers_are_refused() -> None:
+    for net in (Turning(4, 3), nn.Linear(4, 3, dtype=torch.complex64)):
+        with pytest.raises(UserError, match="model: the network's parameters and outputs must be real numbers"):
+            probe(net, cross_entropy, torch.randn(4, 4, dtype=net.weight.dtype), torch.zeros(4).long())
+    with pytest.raises(UserError, match=r"training\.loss: must return real numbers, not torch\.complex64"):
+        probe(nn.Linear(4, 3), lambda out, y: out.sum(1) * 1j, torch.randn(4, 4), torch.zeros(4).long())
+
+
 def test_a_network_without_gradient_is_refused() -> None:
     net = nn.Linear(4, 3).requires_grad_(False)
     with pytest.raises(UserError, match="no parameter"):

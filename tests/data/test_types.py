@@ -1,0 +1,42 @@
+"""What users make data of: a field of another kind is told where it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from homophily.data.types import Kind, Plan, Samples, Source
+from homophily.errors import UserError
+
+ALL = torch.arange(4)
+WHOLE = Samples(torch.rand(4, 2), ALL % 2)
+SOURCE = Source("mine", WHOLE, None, 2)
+
+REFUSED: list[tuple[Callable[[], Any], str]] = [
+    (lambda: Samples(np.zeros((4, 2)), ALL), "Samples: x must be Tensor, not ndarray"),
+    (lambda: Samples(torch.rand(4, 2), ALL[:3]), "Samples: x has 4 samples but y has 3"),
+    (lambda: Source("mine", None, None, 2), "Source: train must be Samples, not NoneType"),
+    (lambda: Source("mine", WHOLE, None, "2"), "Source: classes must be int | None, not str"),
+    (lambda: Source("mine", WHOLE, None, 2, defaults=["iid"]), "Source: defaults must be Mapping[str, Any], not list"),
+    (
+        lambda: Source("mine", Samples(torch.rand(4, 2), torch.rand(4)), None, None),
+        "Source: without classes y must be floats [n, outputs], not torch.float32 [4]",
+    ),
+    (lambda: Kind(3, ALL, ALL), "Kind: name must be str, not int"),
+    (lambda: Kind("a", [0, 1], ALL), "Kind: train must be Tensor, not list"),
+    (lambda: Kind("a", ALL, ALL, 5), "Kind 'a': change must be a function of (x, y), not 5"),
+    (lambda: Kind("a", ALL, ALL, lambda x: x), "Kind 'a': change must take (x, y), not (x)"),
+    (lambda: Plan(["a"], SOURCE), "Plan: kinds must be list[Kind], and one is str"),
+    (lambda: Plan([Kind("a", ALL, ALL)], None), "Plan: source must be Source, not NoneType"),
+]
+
+
+@pytest.mark.parametrize(("make", "sentence"), REFUSED)
+def test_a_field_of_another_kind_is_refused(make: Callable[[], Any], sentence: str) -> None:
+    with pytest.raises(UserError) as refused:
+        make()
+    assert str(refused.value) == sentence

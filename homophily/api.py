@@ -128,7 +128,7 @@ def again(problem: Problem, config: Config, given: Given, folder: RunFolder, pro
     return Playing(simulation, folder, config, given, progress)
 
 
-@dataclass
+@dataclass(eq=False)
 class Playing:
     """A run that is being played, and its folder."""
 
@@ -146,21 +146,10 @@ class Playing:
         """To the end."""
         try:
             while not self.simulation.finished:
-                self.record(self.simulation.step())
+                written_down({self: self.simulation.step()})
         except KeyboardInterrupt:
             raise KeyboardInterrupt(str(self.folder.path)) from None  # the caller can say what to resume
         return self.finish()
-
-    def record(self, line: dict[str, Any]) -> None:
-        """Write a round down; save the run if it is time."""
-        self.folder.append(line)
-        began = time.monotonic()
-        if self.simulation.round % self.config.checkpoint == 0 and began >= self.rested:
-            self.folder.save(self.simulation)
-            over = time.monotonic()
-            self.rested = over + _rest(over - began)
-        if self.progress is not None:
-            self.progress({**line, "rounds": self.config.rounds})
 
     def finish(self) -> Run:
         """Final scores, and what a finished run keeps."""
@@ -172,8 +161,25 @@ class Playing:
         return Run(self.folder.path, self.given.model)
 
 
+def written_down(lines: Mapping[Playing, dict[str, Any]]) -> None:
+    """Write a round of runs down; save them if it is time, all or none, so that they can go on together."""
+    for one, line in lines.items():
+        one.folder.append(line)
+    began = time.monotonic()
+    due = [one for one in lines if one.simulation.round % one.config.checkpoint == 0]
+    if due and began >= max(one.rested for one in due):
+        for one in due:
+            one.folder.save(one.simulation)
+        over = time.monotonic()
+        for one in due:
+            one.rested = over + _rest(over - began)
+    for one, line in lines.items():
+        if one.progress is not None:
+            one.progress({**line, "rounds": one.config.rounds})
+
+
 def _rest(seconds: float) -> float:
-    """How long there is no checkpoint, where one takes so many seconds."""
+    """How long nothing is saved, where saving takes so many seconds."""
     return _REST * seconds if seconds > _NOTICEABLE else 0.0
 
 

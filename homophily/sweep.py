@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from homophily.api import Playing, Progress, again, begin, chosen_device, settings
+from homophily.api import Playing, Progress, again, begin, chosen_device, settings, written_down
 from homophily.config import Config
 from homophily.data.types import Split
 from homophily.federation import Federation
@@ -147,9 +147,9 @@ class Sweep:
         merged = [n for n, one in going if one.simulation.exchanged(lines[n], sick[self._rows(n)])]
         scores |= self._scores(merged)
         took = (time.perf_counter() - began) / len(going)
-        for number, one in going:
+        for _, one in going:
             one.simulation.seconds += took
-            one.record(one.simulation.line(scores.get(number)))
+        written_down({one: one.simulation.line(scores.get(number)) for number, one in going})
 
     def _validation_losses(self) -> Sequence[Tensor | None]:
         """Of the peers of each run; None where nobody stops early."""

@@ -65,7 +65,7 @@ def resume(
 ) -> Run:
     """Go on with a run that was stopped, or with a finished one for more rounds: ``resume(path, {"rounds": 100})``.
 
-    Objects that were given to ``run`` must be given again.
+    Objects that were given to ``run`` must be given again, a model with whatever weights.
     """
     found = Run(path)
     for key in overrides or {}:
@@ -77,10 +77,10 @@ def resume(
         raise UserError(f"rounds = {config.rounds}: this run has {stored.rounds} already, and they cannot be undone")
     if found.finished and found.summary["rounds"] == config.rounds:
         return Run(path, model)
-    given = Given(model, data, loss, method, extra_metrics or {})
+    folder = RunFolder(found.path)
+    given = folder.began_with(Given(model, data, loss, method, extra_metrics or {}))
     device, resolved = found.began_on()
     chosen = chosen_device(device)
-    folder = RunFolder(found.path)
     with locked(found.path), settings(config, resolved, chosen):
         problem, config, _ = prepare(config, given, chosen, resolved)
         playing = again(problem, config, given, folder, progress)
@@ -116,6 +116,7 @@ def begin(
     named = [config.method.name, Path(config.data.name).name, str(config.seed)]
     name = "-".join("own" if part == GIVEN else part for part in named)
     folder = RunFolder.create(out, "".join(c if c.isalnum() or c in "-_." else "-" for c in name))
+    folder.keep_start(given)
     folder.describe(config, resolved, problem.task, problem.task.ids.device)
     return Playing(Simulation(problem), folder, config, given, progress)
 

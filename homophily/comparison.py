@@ -78,12 +78,16 @@ def compare(
     keys = [(name, seed) for seed in numbers for name in configs]
     asked = {key: make({**configs[key[0]].toml(), "seed": key[1]}) for key in keys}
     folder = _folder(Path(out) if out else None, f"compare-{source}", list(asked.values()))
+    paths = {(name, seed): folder / f"{name.replace(':', '.')}-{seed}" for name, seed in asked}
     done, wanted = {}, {}
     with locked(folder):
+        begun = [path for path in paths.values() if RunFolder(path).begun]  # in a call that was stopped
+        if begun:
+            given = RunFolder(begun[0]).began_with(given)
         for (name, seed), one in asked.items():
-            path = folder / f"{name.replace(':', '.')}-{seed}"
+            path = paths[name, seed]
             told = partial(progress, name, seed) if progress else None
-            if RunFolder(path).begun and Run(path).finished:  # in a call that was stopped
+            if path in begun and Run(path).finished:
                 problem, complete, _ = prepare(one, given, chosen_device(device), known=known)
                 known.forget()
                 RunFolder(path).check(complete, problem.task)

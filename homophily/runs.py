@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import platform
@@ -9,7 +10,7 @@ import re
 import shutil
 import sys
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from homophily.data.preparation import Preparation
 from homophily.errors import UserError
 from homophily.layout import Kept, Layout
 from homophily.networks import Network
+from homophily.prepare import Given
 from homophily.resources import Resolved
 from homophily.scoring import Scores
 from homophily.simulate import Simulation
@@ -45,6 +47,7 @@ from homophily.training.task import Task
 from homophily.version import __version__
 
 _ABOUT = ("device", "inputs", "layout", "machine", "outputs", "resolved", "versions")
+_START = "start.safetensors"
 _CHECKPOINT = re.compile(r"round-(\d{6,})")
 
 
@@ -95,6 +98,21 @@ class RunFolder:
         }
         write_json(self.path / "run.json", about)
         self.write_config(config)
+
+    def keep_start(self, given: Given) -> None:
+        """Write down the weights of a model that was given."""
+        if given.model is not None:
+            write_tensors(self.path / _START, _tensors(given.model))
+
+    def began_with(self, given: Given) -> Given:
+        """What is given again, a model with the weights it had when the run began unless it is another network."""
+        path = self.path / _START
+        if given.model is None or not path.is_file():
+            return given
+        stored, model = read_tensors(path), copy.deepcopy(given.model)
+        if {name: t.shape for name, t in stored.items()} == {name: t.shape for name, t in _tensors(model).items()}:
+            model.load_state_dict(stored, strict=False)
+        return replace(given, model=model)
 
     def check(self, config: Config, task: Task, *, data: bool = True) -> None:
         """Refuse to go on with another network than the folder's or, with ``data``, other data of one's own."""
@@ -313,6 +331,10 @@ def _checkpoints(run: Path) -> list[tuple[int, Path]]:
 def _left_behind(entry: Path) -> bool:
     """By a process that was killed before the folder became a run."""
     return entry.name in ("run.json", "peer.log") or entry.suffix == ".part"
+
+
+def _tensors(model: nn.Module) -> dict[str, Tensor]:
+    return {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
 
 
 def _form(task: Task) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -160,13 +161,12 @@ class Simulation:
         name = "mse" if scores.regression else "accuracy"
         value = scores.value.tolist()
         by_cluster = {cluster: _mean([value[peer] for peer in peers]) for cluster, peers in self.clusters.items()}
-        found = [mean for mean in by_cluster.values() if mean is not None]
         return {
             name: _mean(value),
-            f"{name}_over_clusters": sum(found) / len(found) if found else None,
+            f"{name}_over_clusters": _mean(list(by_cluster.values())),
             f"{name}_by_cluster": by_cluster,
-            "loss": _mean(scores.loss.tolist()),
-            **{extra: _mean(values.tolist()) for extra, values in scores.extra.items()},
+            "loss": _finite_mean(scores.loss.tolist()),
+            **{extra: _finite_mean(values.tolist()) for extra, values in scores.extra.items()},
         }
 
     def models(self) -> Federation:
@@ -229,10 +229,15 @@ def _unflat(prefix: str, layout: Layout, tensors: dict[str, Tensor]) -> Federati
     return Federation(layout, tensors[f"{prefix}/rows"], kept)
 
 
-def _mean(values: list[float]) -> float | None:
-    """Mean of the finite ones."""
-    finite = [value for value in values if math.isfinite(value)]
-    return sum(finite) / len(finite) if finite else None
+def _mean(values: Sequence[float | None]) -> float | None:
+    """None where one is not finite: a method is no better for peers whose models diverged."""
+    there = [value for value in values if value is not None and math.isfinite(value)]
+    return sum(there) / len(there) if there and len(there) == len(values) else None
+
+
+def _finite_mean(values: Sequence[float]) -> float | None:
+    """Of the finite ones."""
+    return _mean([value for value in values if math.isfinite(value)])
 
 
 def _clusters(data: Shares) -> dict[str, list[int]]:

@@ -68,6 +68,36 @@ def test_a_run_goes_on_only_with_the_network_it_began_with(tmp_path: Path, monke
     assert homophily.resume(run.path, {"rounds": 2}, model=nn.Sequential(nn.Linear(4, 2)), data=data).finished
 
 
+def peers_that_differ() -> list[homophily.PeerData]:
+    rng = np.random.default_rng(0)
+    return [homophily.PeerData(x=rng.normal(size=(20, 3)), y=rng.integers(2, size=20)) for _ in range(4)]
+
+
+def unlike_any_before() -> nn.Module:
+    """As a user builds a network in every process: nobody has seeded torch."""
+    return nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+
+
+def test_a_model_that_is_built_anew_goes_on_from_the_weights_of_the_first(tmp_path: Path) -> None:
+    config = {"rounds": 6, "method": {"name": "dac", "k": 2, "metric": "cosine-gradients", "tau": 50.0}}
+    model, data = unlike_any_before(), peers_that_differ()
+    whole = homophily.run(config, model=model, data=data, out=tmp_path / "whole")
+    began = homophily.run({**config, "rounds": 3}, model=model, data=data, out=tmp_path / "parts")
+    ended = homophily.resume(began.path, {"rounds": 6}, model=unlike_any_before(), data=data)
+    assert ended.scores == whole.scores
+
+
+def test_a_comparison_with_a_model_that_is_built_anew_goes_on_from_the_weights_of_the_first(tmp_path: Path) -> None:
+    def compared() -> homophily.Comparison:
+        keys = {"rounds": 2, "method": {"k": 2}}
+        methods, out = ["random", "fix-topology"], tmp_path / "both"
+        return homophily.compare(keys, methods=methods, model=unlike_any_before(), data=peers_that_differ(), out=out)
+
+    first = compared().runs["fix-topology"][0].scores
+    shutil.rmtree(tmp_path / "both" / "fix-topology-0")
+    assert compared().runs["fix-topology"][0].scores == first
+
+
 @pytest.mark.parametrize(
     ("file", "text"),
     [

@@ -234,6 +234,8 @@ def _tensor(what: str, array: Array) -> Tensor:
 
 
 def _from_numpy(what: str, array: Array) -> Tensor:
+    if isinstance(array, np.ma.MaskedArray) and np.ma.is_masked(array):
+        array = np.ma.filled(array.astype(float), np.nan)
     try:
         values = np.asarray(array)
     except ValueError:

@@ -156,6 +156,10 @@ def _changed(kind: Kind, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     both = isinstance(made, tuple | list) and len(made) == 2
     if not both or not all(isinstance(part, Tensor) and part.shape[:1] == x.shape[:1] for part in made):
         raise UserError(f"data.shift: change of kind {kind.name!r} must return x and y, a row for each sample")
+    for name, given, part in (("x", x, made[0]), ("y", y, made[1])):
+        if part.dtype != given.dtype:
+            wanted = f"must return {name} as {given.dtype}, as it was given, not as {part.dtype}"
+            raise UserError(f"data.shift: change of kind {kind.name!r} {wanted}")
     return made
 
 

@@ -193,7 +193,7 @@ def _topology(found: Reproduction) -> Any:
             graph, networkx.spring_layout(graph, seed=0), ax=axis, node_size=24, with_labels=False, width=0.3,
             node_color=[COLOURS[names.index(clusters[peer]) % len(COLOURS)] for peer in graph], edge_color="#bbbbbb",
         )  # fmt: skip
-        axis.axis("off")
+        axis.spines[:].set(visible=True, color="#dddddd")
     return figure
 
 

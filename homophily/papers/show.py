@@ -16,7 +16,7 @@ from rich.table import Column, Table
 from homophily.api import Progress as OnRound
 from homophily.config import Config
 from homophily.papers.reproduce import Reproduction
-from homophily.papers.tables import numbers, told, verdicts
+from homophily.papers.tables import beside_printed, numbers, told, verdicts
 
 _Cells = tuple[str, list[str]]  # a column: its label and its cells
 _BETWEEN = 3  # spaces from a column to the next
@@ -47,7 +47,7 @@ def reproduction(found: Reproduction, paths: Sequence[Path]) -> None:
     """Ours, the paper's in brackets, the difference; the claims; what is missing."""
     console, recipe, cells = Console(), found.recipe, numbers(found)
     note = " (a quick, small version, not the paper's)" if found.quick else ""
-    beside = "" if found.quick else ": ours (the paper's) difference"
+    beside = ": ours (the paper's) difference" if beside_printed(cells) else ""
     console.print(f"{recipe.title}{note}\n{recipe.unit}{beside}", markup=False, highlight=False)
     rows = [recipe.rows[row].label + (" *" if recipe.rows[row].ours else "") for row in found.rows]
     columns = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -116,7 +116,7 @@ def _lines(found: Reproduction) -> Iterator[str]:
     if found.quick:
         yield "**A quick, small version, not the paper's: other peers, rounds and data.**"
         yield ""
-    yield f"{recipe.unit}: ours{_BESIDE if not found.quick else ''}. `{command}`"
+    yield f"{recipe.unit}: ours{_BESIDE if beside_printed(cells) else ''}. `{command}`"
     yield f"{date.today()}, {_made_on(found)}."
     yield ""
     labels = [recipe.columns[column].label for column in found.columns]
@@ -136,6 +136,11 @@ def _lines(found: Reproduction) -> Iterator[str]:
         yield "What the paper leaves open:"
         yield ""
         yield from (f"- {name}: {why}" for name, why in recipe.choices.items())
+
+
+def beside_printed(cells: Mapping[str, Mapping[str, Number]]) -> bool:
+    """Whether any cell has a printed number."""
+    return any(cell.printed is not None for row in cells.values() for cell in row.values())
 
 
 _BESIDE = ", in brackets the paper's, then the difference"

@@ -128,7 +128,9 @@ def _gradients(
             losses = _seeded(lambda: loss(copied(x), y), x.device, seed=1)
     except Exception as error:  # anyone's loss may raise anything; the user needs to know what it got
         shapes = f"outputs {list(_outputs(module, x, seed=1).shape)} and targets {list(y.shape)}"
-        raise UserError(f"training.loss: fails on {shapes}: {error}") from error
+        floats = y.is_floating_point() and bool((y == y.round()).all())
+        hint = " (y holds floats, as for a regression: classes are integers)" if floats else ""
+        raise UserError(f"training.loss: fails on {shapes}: {error}{hint}") from error
     if not isinstance(losses, Tensor):
         raise UserError(f"training.loss: must return a tensor of one loss per sample, not {type(losses).__name__}")
     if losses.shape != (len(x),):

@@ -48,6 +48,14 @@ def test_arrays_tensors_and_lists_are_the_same(make: Callable[[Any], Any]) -> No
     assert shares.train.y.dtype == torch.int64
 
 
+def test_what_is_masked_is_missing() -> None:
+    x = np.ma.masked_equal([[1, 2], [3, 777], [5, 6]], 777)
+    found = share(PeerArrays(x, [0, 1, 0], test_x=x, test_y=[0, 1, 0]))
+    plain = np.array([[1.0, 2.0], [3.0, np.nan], [5.0, 6.0]])
+    same = share(PeerArrays(plain, [0, 1, 0], test_x=plain, test_y=[0, 1, 0]))
+    assert found.train.x.tolist() == same.train.x.tolist()
+
+
 @pytest.mark.parametrize(
     ("dtype", "becomes", "value"),
     [

@@ -285,6 +285,8 @@ REFUSED = [
     (changed(lambda x, y: x), "change of kind 'kind 1' must return x and y, a row for each sample"),
     (changed(lambda x, y: (x[:1], y)), "change of kind 'kind 1' must return x and y"),
     (changed(lambda x, y: (x.numpy(), y)), "change of kind 'kind 1' must return x and y"),
+    (changed(lambda x, y: (x.double(), y)), "'kind 1' must return x as torch.float32, as it was given, not as"),
+    (changed(lambda x, y: (x, y.float())), "'kind 1' must return y as torch.int64, as it was given, not as"),
     (
         changed(lambda x, y: (x.repeat(1, 3), y)),
         "a sample's x must have one shape in all kinds of data, not [1] and [3]",

@@ -141,6 +141,11 @@ def test_a_loss_that_fails_is_told_with_the_shapes_it_got() -> None:
         probe(nn.Linear(4, 2), mse, torch.randn(4, 4), torch.randn(4, 3))
 
 
+def test_classes_that_are_floats_are_told() -> None:
+    with pytest.raises(UserError, match=r"y holds floats, as for a regression: classes are integers"):
+        probe(nn.Linear(4, 2), mse, torch.randn(4, 4), torch.tensor([[0.0], [1.0], [1.0], [0.0]]))
+
+
 def test_rounding_in_a_deep_network_is_no_obstacle() -> None:
     torch.manual_seed(0)
     layers = [layer for _ in range(30) for layer in (nn.Linear(16, 16, bias=False), nn.BatchNorm1d(16), nn.ReLU())]

@@ -37,7 +37,7 @@ from homophily.simulate import Exchange, Problem
 from homophily.topology import all_distances, topologies, view_of_all
 from homophily.training.chain import Chain
 from homophily.training.engines import engine_of, read_chain
-from homophily.training.probe import Character, probe
+from homophily.training.probe import ASKED_WITH, Character, probe
 from homophily.training.task import Engine, Settings, Task
 
 _SCORES = (
@@ -188,7 +188,7 @@ def _read(
 def _character(module: nn.Module, loss: Loss, shares: Shares) -> Character:
     """What the network is like, asked with a few samples of the first peers."""
     dtype = next((p.dtype for p in module.parameters()), torch.float32)
-    some = shares.train.x[: 2 * shares.peers], shares.train.y[: 2 * shares.peers]
+    some = shares.train.x[:ASKED_WITH], shares.train.y[:ASKED_WITH]
     x, y = (t.to(dtype) if t.is_floating_point() else t for t in some)
     classes = shares.classes if loss is losses.get("cross-entropy") else None
     return probe(module, loss, x, y, classes or 0)

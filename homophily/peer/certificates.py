@@ -157,11 +157,15 @@ def _write(folder: Path, certificate: Path, key: Path, made: x509.Certificate, s
     """The key for its owner's eyes only, and before the certificate that makes it worth something."""
     pem = serialization.Encoding.PEM
     text = secret.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    mine: list[Path] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with os.fdopen(os.open(key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(text)
-        certificate.write_bytes(made.public_bytes(pem))
+        for path, content, mode in ((key, text, 0o600), (certificate, made.public_bytes(pem), 0o666)):
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+                mine.append(path)
+                file.write(content)
     except OSError as error:
+        for path in mine:
+            path.unlink(missing_ok=True)
         raise UserError(f"cannot write into {folder}: {error.strerror}") from error
     return certificate

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from hashlib import blake2b
 from typing import Any, TypeVar
 
 import torch
@@ -88,7 +89,8 @@ class FieldExchange:
         self._names = list(self.book.values())
         self._prints: dict[str, tuple[int, Print]] = {}  # by name: the round it is of, and it
         self._own_print: Fingerprints | None = None
-        self._printed = -1  # the renewal that it is of
+        self._renewal = -1  # that it is of
+        self._printed, self._hash = -1, ""  # the number under which it is known, and what it is
         self.unreachable: list[str] = []
 
     # Before training
@@ -140,11 +142,14 @@ class FieldExchange:
     def _introduce(self, round: int) -> None:
         due = (round - 1) // self.method.renew if self.method.renew else 0
         deadline = time.monotonic() + self.pace.deadline
-        if self._own_print is None or due > self._printed:
-            self._own_print, self._printed = self.introduce(), due
+        if self._own_print is None or due > self._renewal:
+            self._own_print, self._renewal = self.introduce(), due
             mean, factor, count = self._own_print.mean[0], self._own_print.factor[0], int(self._own_print.count[0])
-            self.mail.publish("print", due, pack_print(mean, factor, count, self.expected.network))
-            self.announcer.announce(printed=due)
+            packed = pack_print(mean, factor, count, self.expected.network)
+            before, self._hash = self._hash, blake2b(packed, digest_size=16).hexdigest()
+            self._printed = max(due, self._printed + (self._hash != before))  # who comes back may have other data
+            self.mail.publish("print", self._printed, packed)
+            self.announcer.announce(printed=self._printed)
             if self.pace.lockstep:
                 self._wait(lambda name: self.members.status(name).printed >= due, deadline)
         if self._fetch_prints(deadline) or "weights" not in self.memory:
@@ -328,13 +333,15 @@ class FieldExchange:
         return {"received": self.traffic.received, "book": self._ids, **memory}
 
     def numbers(self) -> dict[str, Any]:
-        return {"traffic": self.traffic.numbers(), "announced": self.announcer.last}
+        own = {"printed": self._printed, "print": self._hash}
+        return {"traffic": self.traffic.numbers(), "announced": self.announcer.last, **own}
 
     def restore(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
         """Go on; of those who are still allowed everything is remembered."""
         tensors = {name: tensor.cpu() for name, tensor in tensors.items()}
         self.traffic.restore(tensors["received"], numbers["traffic"])
         self.announcer.go_on_after(numbers["announced"])
+        self._printed, self._hash = numbers["printed"], numbers["print"]
         self.memory = {n.removeprefix("memory/"): t for n, t in tensors.items() if n.startswith("memory/")}
         if not torch.equal(tensors["book"], self._ids):
             kept = {} if self.method.introduces else self.memory  # introductions come anew

@@ -75,6 +75,10 @@ class _Dials:
         self._failing: dict[str, tuple[float, float, str]] = {}  # by address: since when, when last, what was said
 
     def failed(self, address: str, why: str) -> None:
+        if "CONNECTION_TO_SELF" in why:  # who is given a list of all addresses finds its own in it
+            return
+        if "MAX_LINKS" in why:
+            why = "another process with this peer's name is linked there already"
         now = time.monotonic()
         since, last, said = self._failing.get(address, (now, now, ""))
         if now - last > _FORGOTTEN:

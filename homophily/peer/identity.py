@@ -95,8 +95,10 @@ class Authority:
         name, key = name_in(found), found.public_key()
         if name not in self._allowed:
             raise Refused("name not allowed")
-        if not isinstance(key, Ed25519PublicKey) or datetime.now(UTC) < found.not_valid_before_utc:
+        if not isinstance(key, Ed25519PublicKey):
             raise Refused("certificate not usable")
+        if datetime.now(UTC) < found.not_valid_before_utc:
+            raise Refused(f"certificate of {name} not valid yet: is the clock right?")
         return name, key, found.not_valid_after_utc
 
 

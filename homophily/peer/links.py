@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -98,7 +99,8 @@ class ZenohLinks:
         try:
             self._session = zenoh.open(_config(address))
         except zenoh.ZError as error:
-            raise UserError(f"peer.listen: cannot listen on {', '.join(address.listen)}: {error}") from error
+            why = re.sub(r" at /\S+", "", str(error))  # where in the library
+            raise UserError(f"peer.listen: cannot listen on {', '.join(address.listen)}: {why}") from error
 
     def listen(self, ears: Ears) -> None:
         """From now on what comes in is heard."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import resource
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -37,8 +38,16 @@ def play(asked: PeerSettings, insecure: bool = False, progress: Progress | None 
     if insecure and not only_loopback(asked.peer):
         raise UserError("--insecure is for this machine alone: peer.listen and peer.connect must be loopback addresses")
     ready = made_ready(asked)
+    _allow_many_files()
     with locked(asked.state):
         return _played(asked, ready, insecure, progress, alone)
+
+
+def _allow_many_files() -> None:
+    """Every connection takes one, a stranger's too until its handshake fails: as many as this process may have."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _played(asked: PeerSettings, ready: Ready, insecure: bool, progress: Progress | None, alone: bool) -> Run:
@@ -83,8 +92,9 @@ def _logged(path: Path) -> Iterator[None]:
         handler = log_to(path)
     try:
         yield
-    except (UserError, KeyboardInterrupt) as error:
-        _log.error("stops: %s", error if isinstance(error, UserError) else "asked to")
+    except (Exception, KeyboardInterrupt) as error:
+        told = str(error) if isinstance(error, UserError) else repr(error)
+        _log.error("stops: %s", "asked to" if isinstance(error, KeyboardInterrupt) else told)
         raise
     finally:
         _log.removeHandler(handler)

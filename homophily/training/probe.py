@@ -16,6 +16,7 @@ from homophily.losses import Loss
 from homophily.training.batching import over_peers
 
 _SAMPLES = 4
+ASKED_WITH = 2 * _SAMPLES
 _DIFFERENT = (
     "its gradients under torch.vmap differ from a plain run",
     "it changes its buffers in a way that torch.vmap does not see",
@@ -34,12 +35,16 @@ class Character:
 
 
 def probe(module: nn.Module, loss: Loss, x: Tensor, y: Tensor, classes: int = 0) -> Character:
-    """Run the network on a few samples x [n, ...], y [n, ...] (repeated if there are not enough).
+    """Run the network on a few samples x [n, ...], y [n, ...].
 
-    classes: that it must have outputs for, where the loss wants one for each.
+    They are repeated if there are not enough, numbers a little larger each time: alike, they could not influence one
+    another. classes: that it must have outputs for, where the loss wants one for each.
     """
-    need = torch.arange(2 * _SAMPLES, device=x.device) % len(x)
-    x, y = x[need], y[need]
+    number = torch.arange(ASKED_WITH, device=x.device)
+    which, turn = number % len(x), number // len(x)
+    x, y = x[which], y[which]
+    if x.is_floating_point():
+        x = x + 0.1 * turn.view(-1, *(1 for _ in x.shape[1:])).to(x.dtype)
     try:
         first = _outputs(module, x[:_SAMPLES], seed=1)
     except Exception as error:  # anyone's module may raise anything; the user needs to know which input it got

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import stat
 from pathlib import Path
 
@@ -68,6 +70,21 @@ def test_nothing_is_overwritten(folder: Path) -> None:
     with pytest.raises(UserError, match=r"alice\.pem is there already"):
         issue(folder, "alice")
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_a_full_disk_leaves_nothing_that_is_in_the_way(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_file = os.open
+
+    def fills_up(path: Path, *rest: int) -> int:
+        if str(path).endswith(".pem"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return open_file(path, *rest)
+
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "open", fills_up)
+        with pytest.raises(UserError, match="No space left on device"):
+            init(folder)
+    init(folder)
 
 
 def test_without_an_authority_nothing_is_issued(folder: Path) -> None:

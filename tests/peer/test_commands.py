@@ -1,5 +1,6 @@
 """The commands of real peers say what they did and how to go on."""
 
+import json
 import os
 import signal
 import subprocess
@@ -153,14 +154,37 @@ def test_a_damaged_status_is_told_in_a_sentence(tmp_path: Path, text: str) -> No
         status(tmp_path)
 
 
-def test_a_peers_data_may_be_a_folder_beside_its_file_but_no_table(tmp_path: Path) -> None:
+@pytest.fixture
+def clinic(tmp_path: Path) -> Path:
+    """The folder of ann, who is alone, with her certificate and data."""
     folder = tmp_path / "clinic"
-    folder.mkdir()
+    (folder / "site").mkdir(parents=True)
     certificates.init(folder / "certs")
     certificates.issue(folder / "certs", "ann", ["127.0.0.1"], 1)
-    (folder / "site").mkdir()
-    x, y = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32), np.arange(40) % 2
-    np.savez(folder / "site" / "ann.npz", x=x, y=y)
+    patients(folder, seed=0)
+    return folder
+
+
+def patients(clinic: Path, seed: int) -> None:
+    x, y = np.random.default_rng(seed).normal(size=(40, 3)).astype(np.float32), np.arange(40) % 2
+    np.savez(clinic / "site" / "ann.npz", x=x, y=y)
+
+
+def test_who_comes_back_with_other_data_is_known_by_another_fingerprint(clinic: Path) -> None:
+    """Others ask for a fingerprint again where its number has grown."""
+    numbers = []
+    for rounds, seed in ((1, 0), (2, 0), (3, 1)):
+        patients(clinic, seed)
+        asked = f'rounds = {rounds}\ndata = {{ name = "site" }}\nmethod = "kin"\n'
+        (clinic / "ann.toml").write_text(asked + '[peer]\nname = "ann"\nallow = ["ann"]\n')
+        folder = play(load(clinic / "ann.toml")).path
+        state = json.loads((folder / "checkpoints" / f"round-{rounds:06d}" / "state.json").read_text())
+        numbers.append(state["printed"])
+    assert numbers == [0, 0, 1]
+
+
+def test_a_peers_data_may_be_a_folder_beside_its_file_but_no_table(clinic: Path) -> None:
+    folder = clinic
     (folder / "site.csv").write_text("x,y\n")
     file = folder / "ann.toml"
     table = '[peer]\nname = "ann"\nallow = ["ann"]\n'

@@ -2,12 +2,13 @@
 
 import logging
 import os
+import resource
 import socket
 import ssl
 import sys
 import tomllib
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,23 @@ def test_who_has_no_certificate_or_a_strangers_is_counted_and_logged_once(alone:
     assert (alone.run(0).path / "peer.log").read_text().count("sent no certificates") == 1
 
 
+def test_connections_that_say_nothing_stop_nobody(tmp_path: Path) -> None:
+    """More of them than a process may open files unless it asks for more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    field = Field(tmp_path / "field", 2)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
+    field.start(0)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    until(lambda: field.round(0) > 0, "it plays")
+    (address,) = tomllib.loads(field.files[0].read_text())["peer"]["listen"]
+    host, _, port = address.rpartition(":")
+    with ExitStack() as idle:
+        for _ in range(300):
+            idle.enter_context(socket.create_connection((host, int(port)), timeout=5.0))
+        field.go_on(0, rounds=10)
+    field.close()
+
+
 def test_why_a_peer_cannot_be_reached_is_logged_once(tmp_path: Path) -> None:
     field = Field(tmp_path / "field", 2)
     field.start(1)  # which dials the other
@@ -83,6 +101,17 @@ def test_an_unreached_peer_is_spoken_of_again_when_the_reason_changes(monkeypatc
         "cannot reach bob:7447: expired; tries on",
         "cannot reach bob:7447: expired; tries on",
     ]
+
+
+def test_ones_own_address_is_no_fault_and_ones_own_name_elsewhere_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, said = 0.0, []
+    monkeypatch.setattr("homophily.peer.handshakes.time.monotonic", lambda: clock)
+    monkeypatch.setattr(logging.getLogger("homophily.peer"), "warning", lambda text, *a: said.append(text % a))
+    dials, told = _Dials(), "Received a close message (reason %s) in response to an OpenSyn on: Transp"
+    for clock in (0.0, 6.0):  # noqa: B007
+        dials.failed("me:7447", told % "CONNECTION_TO_SELF")
+        dials.failed("bob:7447", told % "MAX_LINKS")
+    assert said == ["cannot reach bob:7447: another process with this peer's name is linked there already; tries on"]
 
 
 def test_what_else_is_written_passes_through(capfd: pytest.CaptureFixture[str]) -> None:

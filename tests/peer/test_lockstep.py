@@ -1,14 +1,22 @@
 """In lockstep real peers, a process each, end with the very weights of the simulation."""
 
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import nn
 
 from homophily.config import make
 from homophily.peer.deploy import Deployment, deploy
 
+NORMAL = {"name": "tests.peer.test_lockstep:normalised"}
 QUICK: dict[str, Any] = {"rounds": 3, "data": {"train": 20, "test": 10, "angles": [0, 180]}}
+
+
+def normalised(inputs: tuple[int, ...], outputs: int) -> nn.Module:
+    layers = nn.Linear(prod(inputs), 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, outputs)
+    return nn.Sequential(nn.Flatten(), *layers)
 
 
 def played(folder: Path, peers: int, **keys: Any) -> Deployment:
@@ -42,6 +50,11 @@ def test_dpg_on_a_torus_does_what_the_simulation_does(tmp_path: Path) -> None:
 def test_personal_layers_stay_with_their_peers(tmp_path: Path) -> None:
     found = played(tmp_path, 4, method={"name": "dac", "k": 2}, model={"name": "mlp", "personal": ["3"]})
     assert_identical(found)
+
+
+def test_a_last_batch_of_one_joins_the_one_before_where_batches_are_normalised(tmp_path: Path) -> None:
+    data, training = {"train": 21, "test": 10, "angles": [0, 180]}, {"batch": 20}
+    assert_identical(played(tmp_path, 2, method={"name": "random", "k": 1}, data=data, training=training, model=NORMAL))
 
 
 def test_models_from_two_hops_away_come_over_others(tmp_path: Path) -> None:

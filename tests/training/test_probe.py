@@ -131,6 +131,14 @@ def test_buffers_that_are_replaced_are_an_obstacle() -> None:
     assert "buffers" in found.obstacle
 
 
+@pytest.mark.parametrize("samples", [1, 2, 8])
+def test_coupling_is_seen_however_few_samples_there_are(samples: int) -> None:
+    network = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+    x, y = torch.randn(samples, 4), torch.randn(samples, 3)
+    assert probe(network, mse, x, y).coupled
+    assert not probe(network[0], mse, x, y).coupled
+
+
 def test_coupling_in_evaluation_mode_is_refused() -> None:
     with pytest.raises(UserError, match="in evaluation mode"):
         character(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, track_running_stats=False)), 4)

@@ -190,14 +190,17 @@ def _keys(table: Mapping[str, Any], names: Sequence[str]) -> dict[str, dict[str,
     return out
 
 
-def _averaged(summaries: list[dict[str, Any]]) -> dict[str, Any]:
+def _averaged(summaries: list[dict[str, Any]], errors: bool = False) -> dict[str, Any]:
+    """Over seeds: of what is there, but of errors only where all are, as those that are missing were not finite."""
     out: dict[str, Any] = {}
     for key in dict.fromkeys(key for summary in summaries for key in summary):
         cells = [summary.get(key) for summary in summaries]
+        error = errors or key.startswith("mse")
         if isinstance(cells[0], dict):
-            out[key] = _averaged([cell or {} for cell in cells])
+            out[key] = _averaged([cell or {} for cell in cells], error)
         elif key not in _NOT_AVERAGED:
             values = [cell for cell in cells if cell is not None]
             spread = {"std": statistics.stdev(values)} if len(values) > 1 else {}
-            out[key] = {"mean": statistics.fmean(values), **spread} if values else None
+            whole = values and not (error and len(values) < len(cells))
+            out[key] = {"mean": statistics.fmean(values), **spread} if whole else None
     return out

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import homophily
+from homophily.comparison import _averaged
 
 FEATURES, CLASSES, SAMPLES = 6, 3, 24
 
@@ -395,3 +396,10 @@ def test_a_regression_of_which_one_peer_diverged_has_no_mean(tmp_path: Path) -> 
     by_cluster = found.summary["mse_by_cluster"]
     assert (by_cluster["large"], found.summary["mse"], found.summary["mse_over_clusters"]) == (None, None, None)
     assert by_cluster["small"] < 10
+
+
+def test_errors_are_averaged_over_seeds_only_where_all_are_finite() -> None:
+    first = {"mse": 1.0, "mse_by_cluster": {"a": 1.0, "b": 3.0}, "loss": 1.0}
+    found = _averaged([first, {"mse": None, "mse_by_cluster": {"a": 2.0, "b": None}, "loss": None}])
+    assert (found["mse"], found["mse_by_cluster"]["b"]) == (None, None)
+    assert (found["mse_by_cluster"]["a"]["mean"], found["loss"]["mean"]) == (1.5, 1.0)

@@ -229,8 +229,7 @@ def test_a_sick_peer_without_partners_stays_sick_and_the_others_go_on(here: Path
     assert [line["sick"] for line in run.metrics()] == [[2]] * 4
     assert (run.summary["sick_peers"], run.summary["still_sick"]) == ([2], [2])
     assert run.scores["mse"][2] is None
-    healthy = [value for value in run.scores["mse"] if value is not None]
-    assert len(healthy) == 5
-    assert run.summary["mse"] == pytest.approx(np.mean(healthy))
+    assert sum(value is not None for value in run.scores["mse"]) == 5
+    assert run.summary["mse"] is None, "a mean over the others would be a reward"
     assert not rows(run)[2].isfinite().all()
     assert rows(run)[[0, 1, 3, 4, 5]].isfinite().all()

@@ -330,7 +330,7 @@ def _checkpoints(run: Path) -> list[tuple[int, Path]]:
 
 def _left_behind(entry: Path) -> bool:
     """By a process that was killed before the folder became a run."""
-    return entry.name in ("run.json", "peer.log") or entry.suffix == ".part"
+    return entry.name in ("run.json", "peer.log", _START) or entry.suffix == ".part"
 
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:

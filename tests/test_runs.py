@@ -14,6 +14,7 @@ from torch import nn
 
 import homophily
 from homophily import show
+from homophily.runs import RunFolder
 from homophily.storage import locked
 from tests.processes import Processes
 from tests.test_resume import TINY, outcome
@@ -85,6 +86,20 @@ def test_a_model_that_is_built_anew_goes_on_from_the_weights_of_the_first(tmp_pa
     began = homophily.run({**config, "rounds": 3}, model=model, data=data, out=tmp_path / "parts")
     ended = homophily.resume(began.path, {"rounds": 6}, model=unlike_any_before(), data=data)
     assert ended.scores == whole.scores
+
+
+def test_a_run_of_a_given_model_killed_before_it_began_is_in_nobodys_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: Any) -> None:
+        raise SystemExit
+
+    keys: dict[str, Any] = {"model": unlike_any_before(), "data": peers_that_differ(), "out": tmp_path / "run"}
+    with monkeypatch.context() as sudden:
+        sudden.setattr(RunFolder, "describe", killed)
+        with pytest.raises(SystemExit):
+            homophily.run({"rounds": 1}, **keys)
+    assert homophily.run({"rounds": 1}, **keys).finished
 
 
 def test_a_comparison_with_a_model_that_is_built_anew_goes_on_from_the_weights_of_the_first(tmp_path: Path) -> None:

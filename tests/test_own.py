@@ -15,7 +15,6 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import homophily
-from homophily.comparison import _averaged
 
 FEATURES, CLASSES, SAMPLES = 6, 3, 24
 
@@ -382,24 +381,3 @@ def test_own_extra_metric_by_name(own_things: Any) -> None:
         expected = own_things.confidence(*outputs_of(run, data, peer))
         assert run.scores["confidence"][peer] == pytest.approx(float(expected), rel=1e-5)
     assert run.summary["confidence"] == pytest.approx(np.mean(run.scores["confidence"]))
-
-
-def test_a_regression_of_which_one_peer_diverged_has_no_mean(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    sizes = {"small": 1.0, "small too": 1.0, "large": 1e6}
-    data = [
-        homophily.PeerData(size * rng.normal(size=(20, 2)), rng.normal(size=(20, 1)), cluster=name)
-        for name, size in sizes.items()
-    ]
-    keys = {"rounds": 3, "data": {"normalise": "unit"}, "method": {"name": "local"}}
-    found = homophily.run(keys, model=nn.Linear(2, 1), data=data, out=tmp_path / "run")
-    by_cluster = found.summary["mse_by_cluster"]
-    assert (by_cluster["large"], found.summary["mse"], found.summary["mse_over_clusters"]) == (None, None, None)
-    assert by_cluster["small"] < 10
-
-
-def test_errors_are_averaged_over_seeds_only_where_all_are_finite() -> None:
-    first = {"mse": 1.0, "mse_by_cluster": {"a": 1.0, "b": 3.0}, "loss": 1.0}
-    found = _averaged([first, {"mse": None, "mse_by_cluster": {"a": 2.0, "b": None}, "loss": None}])
-    assert (found["mse"], found["mse_by_cluster"]["b"]) == (None, None)
-    assert (found["mse_by_cluster"]["a"]["mean"], found["loss"]["mean"]) == (1.5, 1.0)

@@ -233,3 +233,17 @@ def test_a_sick_peer_without_partners_stays_sick_and_the_others_go_on(here: Path
     assert run.summary["mse"] is None, "a mean over the others would be a reward"
     assert not rows(run)[2].isfinite().all()
     assert rows(run)[[0, 1, 3, 4, 5]].isfinite().all()
+
+
+def test_a_regression_of_which_one_peer_diverged_has_no_mean(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    sizes = {"small": 1.0, "small too": 1.0, "large": 1e6}
+    data = [
+        homophily.PeerData(size * rng.normal(size=(20, 2)), rng.normal(size=(20, 1)), cluster=name)
+        for name, size in sizes.items()
+    ]
+    keys = {"rounds": 3, "data": {"normalise": "unit"}, "method": {"name": "local"}}
+    found = homophily.run(keys, model=nn.Linear(2, 1), data=data, out=tmp_path / "run")
+    by_cluster = found.summary["mse_by_cluster"]
+    assert (by_cluster["large"], found.summary["mse"], found.summary["mse_over_clusters"]) == (None, None, None)
+    assert by_cluster["small"] < 10

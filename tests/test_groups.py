@@ -51,11 +51,22 @@ def test_an_empty_sample_is_seeded_with_the_most_similar_candidate() -> None:
     assert int(seeded.sum(0).min()) > 5  # told apart by a draw, not by order
 
 
-def test_without_candidates_a_split_counts_only_where_it_is_clear() -> None:
+def test_without_candidates_a_split_counts_only_if_it_is_clear() -> None:
     assert found([], [0.9, 0.88, 0.1, 0.12, 0.91]) == [0, 1, 4]
-    # 0.3 against 0.4 and 0.8: means 0.3 apart, less than two pooled deviations of sqrt(0.08 / 3)
-    assert found([], [0.4, 0.8, 0.3]) == [0, 1, 2]
+    assert found([], [0.9, 0.8, 0.1, 0.2, 0.95]) == [0, 1, 2, 3, 4]  # 12 pooled sigmas: five points of one cloud do so
     assert found([], [0.4]) == [0]
+
+
+def test_without_candidates_fewer_than_five_are_never_split() -> None:
+    assert found([], [0.9, 0.9, 0.1, 0.1]) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("points", [5, 6, 7, 8, 10, 12, 15, 20, 25, 30, 40, 50, 70, 100])
+def test_without_candidates_one_cloud_is_split_in_1_of_100_draws(points: int) -> None:
+    everyone = torch.ones(4000, points, dtype=torch.bool)
+    cloud = normal(3, points, torch.arange(4000)[:, None], torch.arange(points))
+    split = ~two_groups(~everyone, everyone, cloud).all(1)
+    assert 0.002 <= float(split.double().mean()) <= 0.02
 
 
 def test_nobody_gives_nobody_and_the_sick_are_nobody() -> None:

@@ -6,13 +6,13 @@ from homophily.comparison import Comparison, compare
 from homophily.config import Config
 from homophily.data.own import PeerArrays as PeerData
 from homophily.data.types import Kind, Plan, Samples, Source
-from homophily.errors import UnsuitableError, UserError
+from homophily.errors import DivergedWarning, UnsuitableError, UserError
 from homophily.methods import Method, Now, View
 from homophily.randomness import Purpose
 from homophily.runs import Run
 from homophily.version import __version__ as __version__
 
 __all__ = [
-    "Acquaintance", "Comparison", "Config", "Kind", "Method", "Now", "PeerData", "Plan", "Purpose", "Run", "Samples",
-    "Source", "UnsuitableError", "UserError", "View", "compare", "kin", "resume", "run",
+    "Acquaintance", "Comparison", "Config", "DivergedWarning", "Kind", "Method", "Now", "PeerData", "Plan", "Purpose",
+    "Run", "Samples", "Source", "UnsuitableError", "UserError", "View", "compare", "kin", "resume", "run",
 ]  # fmt: skip

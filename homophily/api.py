@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from torch import nn
 
 from homophily.config import Config, load, make, over
 from homophily.data import PeerArrays
-from homophily.errors import UserError
+from homophily.errors import DivergedWarning, UserError
 from homophily.losses import Loss
 from homophily.methods import Method
 from homophily.prepare import Given, prepare
@@ -49,7 +50,9 @@ def run(
     a ``Method``, and metrics ``(outputs, targets) -> float`` that are scored for every peer.
     """
     given = Given(model, data, loss, method, extra_metrics or {})
-    return _start(as_config(config), given, Path(out) if out else None, device, progress)
+    finished = _start(as_config(config), given, Path(out) if out else None, device, progress)
+    warn_of_diverged([finished])
+    return finished
 
 
 def resume(
@@ -76,6 +79,7 @@ def resume(
     if config.rounds < stored.rounds:
         raise UserError(f"rounds = {config.rounds}: this run has {stored.rounds} already, and they cannot be undone")
     if found.finished and found.summary["rounds"] == config.rounds:
+        warn_of_diverged([found])
         return Run(path, model)
     folder = RunFolder(found.path)
     given = folder.began_with(Given(model, data, loss, method, extra_metrics or {}))
@@ -87,7 +91,18 @@ def resume(
         if playing.simulation.finished and found.finished and found.summary["rounds"] == playing.simulation.round:
             return Run(path, model)  # everyone had stopped
         folder.write_config(config)
-        return playing.play()
+        finished = playing.play()
+    warn_of_diverged([finished])
+    return finished
+
+
+def warn_of_diverged(runs: Iterable[Run]) -> None:
+    """One warning to the caller of the public function, if peers of some runs have diverged."""
+    diverged = {run.path: len(run.summary["diverged"]) for run in runs}
+    if found := [f"{peers} peers in {path}" for path, peers in diverged.items() if peers]:
+        which = ", ".join(found[:3]) + (f" and {len(found) - 3} more runs" if len(found) > 3 else "")
+        why = "weights or outputs hold a NaN or an infinity"
+        warnings.warn(f"models have diverged ({why}) and have no scores: {which}", DivergedWarning, stacklevel=3)
 
 
 def as_config(config: Config | Mapping[str, Any] | str | Path | None) -> Config:

@@ -8,6 +8,7 @@ import sys
 import sysconfig
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -28,7 +29,7 @@ from homophily.api import run as start_run
 from homophily.comparison import compare as compare_methods
 from homophily.config import load, nested, split
 from homophily.data import shifts, sources
-from homophily.errors import UserError
+from homophily.errors import DivergedWarning, UserError
 from homophily.merging import merges
 from homophily.methods import methods
 from homophily.models import models
@@ -76,6 +77,17 @@ def run(
         else:
             finished = start_run(load(config, nested(assignments)), out=out, device=device, progress=bar)
     _print(finished.summary, as_json, lambda: show.summary(finished))
+    _fail_if_all_diverged(finished)
+
+
+def _fail_if_all_diverged(run: Run) -> None:
+    """A run without a single score has not succeeded."""
+    config = run.config
+    if len(run.summary["diverged"]) == config.peers:
+        _complain(
+            f"every peer has diverged, so there are no scores: training.lr = {config.training.lr:g} may be too high"
+        )
+        raise SystemExit(1)
 
 
 @app.command()
@@ -204,15 +216,19 @@ def _print(result: dict[str, Any], as_json: bool, otherwise: Any) -> None:
 def main() -> None:
     """Entry point of the ``homophily`` command."""
     sys.path.insert(0, os.getcwd())  # package.module:name may stand beside the config
+    warnings.simplefilter("ignore", DivergedWarning)  # the notes of a run say the same
     try:
         app()
     except Exception as error:
         text = str(error) if isinstance(error, UserError) else _out_of_memory(error) or _in_own_code(error)
         if text is None:
             raise
-        sentence = " ".join(text.splitlines())  # torch's own messages, where one is quoted, may have several
-        Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(sentence)}", highlight=False)
+        _complain(" ".join(text.splitlines()))  # torch's own messages, where one is quoted, may have several lines
         raise SystemExit(2) from None
+
+
+def _complain(sentence: str) -> None:
+    Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(sentence)}", highlight=False)
 
 
 def _out_of_memory(error: Exception) -> str | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from homophily.api import Progress, chosen_device
+from homophily.api import Progress, chosen_device, warn_of_diverged
 from homophily.config import PASSED, Config, make, overlaid, read
 from homophily.data import PeerArrays
 from homophily.errors import UnsuitableError, UserError
@@ -25,7 +25,8 @@ from homophily.storage import locked, plain, read_json, write_json
 from homophily.sweep import Wanted, played
 
 _PLAN = "asked.json"  # what is compared, so that the same call goes on
-_NOT_AVERAGED = ("rounds", "run", "sick_peers", "still_sick", "notes")
+_BY_HOPS = "models_per_peer_round_by_hops"  # counts up to the largest distance of a seed; beyond it there are none
+_NOT_AVERAGED = ("rounds", "run", "ever_diverged", "diverged", "notes")
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,10 @@ class Comparison:
     left_out: dict[str, str]  # methods that cannot work here, and why
 
     def table(self) -> dict[str, dict[str, Any]]:
-        """For each method, the mean and deviation over seeds of everything a summary has: {"mean": ..., "std": ...}."""
+        """For each method, mean and standard deviation over seeds of all that a summary has: {"mean": ..., "std": ...}.
+
+        None if the number of one seed is not known, as the accuracy of a run whose peers have diverged.
+        """
         return {name: _averaged([run.summary for run in runs]) for name, runs in self.runs.items()}
 
 
@@ -97,6 +101,7 @@ def compare(
         done |= zip(wanted, played(wanted.values(), given, chosen_device(device), known), strict=True)
     runs = {name: [done[name, seed] for seed in numbers] for name in configs}
     comparison = Comparison(folder, runs, left_out)
+    warn_of_diverged(done.values())
     write_json(folder / "compare.json", comparison.table())
     return comparison
 
@@ -190,17 +195,20 @@ def _keys(table: Mapping[str, Any], names: Sequence[str]) -> dict[str, dict[str,
     return out
 
 
-def _averaged(summaries: list[dict[str, Any]], errors: bool = False) -> dict[str, Any]:
-    """Over seeds: of what is there, but of errors only where all are, as those that are missing were not finite."""
+def _averaged(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Over seeds: a mean is known only if the number of every seed is, so that no diverged run is left out silently.
+
+    A cluster that a seed does not have is not a number of that seed.
+    """
     out: dict[str, Any] = {}
     for key in dict.fromkeys(key for summary in summaries for key in summary):
-        cells = [summary.get(key) for summary in summaries]
-        error = errors or key.startswith("mse")
+        cells = [summary[key] for summary in summaries if key in summary]
+        if key == _BY_HOPS:
+            longest: dict[str, float] = max(cells, key=len)
+            cells = [dict.fromkeys(longest, 0.0) | cell for cell in cells]
         if isinstance(cells[0], dict):
-            out[key] = _averaged([cell or {} for cell in cells], error)
+            out[key] = _averaged(cells)
         elif key not in _NOT_AVERAGED:
-            values = [cell for cell in cells if cell is not None]
-            spread = {"std": statistics.stdev(values)} if len(values) > 1 else {}
-            whole = values and not (error and len(values) < len(cells))
-            out[key] = {"mean": statistics.fmean(values), **spread} if whole else None
+            spread = {"std": statistics.stdev(cells)} if len(cells) > 1 and None not in cells else {}
+            out[key] = None if None in cells else {"mean": statistics.fmean(cells), **spread}
     return out

@@ -1,4 +1,4 @@
-"""What a user can cause: the text is one clear sentence, shown without a traceback."""
+"""What a user can cause: an error's text is one clear sentence, shown without a traceback."""
 
 
 class UserError(ValueError):
@@ -7,3 +7,7 @@ class UserError(ValueError):
 
 class UnsuitableError(UserError):
     """A method that cannot work with this data or topology; others may."""
+
+
+class DivergedWarning(UserWarning):
+    """Some peers' models have diverged: their weights or outputs hold a NaN or an infinity."""

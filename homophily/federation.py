@@ -31,7 +31,7 @@ class Federation:
     @property
     def sick(self) -> Tensor:
         """[N] bool: the model holds a NaN or an infinity."""
-        return ~(self.rows.amax(1).isfinite() & self.rows.amin(1).isfinite())  # both pass a NaN on
+        return ~all_finite(self.rows)
 
     def copy(self) -> Federation:
         return Federation(self.layout, self.rows.clone(), {name: table.clone() for name, table in self.kept.items()})
@@ -113,6 +113,11 @@ def _weights(gathering: Gathering, how: Merge) -> Tensor:
             raise UserError(f"merge: a peer's weights must be at least 0, not {float(least.min()):g}")
         raise UserError(f"merge: a peer's weights must add up to 1, or be all 0, not {float(total[off][0]):g} in sum")
     return share
+
+
+def all_finite(rows: Tensor) -> Tensor:
+    """[P] bool: whether a row [P, d] holds no NaN and no infinity; amax and amin both pass a NaN on."""
+    return rows.amax(1).isfinite() & rows.amin(1).isfinite()
 
 
 @cache

@@ -42,7 +42,7 @@ from homophily.training.task import Engine, Settings, Task
 
 _SCORES = (
     "accuracy", "accuracy_over_clusters", "accuracy_by_cluster", "mse", "mse_over_clusters", "mse_by_cluster", "loss",
-    "value", "cluster", "round", "rounds", "run", "seconds", "sick", "sick_peers", "sick_rounds", "still_sick",
+    "value", "cluster", "round", "rounds", "run", "seconds", "diverged", "ever_diverged", "diverged_rounds",
     "stopped", "stopped_early", "neighbour_precision", "neighbour_recall", "same_cluster_merges", "models_received",
     "models_sent_per_peer", "bytes_sent_per_peer", "peak_models_per_peer_round",
     "nominal_models_per_peer", "models_per_peer_round_by_hops", "notes", "similarities", "clients_of_model",

@@ -182,7 +182,7 @@ class RunFolder:
             "loss": scores.loss,
             **scores.extra,
             "models_received": simulation.exchange.traffic.received,
-            "sick_rounds": simulation.sick_rounds,
+            "diverged_rounds": simulation.sick_rounds,
         }
         table: dict[str, list[Any] | None] = {name: values.tolist() for name, values in columns.items()}
         table["peer"] = None if data.names is None else list(data.names)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from homophily.data.types import Split
 from homophily.errors import UserError
-from homophily.federation import Federation
+from homophily.federation import Federation, all_finite
 from homophily.losses import masked_mean, squared_error
 from homophily.training.task import Engine, Task
 from homophily.view import View
@@ -20,17 +21,21 @@ ExtraMetric = Callable[[Tensor, Tensor], float | Tensor]  # (outputs [n, ...], t
 
 @dataclass(frozen=True)
 class Scores:
-    """Per-peer scores. value: accuracy in percent, or the mean squared error where ``regression``."""
+    """Per-peer scores. value: accuracy in percent, or the mean squared error if ``regression``.
+
+    A diverged peer, whose weights or outputs are not all finite, has no scores: they are NaN.
+    """
 
     loss: Tensor  # [N] float64
     value: Tensor  # [N] float64
     regression: bool
+    diverged: Tensor  # [N] bool
     extra: dict[str, Tensor] = field(default_factory=dict)  # [N] float64 each
 
     def of(self, peers: slice) -> Scores:
         """Those of some peers."""
         extra = {name: values[peers] for name, values in self.extra.items()}
-        return Scores(self.loss[peers], self.value[peers], self.regression, extra)
+        return Scores(self.loss[peers], self.value[peers], self.regression, self.diverged[peers], extra)
 
 
 class Scorer:
@@ -60,8 +65,8 @@ class Scorer:
         parts = [self._chunk(federation, split, chunk, extra) for chunk in order.split(self.peers)]
         back = order.argsort()
         columns = {name: torch.cat([part[name] for part in parts])[back] for name in parts[0]}
-        loss, value = columns.pop("loss"), columns.pop("value")
-        return Scores(loss, value, self.regression, columns)
+        loss, value, diverged = (columns.pop(name) for name in ("loss", "value", "diverged"))
+        return Scores(loss, value, self.regression, diverged, columns)
 
     def _chunk(
         self, federation: Federation, split: Split, peers: Tensor, extra: Mapping[str, ExtraMetric]
@@ -77,12 +82,16 @@ class Scorer:
         targets = self.task.cast(split.y[sample])
         there = (position < count).to(torch.float64)
         losses = self.task.loss(outputs.flatten(0, 1), targets.flatten(0, 1)).view(sample.shape)
-        out = {"loss": masked_mean(losses, there), "value": masked_mean(self._values(outputs, targets), there)}
+        diverged = ~(all_finite(rows) & all_finite(outputs.flatten(1)))
+        means = {"loss": masked_mean(losses, there), "value": masked_mean(self._values(outputs, targets), there)}
+        out = {name: mean.masked_fill(diverged, torch.nan) for name, mean in means.items()}
         for name, metric in extra.items():
-            pairs = [(outputs[i, :n], targets[i, :n]) for i, n in enumerate(count[:, 0].tolist())]
-            numbers = [_number(name, metric, *pair) for pair in pairs]
+            numbers = [
+                math.nan if lost else _number(name, metric, outputs[i, :n], targets[i, :n])
+                for i, (n, lost) in enumerate(zip(count[:, 0].tolist(), diverged.tolist(), strict=True))
+            ]
             out[name] = torch.tensor(numbers, dtype=torch.float64, device=peers.device)
-        return out
+        return {**out, "diverged": diverged}
 
     def _values(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Per sample [P, n]: 100 where right, or the squared error."""

@@ -21,6 +21,7 @@ from homophily.comparison import Comparison
 from homophily.errors import UserError
 from homophily.runs import Run
 
+_DIVERGED = "diverged"  # instead of a mean that is not known
 _COLUMNS = (
     TextColumn("{task.description}"),
     BarColumn(),
@@ -76,12 +77,12 @@ def summary(run: Run) -> None:
     unit = "accuracy" if "accuracy" in found else "mse"
     for name, value in found[f"{unit}_by_cluster"].items():
         table.add_row(f"cluster {escape(str(name))}", _score(value, unit))
-    table.add_row("mean over peers", _score(found[unit], unit), end_section=True)
+    mean = _score(found[unit], unit) if _all_scored([run]) else _DIVERGED
+    table.add_row("mean over peers", mean, end_section=True)
     table.add_row("merges inside the cluster", _percent(found["same_cluster_merges"]))
     table.add_row("models sent per peer", _number(found["models_sent_per_peer"], 0))
     console = Console()
     console.print(table)
-    _tell_sick(console, found["sick_peers"], found["still_sick"])
     for note in found["notes"]:
         console.print(f"note: {escape(note)}", soft_wrap=True, highlight=False)
     console.print(f"run folder: {escape(str(run.path))}", soft_wrap=True, highlight=False)
@@ -111,7 +112,8 @@ def comparison(result: Comparison) -> None:
     for method, row in rows.items():
         means = [_score((row[f"{value}_by_cluster"][c] or {}).get("mean"), value) for c in clusters]
         inside, sent = row["same_cluster_merges"], row["models_sent_per_peer"]
-        cells = [_mean(row[value], value), _percent(inside and inside["mean"]), _number(sent["mean"], 0)]
+        mean = _mean(row[value], value) if _all_scored(result.runs[method]) else _DIVERGED
+        cells = [mean, _percent(inside and inside["mean"]), _number(sent["mean"], 0)]
         cells = [*means, *cells] if len(means) > 1 else cells
         table.add_row(escape(method), *cells)
     console = Console()
@@ -119,9 +121,6 @@ def comparison(result: Comparison) -> None:
     notes = [note for name, runs in result.runs.items() for note in _notes(name, runs)]
     for note in [*notes, *(f"{name} is left out: {why}" for name, why in result.left_out.items())]:
         console.print(f"note: {escape(note)}", soft_wrap=True, highlight=False)
-    for runs in result.runs.values():
-        for run in runs:
-            _tell_sick(console, run.summary["sick_peers"], run.summary["still_sick"], f"{run.path.name}: ")
     console.print(f"run folder: {escape(str(result.path))}", soft_wrap=True, highlight=False)
 
 
@@ -194,18 +193,9 @@ def names(kind: str, lines: dict[str, str]) -> None:
         console.print(f"  {name:<{width}}  {escape(line)}", soft_wrap=True, highlight=False)
 
 
-def _tell_sick(console: Console, ever: list[int], still: list[int], where: str = "") -> None:
-    if ever:
-        console.print(
-            f"{where}{len(ever)} peers had a model with NaN or infinity at some time and were left out of merges "
-            f"meanwhile ({_some(ever)}); {len(still)} still have",
-            soft_wrap=True,
-            highlight=False,
-        )
-
-
-def _some(peers: list[int]) -> str:
-    return ", ".join(map(str, peers[:8])) + (", ..." if len(peers) > 8 else "")
+def _all_scored(runs: Sequence[Run]) -> bool:
+    """Whether no peer of any run has diverged."""
+    return not any(run.summary["diverged"] for run in runs)
 
 
 def _unit(found: dict[str, Any]) -> str:

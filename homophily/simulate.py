@@ -138,11 +138,12 @@ class Simulation:
 
     def line(self, scores: Scores | None) -> dict[str, Any]:
         """The round's line of metrics."""
+        diverged = self.sick if scores is None else self.sick | scores.diverged.cpu()
         return {
             "round": self.round,
             **(self._summary(scores) if scores is not None else {}),
             **self._line,
-            "sick": self.sick.nonzero()[:, 0].tolist(),
+            "diverged": diverged.nonzero()[:, 0].tolist(),
             "stopped": int(self.stopped.sum()),
             "seconds": round(self.seconds, 3),
         }
@@ -157,7 +158,7 @@ class Simulation:
         self.stopped |= self.waited >= self.problem.patience
 
     def _summary(self, scores: Scores) -> dict[str, Any]:
-        """Means over peers and clusters of one evaluation; a loss that is not finite is left out of its mean."""
+        """Means over peers and clusters of one evaluation; null if a peer in them has diverged."""
         name = "mse" if scores.regression else "accuracy"
         value = scores.value.tolist()
         by_cluster = {cluster: _mean([value[peer] for peer in peers]) for cluster, peers in self.clusters.items()}
@@ -165,8 +166,8 @@ class Simulation:
             name: _mean(value),
             f"{name}_over_clusters": _mean(list(by_cluster.values())),
             f"{name}_by_cluster": by_cluster,
-            "loss": _finite_mean(scores.loss.tolist()),
-            **{extra: _finite_mean(values.tolist()) for extra, values in scores.extra.items()},
+            "loss": _mean(scores.loss.tolist()),
+            **{extra: _mean_of_defined(values, scores.diverged) for extra, values in scores.extra.items()},
         }
 
     def models(self) -> Federation:
@@ -176,14 +177,17 @@ class Simulation:
     def result(self) -> tuple[dict[str, Any], Scores]:
         """The summary of the whole run, and the final scores of each peer."""
         scores = self.problem.scorer.test(self.models())
+        exchanged = self.exchange.summary(self.round)
+        ever = (self.sick_rounds > 0) | scores.diverged.cpu()
         return {
             **self._summary(scores),
-            **self.exchange.summary(self.round),
+            **exchanged,
             "rounds": self.round,
             "stopped_early": int(self.stopped.sum()),
-            "sick_peers": (self.sick_rounds > 0).nonzero()[:, 0].tolist(),
-            "still_sick": self.federation.sick.nonzero()[:, 0].tolist(),
+            "ever_diverged": ever.nonzero()[:, 0].tolist(),
+            "diverged": scores.diverged.nonzero()[:, 0].tolist(),
             "seconds": round(self.seconds, 3),
+            "notes": [*exchanged["notes"], *_notes(ever, scores)],
         }, scores
 
     def tensors(self) -> dict[str, Tensor]:
@@ -230,14 +234,42 @@ def _unflat(prefix: str, layout: Layout, tensors: dict[str, Tensor]) -> Federati
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    """None where one is not finite: a method is no better for peers whose models diverged."""
+    """None if one is not finite: a method is no better for peers whose models diverged."""
     there = [value for value in values if value is not None and math.isfinite(value)]
     return sum(there) / len(there) if there and len(there) == len(values) else None
 
 
-def _finite_mean(values: Sequence[float]) -> float | None:
-    """Of the finite ones."""
-    return _mean([value for value in values if math.isfinite(value)])
+def _mean_of_defined(values: Tensor, diverged: Tensor) -> float | None:
+    """Over the peers for which a user's metric [N] is defined; None if a peer has diverged [N]."""
+    return _mean(values[values.isfinite() | diverged].tolist())
+
+
+def _notes(ever: Tensor, scores: Scores) -> list[str]:
+    """On peers that diverged at some time [N], and on metrics that are undefined for some peers."""
+    notes = []
+    lost, recovered = (peers.nonzero()[:, 0].tolist() for peers in (scores.diverged, ever & ~scores.diverged.cpu()))
+    if lost:
+        notes.append(
+            f"{len(lost)} of {len(ever)} peers have diverged ({_some(lost)}): their weights or outputs hold a NaN or "
+            "an infinity, so their scores and all means that include them are null; a lower training.lr may help"
+        )
+    if recovered:
+        notes.append(
+            f"{len(recovered)} of {len(ever)} peers diverged ({_some(recovered)}) and recovered; merges left their "
+            "models out meanwhile"
+        )
+    for name, values in scores.extra.items():
+        undefined = ~values.isfinite() & ~scores.diverged
+        if bool(undefined.any()):
+            peers = undefined.nonzero()[:, 0].tolist()
+            which = f"{len(peers)} of {len(ever)} peers ({_some(peers)})"
+            notes.append(f"{name} is undefined for {which}, and its mean leaves them out")
+    return notes
+
+
+def _some(peers: Sequence[int]) -> str:
+    """The first few, as "peers 3, 5, ..."."""
+    return f"peer{'s' * (len(peers) > 1)} " + ", ".join(map(str, peers[:8])) + (", ..." if len(peers) > 8 else "")
 
 
 def _clusters(data: Shares) -> dict[str, list[int]]:

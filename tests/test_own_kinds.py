@@ -213,10 +213,10 @@ def linear_peers() -> list[Any]:
 def test_a_sick_peer_is_left_out_until_its_partners_heal_it(engine: str, here: Path) -> None:
     torch.manual_seed(0)
     run = homophily.run(diverging(engine=engine), model=nn.Linear(FEATURES, 1), data=linear_peers())
-    assert [line["sick"] for line in run.metrics()] == [[2], [], [], []]
-    assert run.summary["sick_peers"] == [2]
-    assert run.summary["still_sick"] == []
-    assert run.scores["sick_rounds"] == [0, 0, 1, 0, 0, 0]
+    assert [line["diverged"] for line in run.metrics()] == [[2], [], [], []]
+    assert run.summary["ever_diverged"] == [2]
+    assert run.summary["diverged"] == []
+    assert run.scores["diverged_rounds"] == [0, 0, 1, 0, 0, 0]
     assert run.merges()[:, 2].tolist() == [3, 3, 0, 3, 3, 3]  # from round 2 on
     assert run.merges()[2].tolist() == [4, 4, 0, 4, 4, 4]  # it took the others' models even while it was sick
     assert rows(run).isfinite().all()
@@ -226,8 +226,8 @@ def test_a_sick_peer_is_left_out_until_its_partners_heal_it(engine: str, here: P
 def test_a_sick_peer_without_partners_stays_sick_and_the_others_go_on(here: Path) -> None:
     torch.manual_seed(0)
     run = homophily.run(diverging(method="local"), model=nn.Linear(FEATURES, 1), data=linear_peers())
-    assert [line["sick"] for line in run.metrics()] == [[2]] * 4
-    assert (run.summary["sick_peers"], run.summary["still_sick"]) == ([2], [2])
+    assert [line["diverged"] for line in run.metrics()] == [[2]] * 4
+    assert (run.summary["ever_diverged"], run.summary["diverged"]) == ([2], [2])
     assert run.scores["mse"][2] is None
     assert sum(value is not None for value in run.scores["mse"]) == 5
     assert run.summary["mse"] is None, "a mean over the others would be a reward"

@@ -347,7 +347,7 @@ def test_weights_that_are_nan_make_sick_peers_and_no_traceback() -> None:
     with torch.no_grad():
         net[0].weight.fill_(torch.nan)
     found = homophily.run({"rounds": 1}, model=net, data=[peer()] * 3)
-    assert found.summary["still_sick"] == [0, 1, 2]
+    assert found.summary["diverged"] == [0, 1, 2]
 
 
 @pytest.mark.usefixtures("here")

@@ -42,6 +42,27 @@ def test_accuracy_and_loss_of_unequal_test_sets_by_hand() -> None:
             assert found.extra["seen"].tolist() == [3.0, 1.0]
 
 
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+def test_a_peer_whose_weights_or_outputs_are_not_finite_has_no_scores(bad: float) -> None:
+    data = shares([4, 4, 4], [2], outputs=2)
+    problem = task(nn.Linear(2, 2), data, torch.float32)
+    rows = torch.ones(3, 6)
+    rows[1, 0] = bad  # weights
+    rows[2] = 3e38  # outputs overflow
+    asked: list[int] = []
+
+    def seen(outputs: Tensor, targets: Tensor) -> float:
+        asked.append(len(outputs))
+        return 1.0
+
+    for engine in (OneByOne(problem), Vectorised(problem, 3)):
+        found = Scorer(problem, engine, 3, 10, {"seen": seen}).test(Federation(problem.layout, rows, {}))
+        assert found.diverged.tolist() == [False, True, True]
+        for values in (found.loss, found.value, found.extra["seen"]):
+            assert values.isnan().tolist() == [False, True, True]
+    assert len(asked) == 2, "a user's metric is never asked about a diverged peer"
+
+
 def test_regression_is_scored_by_the_mean_squared_error() -> None:
     data = shares([3, 2], [2], outputs=2, regression=True)
     problem = task(nn.Linear(2, 2), data, loss=mse)

@@ -217,8 +217,8 @@ def test_a_sick_peer_with_a_personal_layer_heals() -> None:
     data[0] = homophily.PeerData(x=data[0].x * 1e30, y=data[0].y)  # its loss overflows in every round
     keys: dict[str, Any] = {"rounds": 3, "method": {"name": "random", "k": 3}, "model": {"personal": ["3"]}}
     found = homophily.run({**keys, "model": {"name": "mlp", "hidden": [4], "personal": ["3"]}}, data=data)
-    assert found.summary["sick_peers"] == [0]
-    assert found.summary["still_sick"] == []  # healed by the last merge, personal layer included
+    assert found.summary["ever_diverged"] == [0]
+    assert found.summary["diverged"] == []  # recovered by the last merge, personal layer included
 
 
 @pytest.mark.parametrize("metric", ["cosine-weights", "l2", "panm"])
@@ -228,7 +228,7 @@ def test_a_sick_peer_heals_with_fedsim_whatever_the_metric(name: str, metric: st
     data[0] = homophily.PeerData(x=data[0].x * 1e30, y=data[0].y)
     config = {"rounds": 3, "merge": "fedsim", "method": {"name": name, "k": 2, "metric": metric}, "model": "linear"}
     found = homophily.run(config, data=data)
-    assert (found.summary["sick_peers"], found.summary["still_sick"]) == ([0], [])
+    assert (found.summary["ever_diverged"], found.summary["diverged"]) == ([0], [])
 
 
 @pytest.mark.parametrize(("name", "table"), [("dac", "similarity"), ("dpg", "probability")])
@@ -240,7 +240,7 @@ def test_who_is_sick_remembers_what_it_knew_of_others(name: str, table: str) -> 
     assert isinstance(simulation.exchange, PeerExchange)
     before = simulation.exchange.memory[table].clone()
     simulation.federation.rows[0] = torch.nan
-    assert simulation.step()["sick"] == [0]
+    assert simulation.step()["diverged"] == [0]
     after = simulation.exchange.memory[table]
     assert torch.equal(after[0].nan_to_num(nan=-2.0), before[0].nan_to_num(nan=-2.0))
     assert not torch.equal(after[1].nan_to_num(nan=-2.0), before[1].nan_to_num(nan=-2.0))

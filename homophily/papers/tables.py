@@ -17,19 +17,26 @@ from homophily.storage import write_json, write_text, writing
 
 @dataclass(frozen=True)
 class Number:
-    """A cell: our values, one a seed, and what the paper prints."""
+    """A cell: our values, one per seed (None: not known, as in a run that diverged), and what the paper prints."""
 
-    values: list[float]
+    values: list[float | None]
+    diverged: bool  # peers of one of these runs have
     printed: float | None
     printed_deviation: float | None
 
     @property
+    def known(self) -> list[float]:
+        """The values, or nothing if one is not known: a mean must not leave a diverged run out."""
+        known = [value for value in self.values if value is not None]
+        return known if len(known) == len(self.values) else []
+
+    @property
     def mean(self) -> float | None:
-        return statistics.fmean(self.values) if self.values else None
+        return statistics.fmean(self.known) if self.known else None
 
     @property
     def deviation(self) -> float | None:
-        return statistics.stdev(self.values) if len(self.values) > 1 else None
+        return statistics.stdev(self.known) if len(self.known) > 1 else None
 
     @property
     def difference(self) -> float | None:
@@ -50,12 +57,13 @@ def numbers(found: Reproduction) -> dict[str, dict[str, Number]]:
 
 
 def _number(found: Reproduction, row: str, column: str) -> Number:
-    results = (found.result(row, column, seed) for seed in range(found.seeds))
-    score = found.recipe.score_of(column)
-    values = [score_in(result["summary"], score) for result in results if result is not None]
+    results = [found.result(row, column, seed) for seed in range(found.seeds)]
+    summaries = [result["summary"] for result in results if result is not None]
+    values = [score_in(summary, found.recipe.score_of(column)) for summary in summaries]
+    diverged = any(summary["diverged"] for summary in summaries)
     # A quick version is another experiment: the paper's numbers do not belong beside it.
     mean, deviation = (None, None) if found.quick else _split(found.recipe.printed.get(row, {}).get(column))
-    return Number([value for value in values if value is not None], mean, deviation)
+    return Number(values, diverged, mean, deviation)
 
 
 def _split(printed: Printed | None) -> tuple[float | None, float | None]:
@@ -149,7 +157,8 @@ _HELD = {True: "held", False: "**not held**", None: "not computed"}
 
 def told(number: Number) -> str:
     """A cell in words: 84.3 ± 0.2 (83.9 ± 0.3) +0.4."""
-    ours = "-" if number.mean is None else f"{number.mean:.2f}" + _plus_minus(number.deviation)
+    missing = "diverged" if number.diverged else "-"
+    ours = missing if number.mean is None else f"{number.mean:.2f}" + _plus_minus(number.deviation)
     if number.printed is None:
         return ours
     paper = f" ({number.printed:.2f}{_plus_minus(number.printed_deviation)})"

@@ -175,7 +175,7 @@ def _rounds(
     simulation: Simulation, exchange: FieldExchange, folder: RunFolder, asked: PeerSettings, progress: Progress | None
 ) -> None:
     """Whoever has missed rounds, or is so slow that its models are too old for others, goes on at theirs."""
-    last, behind = simulation.problem.rounds, 0
+    last, behind, diverged = simulation.problem.rounds, 0, False
 
     def tell(line: dict[str, Any]) -> None:
         write_json(folder.path / "status.json", _status(simulation, exchange, asked, line))
@@ -185,11 +185,25 @@ def _rounds(
         simulation.round = exchange.keep_pace(simulation.round, last, behind)
         behind = last if exchange.pace.lockstep else exchange.pace.behind
         line = simulation.step()
+        _report_divergence(line, was=diverged)
+        diverged = bool(line["diverged"])
         folder.append(line)
         folder.save(simulation)
         tell(line)
         if progress is not None:
             progress({**line, "rounds": asked.config.rounds})
+
+
+def _report_divergence(line: dict[str, Any], was: bool) -> None:
+    """Log that this peer's model has diverged, or that it has recovered. was: it had diverged in the round before."""
+    if line["diverged"] and not was:
+        _log.warning(
+            "the model of this peer diverged in round %d (NaN or infinity) and recovers only by merging; "
+            "a lower training.lr may help",
+            line["round"],
+        )
+    elif was and not line["diverged"]:
+        _log.info("the model of this peer recovered in round %d", line["round"])
 
 
 def _status(

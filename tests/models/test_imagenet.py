@@ -139,4 +139,4 @@ def test_a_federation_trains_it(name: str, here: Path) -> None:
     done = run(config, device="cpu")
     assert done.about["resolved"]["engine"] == "vectorised"
     assert done.summary["models_sent_per_peer"] == 2
-    assert done.summary["still_sick"] == []
+    assert done.summary["diverged"] == []

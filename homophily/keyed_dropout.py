@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import copy
-
 import torch
 from torch import Tensor, nn
 
+from homophily.modules import copied
 from homophily.randomness import uniform
 
 _WHOLE_CHANNELS = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
@@ -42,7 +41,7 @@ def with_keyed_dropout(module: nn.Module) -> nn.Module:
     """A copy of the network with every dropout layer replaced by a keyed one."""
     if isinstance(module, nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.Dropout3d):
         return KeyedDropout(module.p, isinstance(module, _WHOLE_CHANNELS))
-    clone = copy.deepcopy(module)
+    clone = copied(module)
     replaced = 0
     for parent in list(clone.modules()):
         for name, child in list(parent.named_children()):

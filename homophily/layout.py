@@ -1,12 +1,15 @@
 """How a network becomes a row of numbers: which columns hold what, and which of them travel.
 
-A row holds the trainable parameters, then the frozen ones, then the float buffers that a state dict keeps. Every other
-buffer (integers, masks, non-persistent caches) is *kept*: it stays with its peer in a side table and is never merged.
+A row holds what peers differ in: the trainable parameters, then those that get no gradient, then the float buffers that
+a state dict keeps. Every other buffer (integers, masks, non-persistent caches) is *kept*: it stays with its peer in a
+side table and is never merged. *Frozen* parameters (``requires_grad=False``), and buffers of frozen modules that do not
+change in training, are the same for everyone: they are in no row and are never merged, sent, billed or compared.
 """
 
 from __future__ import annotations
 
 import fnmatch
+import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -40,13 +43,21 @@ class Layout:
 
     columns: tuple[Column, ...]
     kept: tuple[str, ...]  # names of the buffers outside the row
+    frozen: tuple[str, ...]  # names of the tensors that everyone has in common
     aliases: Mapping[str, str]  # other state-dict names of the same tensor (tied weights)
     saved: frozenset[str]  # names a state dict has
     dtype: torch.dtype
 
     @classmethod
-    def of(cls, module: nn.Module, personal: Iterable[str] = (), unused: Iterable[str] = ()) -> Layout:
-        """The layout of ``module``. personal: name patterns never merged; unused: parameters without a gradient."""
+    def of(
+        cls,
+        module: nn.Module,
+        personal: Iterable[str] = (),
+        unused: Iterable[str] = (),
+        changing: Iterable[str] | None = None,
+    ) -> Layout:
+        """The layout of ``module``. personal: name patterns never merged; unused: parameters without a gradient;
+        changing: buffers that training changes (None: all may)."""
         patterns, unused = list(personal), set(unused)
         parameters = dict(module.named_parameters())
         keyed = {f"{n}.key" if n else "key" for n, m in module.named_modules() if isinstance(m, KeyedDropout)}
@@ -57,12 +68,15 @@ class Layout:
             for name, buffer in buffers.items()
             if buffer.is_floating_point() and name in saved and bool(buffer.isfinite().all())
         }
-        trained = {n: p for n, p in parameters.items() if p.requires_grad and n not in unused}
-        frozen = {n: p for n, p in parameters.items() if n not in trained}
-        dtype = _one_dtype([*parameters.values(), *floats.values()])
-        used: set[str] = set()
+        steady = set() if changing is None else floats.keys() - set(changing)
+        frozen: dict[str, Tensor] = {n: p for n, p in parameters.items() if not p.requires_grad}
+        frozen |= {name: floats[name] for name in floats if name in steady and _in_frozen_module(module, name)}
+        trained = {n: p for n, p in parameters.items() if n not in frozen and n not in unused}
+        rest = {n: t for n, t in [*parameters.items(), *floats.items()] if n not in trained and n not in frozen}
+        dtype = _one_dtype([*trained.values(), *rest.values()])
+        used = {pattern for pattern in patterns for name in frozen if _matches(name, pattern)}
         columns, at = [], 0
-        for name, tensor in [*trained.items(), *frozen.items(), *floats.items()]:
+        for name, tensor in [*trained.items(), *rest.items()]:
             matching = {p for p in patterns if _matches(name, p)}
             used |= matching
             stop = at + tensor.numel()
@@ -76,7 +90,8 @@ class Layout:
                 raise UserError(f"model.personal: no layer or buffer matches {pattern!r}; there are {there}")
         first = {id(tensor): name for name, tensor in [*parameters.items(), *buffers.items()]}
         aliases = {name: first[id(t)] for name, t in saved.items() if id(t) in first and first[id(t)] != name}
-        return cls(tuple(columns), tuple(n for n in buffers if n not in floats), aliases, frozenset(saved), dtype)
+        kept = tuple(n for n in buffers if n not in floats)
+        return cls(tuple(columns), kept, tuple(frozen), aliases, frozenset(saved), dtype)
 
     @property
     def width(self) -> int:
@@ -120,6 +135,19 @@ class Layout:
         row = torch.cat([tensors[c.name].detach().reshape(-1) for c in self.columns])
         return row, {name: tensors[name].detach().clone() for name in self.kept}
 
+    def frozen_values(self, module: nn.Module) -> dict[str, Tensor]:
+        """The frozen tensors of a module of this layout, by name."""
+        tensors = dict(module.named_parameters()) | dict(module.named_buffers())
+        return {name: tensors[name].detach() for name in self.frozen}
+
+    def frozen_hash(self, module: nn.Module) -> str:
+        """SHA-256 over names, types, shapes and values of the frozen tensors; empty if there are none."""
+        found = hashlib.sha256()
+        for name, value in self.frozen_values(module).items():
+            found.update(f"{name} {value.dtype} {list(value.shape)} ".encode())
+            found.update(value.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        return found.hexdigest() if self.frozen else ""
+
     def write(self, row: Tensor, kept: Kept, module: nn.Module) -> None:
         """Copy a row [D] and its kept buffers into a module of this layout."""
         tensors = dict(module.named_parameters()) | dict(module.named_buffers())
@@ -127,9 +155,9 @@ class Layout:
             for name, value in [*self.views(row).items(), *kept.items()]:
                 tensors[name].copy_(value)
 
-    def state_dict(self, row: Tensor, kept: Kept) -> dict[str, Tensor]:
-        """The row under state-dict names, tied weights under each of theirs."""
-        tensors = self.views(row) | kept
+    def state_dict(self, row: Tensor, kept: Kept, frozen: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The row and what is outside it under state-dict names, tied weights under each of theirs."""
+        tensors = self.views(row) | kept | dict(frozen)
         named = {name: tensors[name] for name in tensors if name in self.saved}
         named |= {alias: tensors[name] for alias, name in self.aliases.items()}
         return {name: tensor.detach().clone().contiguous() for name, tensor in named.items()}
@@ -138,6 +166,7 @@ class Layout:
         return {
             "columns": [asdict(c) for c in self.columns],
             "kept": list(self.kept),
+            "frozen": list(self.frozen),
             "aliases": dict(self.aliases),
             "saved": sorted(self.saved),
             "dtype": str(self.dtype).removeprefix("torch."),
@@ -147,7 +176,18 @@ class Layout:
     def from_json(cls, data: dict[str, Any]) -> Layout:
         columns = tuple(Column(**{**c, "shape": tuple(c["shape"])}) for c in data["columns"])
         dtype = getattr(torch, data["dtype"])
-        return cls(columns, tuple(data["kept"]), data["aliases"], frozenset(data["saved"]), dtype)
+        aside = tuple(data["kept"]), tuple(data["frozen"])
+        return cls(columns, *aside, data["aliases"], frozenset(data["saved"]), dtype)
+
+
+def _in_frozen_module(module: nn.Module, buffer: str) -> bool:
+    """Whether all parameters of the nearest module around a buffer that has any are frozen."""
+    parts = buffer.split(".")[:-1]
+    for depth in range(len(parts), -1, -1):
+        parameters = list(module.get_submodule(".".join(parts[:depth])).parameters())
+        if parameters:
+            return not any(parameter.requires_grad for parameter in parameters)
+    return False
 
 
 def _matches(name: str, pattern: str) -> bool:

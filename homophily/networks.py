@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ from homophily.federation import Federation
 from homophily.keys import checked, taken
 from homophily.layout import Layout
 from homophily.models import models
+from homophily.modules import copied
 from homophily.randomness import Purpose, word
 from homophily.registry import GIVEN
 
@@ -25,7 +25,7 @@ class Network:
 
     def __init__(self, config: Config, pattern: nn.Module | None, inputs: tuple[int, ...], outputs: int) -> None:
         self.name = config.model.name
-        self.pattern = None if pattern is None else copy.deepcopy(pattern).cpu()
+        self.pattern = None if pattern is None else copied(pattern).cpu()
         self.keys: dict[str, Any] = {}  # all keys of its builder
         self._passed: dict[str, Any] = {}
         if pattern is None:
@@ -39,13 +39,13 @@ class Network:
 
     def common(self, seed: int) -> nn.Module:
         """The one everybody may start from: with the given weights, or those that the seed draws."""
-        return copy.deepcopy(self.pattern) if self.pattern is not None else self.fresh(seed)
+        return copied(self.pattern) if self.pattern is not None else self.fresh(seed)
 
     def fresh(self, *keys: int) -> nn.Module:
         """With weights of its own, drawn from the keys (the seed first)."""
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(word(keys[0], Purpose.INIT, *keys[1:]) >> 1)  # leaves CUDA's alone
-            return _reset(copy.deepcopy(self.pattern)) if self.pattern is not None else self._built()
+            return _reset(copied(self.pattern)) if self.pattern is not None else self._built()
 
     def _built(self) -> nn.Module:
         try:
@@ -81,12 +81,15 @@ class Network:
 
 
 def _reset(module: nn.Module) -> nn.Module:
-    """Fresh weights for every layer; a layer that cannot draw its own is named."""
+    """Fresh weights for every layer that is trained; a layer that cannot draw its own is named."""
     for name, layer in module.named_modules():
+        own = list(layer.parameters(recurse=False))
+        if own and not any(parameter.requires_grad for parameter in own):
+            continue  # frozen: everyone has the common weights
         reset = getattr(layer, "reset_parameters", None) or getattr(layer, "_reset_parameters", None)
         if callable(reset):
             reset()
-        elif next(layer.parameters(recurse=False), None) is not None:
+        elif own:
             raise UserError(
                 f"init = 'independent': layer {name or type(layer).__name__!r} has no reset_parameters(); "
                 "give it one, or name the model as package.module:name so that it can be built afresh"

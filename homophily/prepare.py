@@ -180,7 +180,7 @@ def _read(
     name = f"{config.model.model_dump_json()} {config.training.loss} {shares.inputs} {shares.outputs}"
     if name not in known.networks:
         character = _character(module, loss, shares)
-        layout = Layout.of(module, config.model.personal, character.unused)
+        layout = Layout.of(module, config.model.personal, character.unused, character.changing)
         known.networks[name] = character, layout, read_chain(module, layout, loss, shares)
     return known.networks[name]
 

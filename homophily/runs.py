@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import platform
@@ -24,7 +23,8 @@ from homophily.config import Config, load
 from homophily.data import sources
 from homophily.data.preparation import Preparation
 from homophily.errors import UserError
-from homophily.layout import Kept, Layout
+from homophily.layout import Layout
+from homophily.modules import copied
 from homophily.networks import Network
 from homophily.prepare import Given
 from homophily.resources import Resolved
@@ -46,7 +46,7 @@ from homophily.storage import (
 from homophily.training.task import Task
 from homophily.version import __version__
 
-_ABOUT = ("device", "inputs", "layout", "machine", "outputs", "resolved", "versions")
+_ABOUT = ("device", "frozen", "inputs", "layout", "machine", "outputs", "resolved", "versions")
 _START = "start.safetensors"
 _CHECKPOINT = re.compile(r"round-(\d{6,})")
 
@@ -109,7 +109,7 @@ class RunFolder:
         path = self.path / _START
         if given.model is None or not path.is_file():
             return given
-        stored, model = read_tensors(path), copy.deepcopy(given.model)
+        stored, model = read_tensors(path), copied(given.model)
         if {name: t.shape for name, t in stored.items()} == {name: t.shape for name, t in _tensors(model).items()}:
             model.load_state_dict(stored, strict=False)
         return replace(given, model=model)
@@ -172,9 +172,11 @@ class RunFolder:
             (self.path / "summary.json").unlink(missing_ok=True)  # of fewer rounds, where the run was extended
         write_tensors(self.path / "merges.safetensors", simulation.exchange.final())
         models = simulation.models()
+        task = simulation.problem.task
         kept = {f"kept/{name}": table for name, table in models.kept.items()}
-        write_tensors(self.path / "models.safetensors", {"rows": models.rows, **kept})
-        data = simulation.problem.task.data
+        frozen = {f"frozen/{name}": value for name, value in task.layout.frozen_values(task.module).items()}
+        write_tensors(self.path / "models.safetensors", {"rows": models.rows, **kept, **frozen})
+        data = task.data
         prepared = data.preparation
         write_tensors(self.path / "inputs.safetensors", prepared.tensors(), {"raw": prepared.raw})
         columns = {
@@ -263,8 +265,11 @@ class Run:
 
     def state_dict(self, peer: int) -> dict[str, Tensor]:
         """A peer's final model under its state-dict names."""
-        row, kept = self._row(peer)
-        return Layout.from_json(self.about["layout"]).state_dict(row, kept)
+        self._check(peer)
+        stored = read_tensors(self.path / "models.safetensors")
+        kept = {name: table[peer] for name, table in _below(stored, "kept/").items()}
+        layout = Layout.from_json(self.about["layout"])
+        return layout.state_dict(stored["rows"][peer], kept, _below(stored, "frozen/"))
 
     def model(self, peer: int) -> nn.Module:
         """A peer's final model, ready to use (evaluation mode)."""
@@ -303,15 +308,14 @@ class Run:
         if not isinstance(peer, int | np.integer) or not 0 <= peer < peers:
             raise UserError(f"peer {peer!r}: this run has peers 0 to {peers - 1}")
 
-    def _row(self, peer: int) -> tuple[Tensor, Kept]:
-        self._check(peer)
-        stored = read_tensors(self.path / "models.safetensors")
-        rows = stored.pop("rows")
-        return rows[peer], {name.removeprefix("kept/"): table[peer] for name, table in stored.items()}
-
     def _need_end(self) -> None:
         if not self.finished:
             raise UserError(f"the run in {self.path} has not finished: go on with --resume {self.path}")
+
+
+def _below(stored: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names have this prefix, without it."""
+    return {name.removeprefix(prefix): tensor for name, tensor in stored.items() if name.startswith(prefix)}
 
 
 def _free(parent: Path, name: str) -> Path:
@@ -338,8 +342,13 @@ def _tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _form(task: Task) -> dict[str, Any]:
-    """What a model takes, puts out and looks like."""
-    form = {"inputs": task.data.inputs, "outputs": task.data.outputs, "layout": task.layout.to_json()}
+    """What a model takes, puts out and looks like, and what of it everyone has in common."""
+    form = {
+        "inputs": task.data.inputs,
+        "outputs": task.data.outputs,
+        "layout": task.layout.to_json(),
+        "frozen": task.layout.frozen_hash(task.module),
+    }
     return plain(form)  # type: ignore[no-any-return]
 
 

@@ -26,15 +26,15 @@ class Net(nn.Module):
         return self.tied(self.head(self.body(self.frozen(x))))
 
 
-def test_trainable_parameters_come_first_then_frozen_ones_then_float_buffers() -> None:
+def test_trainable_parameters_come_first_then_unused_ones_then_float_buffers_and_frozen_ones_are_outside() -> None:
     layout = Layout.of(with_keyed_dropout(Net()), unused=["tied.bias"])
     names = [c.name for c in layout.columns]
     assert names == [
         "body.0.weight", "body.0.bias", "body.1.weight", "body.1.bias", "head.weight", "head.bias",
-        "frozen.weight", "frozen.bias", "tied.bias",
-        "body.1.running_mean", "body.1.running_var",
+        "tied.bias", "body.1.running_mean", "body.1.running_var",
     ]  # fmt: skip
-    assert [c.trainable for c in layout.columns] == [True] * 6 + [False] * 5
+    assert layout.frozen == ("frozen.weight", "frozen.bias")
+    assert [c.trainable for c in layout.columns] == [True] * 6 + [False] * 3
     assert layout.trainable == 6 + 3 + 3 + 3 + 9 + 3
     assert set(layout.kept) == {"body.1.num_batches_tracked", "mask", "cache"}
 
@@ -44,6 +44,7 @@ def test_a_row_goes_into_a_module_and_comes_back() -> None:
     layout = Layout.of(net)
     row, kept = layout.read(net)
     other = Net()
+    other.frozen.load_state_dict(net.frozen.state_dict())  # everyone has it in common
     layout.write(row, kept, other)
     x = torch.randn(4, 2)
     assert torch.equal(net.eval()(x), other.eval()(x))
@@ -55,11 +56,38 @@ def test_a_row_goes_into_a_module_and_comes_back() -> None:
 def test_the_state_dict_of_a_row_loads_strictly_with_tied_weights_under_both_names() -> None:
     net = Net()
     layout = Layout.from_json(Layout.of(net).to_json())
-    named = layout.state_dict(*layout.read(net))
+    named = layout.state_dict(*layout.read(net), layout.frozen_values(net))
     assert set(named) == set(net.state_dict())
     other = Net()
     other.load_state_dict(named)
     assert torch.equal(other.tied.weight, net.head.weight)
+
+
+def frozen_norm() -> nn.Sequential:
+    """A frozen convolution and BatchNorm, a BatchNorm without parameters beside it, and a head."""
+    body = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.BatchNorm1d(3, affine=False)).requires_grad_(False)
+    return nn.Sequential(body, nn.Linear(3, 2), nn.BatchNorm1d(2))
+
+
+def test_buffers_of_frozen_modules_follow_them_unless_training_changes_them() -> None:
+    net = frozen_norm()
+    statistics = [f"0.{layer}.running_{of}" for layer in (1, 2) for of in ("mean", "var")]
+    assert not set(statistics) & set(Layout.of(net).frozen), "nobody said that they do not change"
+    assert set(statistics) <= set(Layout.of(net, changing=[]).frozen)
+    assert "2.running_mean" not in Layout.of(net, changing=[]).frozen, "its module is trained"
+    assert not set(statistics) & set(Layout.of(net, changing=statistics).frozen)
+
+
+def test_the_hash_of_frozen_tensors_tells_their_values_and_names_apart() -> None:
+    first, second = nn.Linear(2, 2), nn.Linear(2, 2)
+    for net in (first, second):
+        net.weight.requires_grad_(False)
+    layout = Layout.of(first)
+    assert layout.frozen_hash(first) == layout.frozen_hash(first) != layout.frozen_hash(second)
+    with torch.no_grad():
+        first.bias.fill_(7)
+    assert layout.frozen_hash(first) == Layout.of(first).frozen_hash(first), "the bias is trained"
+    assert Layout.of(nn.Linear(2, 2)).frozen_hash(nn.Linear(2, 2)) == ""
 
 
 def test_views_share_the_rows_memory() -> None:
@@ -76,7 +104,8 @@ def test_views_share_the_rows_memory() -> None:
     [
         ("head", {"head.weight", "head.bias"}),
         ("head.*", {"head.weight", "head.bias"}),
-        ("*.bias", {"body.0.bias", "body.1.bias", "head.bias", "frozen.bias", "tied.bias"}),
+        ("*.bias", {"body.0.bias", "body.1.bias", "head.bias", "tied.bias"}),
+        ("frozen", set()),
         ("body.1", {"body.1.weight", "body.1.bias", "body.1.running_mean", "body.1.running_var"}),
         ("running_*", {"body.1.running_mean", "body.1.running_var"}),
     ],

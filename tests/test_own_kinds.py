@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import homophily
-from tests.test_own import CLASSES, FEATURES, network, outputs_of, peers, rows, settings
+from tests.test_own import CLASSES, FEATURES, SAMPLES, network, outputs_of, peers, rows, settings
 
 # Kinds of data
 
@@ -179,17 +181,138 @@ def test_tied_weights_stay_tied(here: Path) -> None:
         assert float(F.cross_entropy(outputs, targets)) == pytest.approx(run.scores["loss"][1], rel=1e-4)
 
 
+# Frozen parameters
+
+
+def with_frozen(wide: int = 64) -> nn.Sequential:
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.Linear(FEATURES, wide), nn.ReLU(), nn.Linear(wide, FEATURES)).requires_grad_(False)
+    return nn.Sequential(body, nn.Linear(FEATURES, 8), nn.ReLU(), nn.Linear(8, CLASSES))
+
+
+@pytest.mark.parametrize("init", ["common", "independent"])
 @pytest.mark.parametrize("engine", ["vectorised", "one-by-one"])
-def test_frozen_parameters_stay(engine: str, here: Path) -> None:
-    net = network()
-    net[0].weight.requires_grad_(False)
-    config = settings(engine=engine, training={"weight_decay": 0.1})
-    alone = homophily.run({**config, "method": "local"}, model=net, data=peers())
-    merged = homophily.run(config, model=net, data=peers())
+def test_frozen_parameters_are_the_given_ones_to_the_bit_for_everyone(engine: str, init: str, here: Path) -> None:
+    net = with_frozen()
+    run = homophily.run(settings(engine=engine, init=init, training={"weight_decay": 0.1}), model=net, data=peers())
     for peer in range(6):
-        assert torch.equal(alone.state_dict(peer)["0.weight"], net[0].weight)
-        assert torch.allclose(merged.state_dict(peer)["0.weight"], net[0].weight, atol=1e-6)
-        assert not torch.equal(alone.state_dict(peer)["0.bias"], net[0].bias)
+        state = run.state_dict(peer)
+        assert set(state) == set(net.state_dict())
+        assert all(torch.equal(state[f"0.{name}"], value) for name, value in net[0].state_dict().items())
+        assert not torch.equal(state["1.weight"], net[1].weight)
+        outputs, targets = outputs_of(run, peers(), peer)
+        assert float(F.cross_entropy(outputs, targets)) == pytest.approx(run.scores["loss"][peer], rel=1e-4)
+
+
+@pytest.mark.parametrize("metric", ["l2", "cosine-weights", "cosine-gradients", "panm", "loss"])
+def test_frozen_layers_in_front_change_no_decision_and_no_bill(metric: str, here: Path) -> None:
+    """The same head on the same features: once they are computed by frozen layers, once they are the data."""
+    net, data = with_frozen(), peers()
+    with torch.no_grad():
+        features = [
+            replace(peer, x=net[0](torch.as_tensor(peer.x)), test_x=net[0](torch.as_tensor(peer.test_x)))
+            for peer in data
+        ]
+    config = settings(
+        rounds=4, engine="one-by-one", data={"normalise": "unit"}, method={"name": "dac", "k": 2, "metric": metric}
+    )
+    both = [
+        homophily.run(config, model=net, data=data),
+        homophily.run(config, model=nn.Sequential(*net[1:]), data=features),
+    ]
+    assert np.array_equal(both[0].merges(), both[1].merges())
+    assert both[0].summary["bytes_sent_per_peer"] == both[1].summary["bytes_sent_per_peer"]
+    assert both[0].summary["accuracy"] == pytest.approx(both[1].summary["accuracy"])
+
+
+def test_a_run_goes_on_only_with_the_frozen_weights_it_began_with(tmp_path: Path) -> None:
+    run = homophily.run(settings(rounds=2), model=with_frozen(), data=peers(), out=tmp_path / "run")
+    other = with_frozen()
+    with torch.no_grad():
+        other[0][0].weight.add_(1.0)
+    more = homophily.resume(run.path, {"rounds": 4}, model=other, data=peers())  # goes on with the stored weights
+    whole = homophily.run(settings(rounds=4), model=with_frozen(), data=peers())
+    assert torch.equal(rows(more), rows(whole))
+    assert more.about["frozen"] == whole.about["frozen"] != ""
+
+
+class Routed(nn.Module):
+    """Two experts; the second is asked only for samples whose first feature is large."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = nn.ModuleList([nn.Linear(FEATURES, CLASSES), nn.Linear(FEATURES, CLASSES)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.experts[0](x)
+        if bool((large := x[:, 0] > 1.0).any()):
+            out = torch.where(large[:, None], self.experts[1](x), out)
+        return out
+
+
+def test_a_layer_that_only_some_samples_use_is_trained(here: Path) -> None:
+    data = [replace(peer, x=peer.x[order], y=peer.y[order]) for peer in peers() if len(order := peer.x[:, 0].argsort())]
+    net = Routed()
+    run = homophily.run(settings(data={"normalise": "unit"}), model=net, data=data)
+    assert run.about["resolved"]["engine"] == "one-by-one"
+    assert not torch.equal(run.state_dict(0)["experts.1.weight"], net.experts[1].weight)
+
+
+# Gradient hooks
+
+
+def clip_by_hook(net: nn.Module) -> None:
+    net[0].weight.register_hook(lambda grad: grad.clamp(-1e-3, 1e-3))
+
+
+def prune_after_accumulation(net: nn.Module) -> None:
+    mask = torch.arange(FEATURES) % 2
+
+    def masked(parameter: Tensor) -> None:
+        assert parameter.grad is not None
+        parameter.grad.mul_(mask)
+
+    net[0].weight.register_post_accumulate_grad_hook(masked)
+
+
+@pytest.mark.parametrize("attach", [clip_by_hook, prune_after_accumulation])
+def test_gradient_hooks_act_as_in_plain_pytorch(attach: Callable[[nn.Module], None], here: Path) -> None:
+    net, data = network(), peers(1)
+    attach(net)
+    config = settings(
+        rounds=1, method="local", data={"normalise": "unit"}, training={"batch": SAMPLES, "epochs": 1, "lr": 0.1}
+    )
+    run = homophily.run(config, model=net, data=data)
+    assert run.about["resolved"]["engine"] == "one-by-one"
+    assert "'0.weight' has a gradient hook" in run.about["resolved"]["why"]
+    plain = network()
+    attach(plain)
+    optimiser = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9)
+    F.cross_entropy(plain(torch.as_tensor(data[0].x)), torch.as_tensor(data[0].y)).backward()
+    optimiser.step()
+    for name, value in plain.state_dict().items():
+        assert torch.allclose(run.state_dict(0)[name], value, atol=1e-6)
+    unhooked = homophily.run(config, model=network(), data=data)
+    assert not torch.allclose(unhooked.state_dict(0)["0.weight"], plain.state_dict()["0.weight"], atol=1e-4)
+
+
+def test_gradient_hooks_act_again_after_a_resume(here: Path) -> None:
+    def hooked() -> nn.Module:
+        net = network()
+        prune_after_accumulation(net)
+        return net
+
+    first = homophily.run(settings(rounds=1), model=hooked(), data=peers())
+    more = homophily.resume(first.path, {"rounds": 2}, model=hooked(), data=peers())
+    assert torch.equal(rows(more), rows(homophily.run(settings(rounds=2), model=hooked(), data=peers())))
+
+
+@pytest.mark.parametrize("engine", ["vectorised", "stacked"])
+def test_engines_that_cannot_call_gradient_hooks_refuse_them(engine: str, here: Path) -> None:
+    net = network()
+    clip_by_hook(net)
+    with pytest.raises(homophily.UserError, match=r"engine = .*parameter '0\.weight' has a gradient hook"):
+        homophily.run(settings(engine=engine), model=net, data=peers())
 
 
 # A model that becomes NaN

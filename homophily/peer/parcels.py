@@ -50,9 +50,10 @@ class Expected:
         return numbers + 8 * self.book * (1 + len(self.tables)) + 8 + 4096 * (4 + len(self.tables))
 
 
-def network_number(layout: Layout, seed: int) -> int:
-    """The same for those who can compare and merge: all names and shapes of the network, and the seed of its start."""
-    text = json.dumps([layout.to_json(), seed], sort_keys=True)
+def network_number(layout: Layout, seed: int, frozen: str) -> int:
+    """The same for those who can compare and merge: all names and shapes of the network, the seed of its start, and the
+    hash of what is frozen in it."""
+    text = json.dumps([layout.to_json(), seed, frozen], sort_keys=True)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
@@ -138,7 +139,7 @@ MOST_PRINT = 2 * 2 * BUCKETS * (1 + ROWS) + 4096  # bytes, of a large network's
 
 def _check_network(tensors: dict[str, Tensor], network: int) -> None:
     if int(_taken(tensors, "network", (1,), torch.int64)) != network:
-        raise Refused("of another network (model, classes, features) or seed")
+        raise Refused("of another network (model, classes, features, frozen weights) or seed")
 
 
 def _scale(values: Tensor) -> float:

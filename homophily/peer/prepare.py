@@ -200,7 +200,7 @@ def _exchange(
     ids = _ids(asked)
     book = dict(sorted((id, name) for name, id in ids.items() if name != peer.name))
     before = measurer is not None and measurer.needs.updates
-    number = network_number(task.layout, config.seed)
+    number = network_number(task.layout, config.seed, task.layout.frozen_hash(task.module))
     expected = Expected(task.layout.sent_numbers, task.layout.dtype, before, method.shares, number, len(peer.allow))
     if expected.most_bytes > MOST_BYTES:
         raise UserError(f"model: {expected.most_bytes} bytes would travel at a time, and at most {MOST_BYTES} can")

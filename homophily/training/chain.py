@@ -141,7 +141,7 @@ class Unlike(Exception):
 
 def chain_of(module: nn.Module, layout: Layout, inputs: tuple[int, ...]) -> Chain:
     """The chain that ``module`` is on samples of shape ``inputs``; raises Unlike where it is none."""
-    if layout.kept or not all(column.trainable for column in layout.columns):
+    if layout.kept or layout.frozen or not all(column.trainable for column in layout.columns):
         raise Unlike("it has buffers or frozen parameters")
     if _hooked(module):
         raise Unlike("it has hooks")

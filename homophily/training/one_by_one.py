@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import copy
-
 import torch
 from torch import Tensor, nn
 
 from homophily.keyed_dropout import dropout_keys
 from homophily.layout import Kept
+from homophily.modules import copied
 from homophily.randomness import Purpose, word
 from homophily.training.schedule import batch_sizes, shuffled
 from homophily.training.task import Settings, Task
@@ -24,7 +23,7 @@ class OneByOne(Visits):
 
     def __init__(self, task: Task) -> None:
         self.task = task
-        self.module = copy.deepcopy(task.module)
+        self.module = copied(task.module)
         self.keys = [dict(self.module.named_buffers())[name] for name in dropout_keys(self.module)]
 
     def train(self, rows: Tensor, kept: Kept, peers: Tensor, round: int) -> None:

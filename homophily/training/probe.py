@@ -13,6 +13,7 @@ from torch.func import functional_call
 
 from homophily.errors import UserError
 from homophily.losses import Loss
+from homophily.modules import hooked_parameter
 from homophily.training.batching import over_peers
 
 _SAMPLES = 4
@@ -30,7 +31,8 @@ class Character:
     coupled: bool  # the samples of a batch influence one another (BatchNorm)
     draws: bool  # it draws random numbers by itself
     obstacle: str | None  # why it cannot be vectorised; None: it can
-    unused: frozenset[str]  # parameters that get no gradient
+    unused: frozenset[str]  # parameters that never get a gradient
+    changing: frozenset[str]  # buffers that a training step changes
     saved_bytes: int  # what autograd keeps for one sample
 
 
@@ -72,11 +74,20 @@ def probe(module: nn.Module, loss: Loss, x: Tensor, y: Tensor, classes: int = 0)
         )
     _check_one_sample(module, x, first.shape[1:])
     grads, buffers, saved = _gradients(module, loss, x[:_SAMPLES], y[:_SAMPLES])
-    obstacle = "it draws random numbers by itself" if draws else _obstacle(module, loss, x, y, grads, buffers)
+    hooked = hooked_parameter(module)
+    if draws or hooked:
+        obstacle: str | None = (
+            "it draws random numbers by itself" if draws else f"parameter {hooked!r} has a gradient hook"
+        )
+    else:
+        obstacle = _obstacle(module, loss, x, y, grads, buffers)
     if obstacle in _DIFFERENT:
         obstacle = _obstacle_in_double(module, loss, x, y, obstacle)
-    unused = frozenset(name for name, grad in grads.items() if grad is None)
-    return Character(coupled, draws, obstacle, unused, saved // _SAMPLES)
+    # A network that cannot be vectorised may take another path with other samples: nothing is known to be unused.
+    unused = frozenset(name for name, grad in grads.items() if grad is None) if obstacle is None else frozenset()
+    before = dict(module.named_buffers())
+    changing = frozenset(name for name, after in buffers.items() if not _equal(before[name], after))
+    return Character(coupled, draws, obstacle, unused, changing, saved // _SAMPLES)
 
 
 def _seeded(call: Callable[[], Tensor], device: torch.device, seed: int) -> Tensor:
@@ -95,6 +106,11 @@ def _same(a: Tensor, b: Tensor) -> bool:
     largest = float(a.detach().abs().max()) if a.numel() else 0.0
     scale = largest if isfinite(largest) else 0.0
     return bool(torch.allclose(a, b, rtol=1e-4, atol=1e-5 * scale, equal_nan=True))
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    """To the bit, a NaN like a NaN."""
+    return a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())
 
 
 def _check_one_sample(module: nn.Module, x: Tensor, shape: torch.Size) -> None:

@@ -32,7 +32,8 @@ class Settings:
 
 @dataclass(frozen=True)
 class Task:
-    """A federation's learning problem. The module is a pattern: engines read its structure, never its weights."""
+    """A federation's learning problem. Engines read the module's structure and frozen tensors, which all peers share,
+    never its other weights."""
 
     module: nn.Module  # dropout layers already keyed
     layout: Layout

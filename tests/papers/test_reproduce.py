@@ -168,9 +168,12 @@ def test_the_page_says_what_held(tmp_path: Path) -> None:
 
 def test_how_far_a_column_is_from_the_printed_one() -> None:
     cells = {
-        "oracle": {"mean": tables.Number([52.0], 50.0, None), "more": tables.Number([1.0], None, None)},
-        "random": {"mean": tables.Number([41.0], 40.0, None), "more": tables.Number([2.0, 4.0], 4.0, None)},
-        "local": {"mean": tables.Number([27.0], 30.0, None), "more": tables.Number([], 9.0, None)},
+        "oracle": {"mean": tables.Number([52.0], False, 50.0, None), "more": tables.Number([1.0], False, None, None)},
+        "random": {
+            "mean": tables.Number([41.0], False, 40.0, None),
+            "more": tables.Number([2.0, 4.0], False, 4.0, None),
+        },
+        "local": {"mean": tables.Number([27.0], False, 30.0, None), "more": tables.Number([], False, 9.0, None)},
     }
     assert tables.distances(cells) == {
         "mean absolute difference": {"mean": 2.0, "more": 1.0},

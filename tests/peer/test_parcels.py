@@ -265,10 +265,11 @@ def test_a_fingerprint_of_too_few_samples_says_only_that_there_is_none(count: in
     assert len(data) < 300
 
 
-def test_networks_are_told_apart_by_names_shapes_and_seed() -> None:
-    def number(*widths: int, seed: int = 0) -> int:
+def test_networks_are_told_apart_by_names_shapes_seed_and_frozen_weights() -> None:
+    def number(*widths: int, seed: int = 0, frozen: str = "") -> int:
         layers = [nn.Linear(a, b) for a, b in pairwise(widths)]
-        return network_number(Layout.of(nn.Sequential(*layers)), seed)
+        return network_number(Layout.of(nn.Sequential(*layers)), seed, frozen)
 
     assert number(4, 3, 2) == number(4, 3, 2)
     assert len({number(4, 3, 2), number(4, 2, 3), number(4, 3, 2, seed=1), number(2, 3, 4)}) == 4
+    assert number(4, 3, 2, frozen="a1") != number(4, 3, 2)

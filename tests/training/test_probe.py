@@ -84,11 +84,23 @@ def test_own_draws_are_found() -> None:
     assert "random" in found.obstacle
 
 
-def test_what_vmap_cannot_run_is_found_and_unused_parameters_too() -> None:
+def test_what_vmap_cannot_run_is_found_and_then_any_parameter_may_be_used() -> None:
     found = character(Branching(), 4)
     assert found.obstacle is not None
     assert "vmap" in found.obstacle
-    assert found.unused == {"spare.weight", "spare.bias"}
+    assert found.unused == set(), "other samples may take the other branch"
+
+
+def test_parameters_that_never_get_a_gradient_are_found() -> None:
+    net = nn.Linear(4, 3)
+    net.spare = nn.Linear(4, 3)
+    assert character(net, 4).unused == {"spare.weight", "spare.bias"}
+
+
+def test_buffers_that_training_changes_are_found() -> None:
+    net = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+    net.register_buffer("scale", torch.ones(3))
+    assert character(net, 4).changing == {"1.running_mean", "1.running_var", "1.num_batches_tracked"}
 
 
 def test_a_network_that_fails_names_the_shape_it_got() -> None:

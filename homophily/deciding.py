@@ -19,13 +19,24 @@ _ON_CPU, _ON_GPU = 1 << 17, 1 << 26  # entries of the book decided on at a time
 
 
 def meets(method: Method, now: Now) -> Tensor:
-    """Whom some rows ask, among those they know: [P, B] bool."""
-    return _a_set("meet", method.meet(now), now) & now.known
+    """Whom some rows ask, among their contacts: [P, B] bool. A real peer may not reach all of them at the moment."""
+    asked = _a_set("meet", method.meet(now), now)
+    if not _bundled(method):
+        contacts = (now.view.book >= 0) & (now.view.book != now.view.me[:, None])
+        _refuse_outside(f"{type(method).__name__}.meet", asked, contacts, now, "are not among its contacts")
+    return asked
 
 
-def chooses(method: Method, now: Now, met: Tensor, similarity: Tensor | None) -> Tensor:
-    """With whom some rows merge, among those they met: [P, B] bool. What they remember is then in ``now.memory``."""
+def chooses(method: Method, now: Now, asked: Tensor, met: Tensor, similarity: Tensor | None) -> Tensor:
+    """With whom some rows merge, among those they met: [P, B] bool. What they remember is then in ``now.memory``.
+
+    asked: [P, B] bool, what ``meets`` answered; met: those of them who are left.
+    """
     chosen = _a_set("choose", method.choose(now, met, similarity), now)
+    if not _bundled(method):
+        # A row that met fewer than it asked (it stopped, or a model did not come) may decide on those it asked.
+        allowed = met | (asked != met).any(1, keepdim=True)
+        _refuse_outside(f"{type(method).__name__}.choose", chosen, allowed, now, "it did not meet")
     remembered(now.memory, len(now.view.me))
     for name in set(method.shares) & set(now.memory):
         wanted = f"method: memory[{name!r}], which peers share, must have a number for everyone in the book"
@@ -61,8 +72,24 @@ def _a_set(name: str, found: object, now: Now) -> Tensor:
     return chosen
 
 
+def _bundled(method: Method) -> bool:
+    """Bundled methods are not checked: their tests do that once, and each check would have to wait for a GPU."""
+    return type(method).__module__.startswith("homophily.")
+
+
+def _refuse_outside(decision: str, chosen: Tensor, allowed: Tensor, now: Now, what: str) -> None:
+    """Raise a UserError that names the first choice outside the set [P, B] there was to choose from."""
+    outside = (chosen & ~allowed).nonzero()
+    if not len(outside):
+        return
+    row, column = outside[0].tolist()
+    me, other = int(now.view.me[row]), int(now.view.book[row, column])
+    named = "itself" if other == me else f"place {column} of its contacts, which is empty" if other < 0 else None
+    raise UserError(f"method: {decision} chose peers that {what} (peer {me} chose {named or f'peer {other}'})")
+
+
 def meet(method: Method, view: View, round: int, memory: Memory) -> Tensor:
-    """Whom everyone asks: [P, B] bool."""
+    """Whom everyone asks, among their contacts: [P, B] bool."""
     out = torch.empty_like(view.known)
     for rows in _chunks(view):
         out[rows] = meets(method, Now(view.rows(rows), round, _rows_of(memory, rows)))
@@ -70,16 +97,20 @@ def meet(method: Method, view: View, round: int, memory: Memory) -> Tensor:
 
 
 def choose(
-    method: Method, view: View, round: int, memory: Memory, met: Tensor, similarity: Tensor | None
+    method: Method, view: View, round: int, memory: Memory, asked: Tensor, met: Tensor, similarity: Tensor | None
 ) -> tuple[Tensor, Memory]:
-    """With whom everyone merges [P, B] bool, and what everyone then remembers; ``memory`` stays as it was."""
+    """With whom everyone merges [P, B] bool, and what everyone then remembers; ``memory`` stays as it was.
+
+    asked: what ``meet`` answered; met: those of them who are left.
+    """
     out = torch.empty_like(view.known)
     after: Memory = {}
     for rows in _chunks(view):
         friends = Friends(view, {name: memory[name] for name in method.shares if name in memory}, rows)
         told = friends if method.shares else nothing_told
         now = Now(view.rows(rows), round, _rows_of(memory, rows), told)
-        out[rows] = chooses(method, now, met[rows], None if similarity is None else similarity[rows])
+        alike = None if similarity is None else similarity[rows]
+        out[rows] = chooses(method, now, asked[rows], met[rows], alike)
         for name, table in now.memory.items():
             if len(table) == len(view.me):
                 after[name] = table

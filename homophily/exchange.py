@@ -88,7 +88,8 @@ class PeerExchange:
         To ask who is sick may be to wait for a GPU that is still training, so all that can be done before is.
         """
         stopped = stopped.to(self.view.me.device)
-        met = deciding.meet(self.method, self.view, round, self.memory) & ~stopped[:, None]
+        asked = deciding.meet(self.method, self.view, round, self.memory)
+        met = asked & ~stopped[:, None]
         similarity, unmoved = None, stopped
         if self.measurer is not None and self._measures(round):
             me, you = pairs_met(self.view, met)
@@ -100,7 +101,7 @@ class PeerExchange:
             if self.measurer.needs.own_model:
                 unmoved = stopped | sick.to(stopped.device)
         wanted = similarity if deciding.compares(self.method, Now(self.view, round, self.memory)) else None
-        partners, memory = deciding.choose(self.method, self.view, round, self.memory, met, wanted)
+        partners, memory = deciding.choose(self.method, self.view, round, self.memory, asked, met, wanted)
         self.memory = {name: self._kept(name, table, unmoved) for name, table in memory.items()}
         self._bill(federation, met, similarity is not None)
         self.neighbours = deciding.neighbours(self.method, self.view, round, self.memory, partners)

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
 import torch
 from torch import Tensor
 
-from homophily import Method, Now, deciding
-from tests.methods.views import view_of
+from homophily import Method, Now, UserError, View, deciding
+from homophily.methods import methods
+from homophily.randomness import uniform
+from homophily.topology import view_of_all
+from tests.methods.views import random_table, similarities, view_of
+
+PEER_METHODS = [name for name in methods if issubclass(methods.get(name), Method)]
 
 
 class Weighing(Method):
@@ -20,3 +29,111 @@ def test_whom_one_does_not_know_is_no_neighbour_whatever_is_said_of_it() -> None
     view = view_of(3)
     found = deciding.neighbours(Weighing(), view, 1, {}, view.known)
     assert torch.equal(found, 2.0 * view.known)
+
+
+# Decisions about others than those there are to decide about
+
+
+class Everyone(Method):
+    """Asks every place of its contacts, and merges with every place: itself and padding, too."""
+
+    def meet(self, now: Now) -> Tensor:
+        return torch.ones_like(now.known)
+
+    def choose(self, now: Now, met: Tensor, similarity: Tensor | None) -> Tensor:
+        return torch.ones_like(met)
+
+
+def test_a_method_that_asks_itself_is_refused() -> None:
+    says = r"method: Everyone\.meet chose peers that are not among its contacts \(peer 0 chose itself\)"
+    with pytest.raises(UserError, match=says):
+        deciding.meet(Everyone(), view_of(3), 1, {})
+
+
+def test_a_method_that_asks_nobody_in_particular_is_refused() -> None:
+    view = view_of(3)
+    padded = replace(view, book=torch.where(view.known, view.book, -1))
+    with pytest.raises(UserError, match=r"\(peer 0 chose place 0 of its contacts, which is empty\)"):
+        deciding.meet(Everyone(), padded, 1, {})
+
+
+def test_the_peer_that_is_named_is_the_one_that_decided(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Later(Method):
+        def meet(self, now: Now) -> Tensor:
+            return torch.where(now.view.me[:, None] == 2, True, now.known)
+
+    monkeypatch.setattr(deciding, "_ON_CPU", 3)  # a row at a time
+    with pytest.raises(UserError, match=r"\(peer 2 chose itself\)"):
+        deciding.meet(Later(), view_of(3), 1, {})
+
+
+def test_a_method_that_merges_with_peers_it_did_not_meet_is_refused() -> None:
+    view = view_of(3)
+    met = view.known.clone()
+    met[1, 2] = False
+    chosen, _ = deciding.choose(Method(), view, 1, {}, met, met, None)
+    assert torch.equal(chosen, met)
+    with pytest.raises(UserError, match=r"method: Everyone\.choose chose peers that it did not meet \(peer 0 chose it"):
+        deciding.choose(Everyone(), view, 1, {}, met, met, None)
+
+    class Known(Method):
+        def choose(self, now: Now, met: Tensor, similarity: Tensor | None) -> Tensor:
+            return now.known
+
+    with pytest.raises(UserError, match=r"Known\.choose chose peers that it did not meet \(peer 1 chose peer 2\)"):
+        deciding.choose(Known(), view, 1, {}, met, met, None)
+
+
+def test_what_was_taken_from_those_asked_is_nobodys_mistake() -> None:
+    """A peer has stopped, or a model did not come: to choose by what one asked is then no mistake, and does nothing."""
+    view = view_of(4)
+    asked = view.known
+    met = asked.clone()
+    met[0] = False  # has stopped
+    met[1, 3] = False  # its model did not come
+
+    class Again(Method):
+        def choose(self, now: Now, met: Tensor, similarity: Tensor | None) -> Tensor:
+            return now.known
+
+    chosen, _ = deciding.choose(Again(), view, 1, {}, asked, met, None)
+    assert torch.equal(chosen, met)
+
+
+def test_contacts_that_cannot_be_reached_may_be_asked() -> None:
+    """A real peer remembers others who are away for a round; a simulation has no such peers."""
+    view = view_of(3)
+    away = replace(view, known=view.known & (view.book != 2))
+
+    class Remembering(Method):
+        def meet(self, now: Now) -> Tensor:
+            return now.view.book != now.view.me[:, None]
+
+    assert torch.equal(deciding.meet(Remembering(), away, 1, {}), view.known)
+
+
+def decisions(method: Method, view: View, rounds: int) -> Iterator[tuple[Now, Tensor, Tensor]]:
+    """What a method answers, untouched, where each round others cannot be reached and some models do not come."""
+    memory: dict[str, Tensor] = {}
+    if method.introduces:
+        weights = torch.where(view.known, uniform(view.seed[:, None], view.me[:, None], 0, view.book), 0.0)
+        away = torch.arange(view.known.numel() * 2, dtype=torch.float64).view(*view.known.shape, 2).sin()
+        memory = {"weights": weights, "family": torch.full_like(view.me, -1), "away": away}
+    for round in range(1, rounds + 1):
+        reached = view.known & (uniform(view.seed[:, None], view.me[:, None], round, view.book) < 0.6)
+        now = Now(replace(view, known=reached), round, dict(memory), deciding.Friends(view, memory, slice(None)))
+        asked = method.meet(now)
+        met = asked & reached & (uniform(view.seed[:, None], view.me[:, None], round + 100, view.book) < 0.8)
+        alike = similarities(met, random_table(now.view, round)) if method.compares(now) else None
+        yield now, asked, method.choose(now, met, alike) & ~met
+        memory = now.memory
+
+
+@pytest.mark.parametrize("name", PEER_METHODS)
+@pytest.mark.parametrize("contacts", [None, 6])
+def test_bundled_methods_decide_about_those_there_are(name: str, contacts: int | None) -> None:
+    """They are not checked while they run, so they are here."""
+    view = view_of_all(14, 3, None, 1, contacts, torch.arange(14) % 2, torch.device("cpu"))
+    for now, asked, never_met in decisions(methods.get(name)().in_rounds(24), view, 24):
+        assert not bool((asked & ~now.known).any())
+        assert not bool(never_met.any())

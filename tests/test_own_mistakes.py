@@ -19,7 +19,7 @@ TINY = ("peers=4", "rounds=1", "data.train=5", "data.test=5", "data.angles=[0,18
 BROKEN = """
 import networkx as nx
 import torch
-from homophily import Method
+from homophily import Method, Purpose
 from homophily.merging import rowwise, uniform
 def raises(*arguments, **keys):
     return [][7]
@@ -218,6 +218,17 @@ class Growing(Wordy):
     def choose(self, now, met, similarity):
         now.memory["past"] = torch.zeros(len(met), now.round)
         return met
+
+class Selfish(Wordy):
+    def meet(self, now):
+        return torch.ones_like(now.known)
+
+class Boundless(Wordy):
+    def meet(self, now):
+        return now.pick(now.known, 1, Purpose.MEET)
+
+    def choose(self, now, met, similarity):
+        return now.known
 """
 
 
@@ -294,6 +305,11 @@ class Growing(Wordy):
         ("method=broken{n}:Deaf", "method: Deaf.choose must take (now, met, similarity), not (now, met)"),
         ("method=broken{n}:Costly", "method: nominal must return a number of models, or None, not str"),
         ("method=broken{n}:Negative", "peers, or weights that are finite and at least 0, not -1"),
+        (
+            "method=broken{n}:Selfish",
+            "method: Selfish.meet chose peers that are not among its contacts (peer 0 chose itself)",
+        ),
+        ("method=broken{n}:Boundless", "method: Boundless.choose chose peers that it did not meet (peer 0 chose peer "),
         ("method=broken{n}:Unsure", "peers, or weights that are finite and at least 0, not nan"),
     ],
 )

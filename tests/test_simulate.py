@@ -1,6 +1,5 @@
 """The round loop: what is trained, met, merged, counted and scored, and when."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -161,15 +160,19 @@ def test_every_metric_finds_the_own_cluster_in_both_engines(metric: str) -> None
     assert found[0].summary["same_cluster_merges"] > 0.9
 
 
-def test_a_method_that_asks_for_strangers_is_held_to_its_book(here: Path) -> None:
-    class Greedy(Method):
-        """Asks for everyone, itself included."""
+class Recalling(Method):
+    """Merges with all it asked, whether or not they are among those met."""
 
-        def meet(self, now: Now) -> Tensor:
-            return torch.ones_like(now.known)
+    def meet(self, now: Now) -> Tensor:
+        return now.known
 
-    found = homophily.run(QUICK, method=Greedy())
-    assert found.summary["models_sent_per_peer"] == 4 * 7
+    def choose(self, now: Now, met: Tensor, similarity: Tensor | None) -> Tensor:
+        return now.known
+
+
+def test_a_peer_that_stopped_early_is_no_reason_to_refuse_a_method() -> None:
+    found = homophily.run({**QUICK, **PATIENT, "data": {**QUICK["data"], **PATIENT["data"]}}, method=Recalling())
+    assert found.summary["stopped_early"] == 8
     assert found.merges().diagonal().sum() == 0
 
 

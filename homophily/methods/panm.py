@@ -45,11 +45,11 @@ class Panm(Method):
     def meet(self, now: Now) -> Tensor:
         neighbours = now.recall_set("neighbours")
         if self._stage(now) == "plain":
-            return now.pick(neighbours, self.k, Purpose.MEET)
+            return now.pick(neighbours, self.k, Purpose.MEET) & now.known  # a real peer may not reach all of them
         candidates = now.pick(now.known & ~neighbours, self.l, Purpose.MEET)
         if self._stage(now) == "hnm":
             neighbours = now.pick(neighbours, self.l, Purpose.SAMPLE)
-        return candidates | neighbours
+        return candidates | (neighbours & now.known)
 
     def compares(self, now: Now) -> bool:
         return self._stage(now) != "plain"

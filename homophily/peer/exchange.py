@@ -224,7 +224,8 @@ class FieldExchange:
         self._publish(federation, before, round, bool(sick[0]))
         view = self._view(0 if self.pace.lockstep else max(1, round - self.pace.staleness))
         now = Now(view, round, dict(self.memory))
-        met = meets(self.method, now) & ~stopped[:, None]
+        asked = meets(self.method, now)
+        met = asked & view.known & ~stopped[:, None]
         found = self._pull(view, met, round)
         met = met & torch.tensor([[name in found for name in self._names]], dtype=torch.bool)
         parcels = [found[name] for name in self._who(met)]
@@ -235,7 +236,7 @@ class FieldExchange:
             similarity = here.similarity(self.measurer)
         now = Now(view, round, dict(self.memory), here.told if self.method.shares else nothing_told)
         wanted = similarity if compares(self.method, now) else None
-        partners = chooses(self.method, now, met, wanted)
+        partners = chooses(self.method, now, asked, met, wanted)
         if not bool(stopped[0]):
             blind = similarity is not None and self.measurer is not None and self.measurer.needs.own_model
             self.memory = now.memory | (self.memory if blind and bool(sick[0]) else {})

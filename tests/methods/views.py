@@ -50,6 +50,6 @@ def play(method: Method, view: View, rounds: int, table: Tensor | None = None) -
         met = deciding.meet(method, view, round, memory)
         alike = similarities(met, random_table(view, round) if table is None else table)
         compared = method.compares(Now(view, round, memory))
-        chosen, memory = deciding.choose(method, view, round, memory, met, alike if compared else None)
+        chosen, memory = deciding.choose(method, view, round, memory, met, met, alike if compared else None)
         played.append((met, chosen, Now(view, round, memory)))
     return played

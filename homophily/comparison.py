@@ -64,9 +64,10 @@ def compare(
     Keys of [method] go to the methods that have them, those of [method.NAME] to that one. methods and seeds may also
     stand in the config; methods "all" are all that can work with the data. The objects are as for ``run``. progress:
     given a method and a seed, what to call with each of its rounds. out: a new folder, or the one in which the same
-    comparison was stopped.
+    comparison was stopped. A config or file made for ``run`` may name a method, which then does not count.
     """
     below = _below(config)
+    _refuse_a_name(config, below, overrides or {}, methods)
     if below and overrides:
         _configs(below, methods, seeds)  # a mistake in the file is told even where it is overridden
     values = overlaid(below, overrides or {})
@@ -122,6 +123,21 @@ def _below(config: Config | str | Path | Mapping[str, Any] | None) -> Mapping[st
     if isinstance(config, Config):
         return config.toml()
     return config if isinstance(config, Mapping) else read(Path(config)) if config is not None else {}
+
+
+def _refuse_a_name(
+    config: object, below: Mapping[str, Any], overrides: Mapping[str, Any], methods: Sequence[str] | None
+) -> None:
+    """Raise a UserError if a single method is named where a comparison takes several."""
+    on_top = methods is not None or "methods" in overrides
+    made_for_run = isinstance(config, Config) or (on_top and isinstance(config, str | Path))
+    for values in (overrides,) if made_for_run else (overrides, below):
+        table = values.get("method")
+        name = table.get("name") if isinstance(table, Mapping) else table
+        if isinstance(name, str):
+            several = on_top or "methods" in below
+            hint = "only: leave method.name out" if several else f"(did you mean methods={name}?)"
+            raise UserError(f"method.name = {name!r}: a comparison takes methods=... {hint}")
 
 
 def _configs(

@@ -182,7 +182,21 @@ BAD_COMPARISONS = [
     fails("methods=random", "method.random.kk=3", says=["unknown key method.kk", "method 'random' has name, k"]),
     fails("methods=random", "method.rnadom.k=3", says=["unknown key method.rnadom", "did you mean random?"]),
     fails("methods=local", "method=3", says=["method = 3", "must be a table"]),
-    fails("methods=local", "method=orcale", says=["unknown method 'orcale'", "oracle"]),
+    fails(
+        "method=random",
+        says=["method.name = 'random': a comparison takes methods=... (did you mean methods=random?)"],
+    ),
+    fails("method.name=random", "method.k=2", says=["method.name = 'random'", "(did you mean methods=random?)"]),
+    fails(
+        "methods=local",
+        "method=random",
+        says=["method.name = 'random': a comparison takes methods=... only: leave method.name out"],
+    ),
+    fails(
+        "methods=all",
+        "method.name=random",
+        says=["method.name = 'random': a comparison takes methods=... only: leave method.name out"],
+    ),
     fails("seeds=x", says=["seeds = 'x'", "different whole numbers separated by commas"]),
     fails("seeds=1,1", says=["seeds = '1,1'", "different whole numbers"]),
     fails("seeds=1.5", says=["seeds = 1.5", "different whole numbers"]),
@@ -221,6 +235,33 @@ def test_a_mistake_in_the_file_is_told_even_where_another_method_would_drop_it(c
     Path("bad.toml").write_text("[method]\nkk = 9\n")
     assert_one_sentence(command("run", "bad.toml", "method=local"), "unknown key method.kk", "'kin' has name, k")
     assert_one_sentence(command("compare", "bad.toml", "methods=random"), "unknown key method.kk", "did you mean k?")
+
+
+@pytest.mark.parametrize("text", ['method = "random"\n', '[method]\nname = "random"\nk = 2\n'])
+def test_the_method_of_a_file_is_not_compared_with_all_others(text: str, command: Command) -> None:
+    Path("run.toml").write_text(text)
+    assert_one_sentence(command("compare", "run.toml", "peers=4"), "(did you mean methods=random?)")
+    Path("both.toml").write_text(f'methods = "local"\n{text}')
+    assert_one_sentence(
+        command("compare", "both.toml", "peers=4"), "a comparison takes methods=... only: leave method.name out"
+    )
+
+
+def test_a_file_that_is_made_for_a_run_may_be_compared(here: Path) -> None:
+    Path("run.toml").write_text('peers = 4\nrounds = 1\ndata.train = 5\n[method]\nname = "panm"\nk = 2\n')
+    found = homophily.compare("run.toml", methods=["local", "random"])
+    assert list(found.runs) == ["local", "random"]
+    assert found.runs["random"][0].config.method.keys["k"] == 2
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("values", [{"method": "random"}, {"method": {"name": "random"}}])
+def test_a_method_among_the_keys_of_a_comparison_is_refused_in_python(values: dict[str, Any]) -> None:
+    with pytest.raises(homophily.UserError, match=r"\(did you mean methods=random\?\)"):
+        homophily.compare(values)
+    for arguments in ((values,), (None, values)):
+        with pytest.raises(homophily.UserError, match=r"takes methods=\.\.\. only: leave method\.name out"):
+            homophily.compare(*arguments, methods=["local"])
 
 
 def test_a_file_that_is_no_text_and_one_that_is_a_folder_are_told(command: Command) -> None:

@@ -340,6 +340,10 @@ def peer(**over: Any) -> homophily.PeerData:
         ({"data": [(np.eye(6), np.arange(6))]}, "data=: must be a list of PeerData"),
         ({"data": [peer(x=np.zeros((6, 0)))]}, "peer 0: x and y must hold numbers"),
         ({"data": [peer(y=np.zeros((6, 0)))]}, "peer 0: x and y must hold numbers"),
+        (
+            {"data": [peer(x=np.eye(6, dtype=int))] * 3},
+            "model: the network fails on integer inputs of shape [4, 6], which are taken as tokens",
+        ),
         ({"model": "mlp"}, "model=: must be an object of that kind, not 'mlp'"),
         ({"model": nn.Linear}, "model=: must be an object"),
         ({"model": nn.Sequential(nn.LazyLinear(2))}, "model: it has lazy layers"),

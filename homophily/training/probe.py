@@ -50,9 +50,7 @@ def probe(module: nn.Module, loss: Loss, x: Tensor, y: Tensor, classes: int = 0)
     try:
         first = _outputs(module, x[:_SAMPLES], seed=1)
     except Exception as error:  # anyone's module may raise anything; the user needs to know which input it got
-        raise UserError(
-            f"model: the network fails on a batch of shape {list(x[:_SAMPLES].shape)} ({x.dtype}): {error}"
-        ) from error
+        raise UserError(_failure(module, x[:_SAMPLES], error)) from error
     if not isinstance(first, Tensor) or first.shape[:1] != (_SAMPLES,):
         raise UserError("model: the network must return one tensor with a row per sample")
     if first.is_complex() or any(parameter.is_complex() for parameter in module.parameters()):
@@ -88,6 +86,25 @@ def probe(module: nn.Module, loss: Loss, x: Tensor, y: Tensor, classes: int = 0)
     before = dict(module.named_buffers())
     changing = frozenset(name for name, after in buffers.items() if not _equal(before[name], after))
     return Character(coupled, draws, obstacle, unused, changing, saved // _SAMPLES)
+
+
+def _failure(module: nn.Module, x: Tensor, error: Exception) -> str:
+    """Why the network fails on samples x: of integers, they may be features that should have been floats."""
+    if not x.is_floating_point() and _takes_floats(module, x):
+        return (
+            f"model: the network fails on integer inputs of shape {list(x.shape)}, which are taken as tokens (indices "
+            'for an embedding); if they are features, hand them over as floats: PeerData(x.astype("float32"), y)'
+        )
+    return f"model: the network fails on a batch of shape {list(x.shape)} ({x.dtype}): {error}"
+
+
+def _takes_floats(module: nn.Module, x: Tensor) -> bool:
+    dtype = next((p.dtype for p in module.parameters()), torch.float32)
+    try:
+        _outputs(module, x.to(dtype), seed=1)
+    except Exception:  # anyone's module may raise anything
+        return False
+    return True
 
 
 def _seeded(call: Callable[[], Tensor], device: torch.device, seed: int) -> Tensor:

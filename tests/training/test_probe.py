@@ -108,6 +108,22 @@ def test_a_network_that_fails_names_the_shape_it_got() -> None:
         character(nn.Linear(4, 3), 7)
 
 
+def test_integers_for_a_layer_that_wants_floats_are_told_as_tokens() -> None:
+    x, y = torch.randint(5, (9, 4)), torch.randint(3, (9,))
+    says = (
+        r"shape \[4, 4\], which are taken as tokens \(indices for an embedding\).*PeerData\(x\.astype\(.float32.\), y\)"
+    )
+    for net in (nn.Linear(4, 3), nn.Linear(4, 3).double(), nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3))):
+        with pytest.raises(UserError, match=says) as refused:
+            probe(net, cross_entropy, x, y)
+        assert "mat1" not in str(refused.value)
+    with pytest.raises(
+        UserError, match=r"fails on a batch of shape \[4, 4\] \(torch\.int64\): index out of range"
+    ) as refused:
+        probe(nn.Sequential(nn.Embedding(2, 3), nn.Flatten(), nn.Linear(12, 3)), cross_entropy, x + 2, y)
+    assert "float32" not in str(refused.value)  # it does take integers, and floats would not help
+
+
 def test_a_loss_must_be_per_sample() -> None:
     with pytest.raises(UserError, match=r"training\.loss.*one loss per sample"):
         probe(

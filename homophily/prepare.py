@@ -60,14 +60,37 @@ class Given:
     extra_metrics: Mapping[str, ExtraMetric] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        own = self.data
-        if own is not None and not (isinstance(own, Sequence) and all(isinstance(peer, PeerArrays) for peer in own)):
-            raise UserError("data=: must be a list of PeerData, one for each peer")
-        for name, given, kind in (("model", self.model, nn.Module), ("method", self.method, (Method, ServerMethod))):
-            if given is not None and not isinstance(given, kind):
-                raise UserError(f"{name}=: must be an object of that kind, not {given!r}; names go into the config")
+        if self.model is not None and not isinstance(self.model, nn.Module):
+            wanted = "model=: must be one nn.Module, from which every peer starts"
+            raise UserError(_other(wanted, self.model, "model.name"))
+        if self.data is not None:
+            _refuse_other_data(self.data)
+        if self.loss is not None and not callable(self.loss):
+            raise UserError(_other("loss=: must be a function of (outputs, targets)", self.loss, "training.loss"))
+        if self.method is not None and not isinstance(self.method, Method | ServerMethod):
+            raise UserError(_other("method=: must be a homophily.Method object", self.method, "method.name"))
         if not isinstance(self.extra_metrics, Mapping):
             raise UserError("extra_metrics=: must be functions by name")
+
+
+def _refuse_other_data(data: object) -> None:
+    wanted = "data=: must be a list of PeerData, one for each peer"
+    if isinstance(data, PeerArrays):
+        raise UserError(f"{wanted}, not a single PeerData")
+    if isinstance(data, str) or not isinstance(data, Sequence):
+        raise UserError(_other(wanted, data, "data.name"))
+    for number, peer in enumerate(data):
+        if not isinstance(peer, PeerArrays):
+            raise UserError(f"{wanted}, and item {number} is {type(peer).__name__}")
+
+
+def _other(wanted: str, given: object, key: str) -> str:
+    """An error message: what was ``wanted``, what was ``given``, and what to do if that is a name or a class."""
+    if isinstance(given, str):
+        return f"{wanted}, not {given!r}; a name goes into the config as {key}"
+    if isinstance(given, type):
+        return f"{wanted}, not the class {given.__name__}; call it to make one"
+    return f"{wanted}, not {type(given).__name__}"
 
 
 @dataclass

@@ -336,18 +336,45 @@ def peer(**over: Any) -> homophily.PeerData:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"data": 3}, "data=: must be a list of PeerData"),
-        ({"data": [(np.eye(6), np.arange(6))]}, "data=: must be a list of PeerData"),
+        ({"data": 3}, "data=: must be a list of PeerData, one for each peer, not int"),
+        (
+            {"data": "digits"},
+            "data=: must be a list of PeerData, one for each peer, not 'digits'; a name goes into the",
+        ),
+        ({"data": peer()}, "data=: must be a list of PeerData, one for each peer, not a single PeerData"),
+        ({"data": {"a": peer()}}, "data=: must be a list of PeerData, one for each peer, not dict"),
+        (
+            {"data": [peer(), (np.eye(6), np.arange(6))]},
+            "data=: must be a list of PeerData, one for each peer, and item 1 is tuple",
+        ),
         ({"data": [peer(x=np.zeros((6, 0)))]}, "peer 0: x and y must hold numbers"),
         ({"data": [peer(y=np.zeros((6, 0)))]}, "peer 0: x and y must hold numbers"),
         (
             {"data": [peer(x=np.eye(6, dtype=int))] * 3},
             "model: the network fails on integer inputs of shape [4, 6], which are taken as tokens",
         ),
-        ({"model": "mlp"}, "model=: must be an object of that kind, not 'mlp'"),
-        ({"model": nn.Linear}, "model=: must be an object"),
+        (
+            {"model": "mlp"},
+            "model=: must be one nn.Module, from which every peer starts, not 'mlp'; a name goes into the config as "
+            "model.name",
+        ),
+        (
+            {"model": nn.Linear},
+            "model=: must be one nn.Module, from which every peer starts, not the class Linear; call it to make one",
+        ),
+        (
+            {"model": [nn.Linear(6, 2), nn.Linear(6, 2)]},
+            "model=: must be one nn.Module, from which every peer starts, not list",
+        ),
         ({"model": nn.Sequential(nn.LazyLinear(2))}, "model: it has lazy layers"),
-        ({"method": "kin"}, "method=: must be an object"),
+        (
+            {"method": "kin"},
+            "method=: must be a homophily.Method object, not 'kin'; a name goes into the config as method.name",
+        ),
+        ({"method": Hasty}, "method=: must be a homophily.Method object, not the class Hasty; call it to make one"),
+        ({"method": [Hasty()]}, "method=: must be a homophily.Method object, not list"),
+        ({"loss": "mse"}, "loss=: must be a function of (outputs, targets), not 'mse'; a name goes into the config"),
+        ({"loss": 3}, "loss=: must be a function of (outputs, targets), not int"),
         ({"method": Hasty()}, "method: Hasty.compares must be a function of (now), not False"),
         ({"extra_metrics": [len]}, "extra_metrics=: must be functions by name"),
         ({"config": [1]}, "config: must be a TOML file"),

@@ -1,4 +1,7 @@
-"""Copies of a network that keep everything a user attached to it."""
+"""Copies of anyone's network that keep everything attached to it: gradient hooks, and plain tensors in attributes.
+
+torch copies no gradient hooks, and moves no tensor that is neither a parameter nor a buffer.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,32 @@ import copy
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+
+from homophily.errors import UserError
 
 Module = TypeVar("Module", bound=nn.Module)
 Hook = Callable[..., Any]
+_REGISTERED = ("_parameters", "_buffers", "_modules")
 
 
-def copied(module: Module) -> Module:
-    """A deep copy with the gradient hooks of its parameters, which ``copy.deepcopy`` drops."""
-    clone = copy.deepcopy(module)
+def copied(module: Module, name: str = "model") -> Module:
+    """A copy of a network with the gradient hooks of its parameters, if it can be copied.
+
+    name: what an error message calls it.
+    """
+    for path, tensor in constants(module):
+        if tensor.requires_grad:
+            raise UserError(
+                f"{name}: the attribute {path!r} is a tensor that requires a gradient and is not a parameter, so that "
+                "it would not be trained; make it an nn.Parameter, detach it, or compute it in forward"
+                + _hint(module, path)
+            )
+    try:
+        clone = copy.deepcopy(module)
+    except Exception as error:  # anyone's attributes may refuse to be copied in any way
+        raise UserError(f"{name}: the network cannot be copied for every peer: {error}") from error
     for (_, original), (_, parameter) in zip(_trained(module), _trained(clone), strict=True):
         for hook in _hooks(original, "_backward_hooks"):
             parameter.register_hook(hook)
@@ -35,3 +55,59 @@ def _trained(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 
 def _hooks(parameter: nn.Parameter, attribute: str) -> list[Hook]:
     return list((getattr(parameter, attribute) or {}).values())
+
+
+def _hint(module: nn.Module, path: str) -> str:
+    """What to do about a weight that a hook of torch.nn.utils computes anew in each pass."""
+    names = {name for name, _ in module.named_parameters()}
+    hooked = f"{path}_v" in names or f"{path}_orig" in names
+    return " (or use torch.nn.utils.parametrizations in place of torch.nn.utils)" if hooked else ""
+
+
+def constants(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """All plain tensors in attributes of a network, with their paths; buffers that require a gradient, too."""
+    for layer, attribute, value in _attributes(module):
+        yield from _tensors(f"{layer}.{attribute}" if layer else attribute, value)
+    yield from ((name, buffer) for name, buffer in module.named_buffers() if buffer.requires_grad)
+
+
+def on_device(module: nn.Module, device: torch.device) -> nn.Module:
+    """The network with all its tensors on the device, plain ones too; in place, as torch's own ``to``."""
+    module.to(device)
+    layers = dict(module.named_modules())
+    for layer, attribute, value in list(_attributes(module)):
+        moved = _mapped(value, lambda tensor: tensor.to(device))
+        if moved is not value:
+            setattr(layers[layer], attribute, moved)
+    return module
+
+
+def _attributes(module: nn.Module) -> Iterator[tuple[str, str, Any]]:
+    for name, layer in module.named_modules():
+        yield from ((name, key, value) for key, value in vars(layer).items() if key not in _REGISTERED)
+
+
+def _plain(value: object) -> bool:
+    return isinstance(value, Tensor) and not isinstance(value, nn.Parameter)
+
+
+def _tensors(path: str, value: Any) -> Iterator[tuple[str, Tensor]]:
+    if _plain(value):
+        yield path, value
+    elif type(value) in (list, tuple):
+        for number, item in enumerate(value):
+            yield from _tensors(f"{path}[{number}]", item)
+    elif type(value) is dict:
+        for key, item in value.items():
+            yield from _tensors(f"{path}[{key!r}]", item)
+
+
+def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """The value with every plain tensor in it changed; the same object if there is none."""
+    if not any(True for _ in _tensors("", value)):
+        return value
+    if _plain(value):
+        return change(value)
+    if type(value) is dict:
+        return {key: _mapped(item, change) for key, item in value.items()}
+    return type(value)(_mapped(item, change) for item in value)

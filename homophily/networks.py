@@ -15,7 +15,7 @@ from homophily.federation import Federation
 from homophily.keys import checked, taken
 from homophily.layout import Layout
 from homophily.models import models
-from homophily.modules import copied
+from homophily.modules import copied, on_device
 from homophily.randomness import Purpose, word
 from homophily.registry import GIVEN
 
@@ -25,7 +25,7 @@ class Network:
 
     def __init__(self, config: Config, pattern: nn.Module | None, inputs: tuple[int, ...], outputs: int) -> None:
         self.name = config.model.name
-        self.pattern = None if pattern is None else copied(pattern).cpu()
+        self.pattern = None if pattern is None else on_device(copied(pattern), torch.device("cpu"))
         self.keys: dict[str, Any] = {}  # all keys of its builder
         self._passed: dict[str, Any] = {}
         if pattern is None:
@@ -59,7 +59,7 @@ class Network:
             raise UserError(f"model.name = {self.name!r}: must make an nn.Module, not {type(module).__name__}")
         if any(map(is_lazy, module.parameters())):
             raise UserError(f"model.name = {self.name!r}: has lazy layers, whose sizes are not known; name them")
-        return module
+        return copied(module, f"model.name = {self.name!r}")
 
     def start(self, config: Config, layout: Layout, ids: Sequence[int], device: torch.device) -> Federation:
         """The models of the peers ``ids`` before the first round: one common initialisation, or everyone's own."""

@@ -27,6 +27,7 @@ from homophily.merging import merges, needs_similarity
 from homophily.methods import Method, methods
 from homophily.methods.base import usable
 from homophily.methods.server import ServerMethod
+from homophily.modules import on_device
 from homophily.networks import Network
 from homophily.registry import GIVEN, import_object
 from homophily.resources import Resolved, deciding_device, resolve, threads
@@ -172,7 +173,7 @@ def ground(
     character, layout, chain = _read(module, config, loss, made, known)
     resolved = resolved or resolve(config.engine, config.training.batch, made, layout, character, chain, ids.device)
     task = Task(
-        module.to(ids.device), layout, loss, shares, torch.full_like(ids, config.seed), ids,
+        on_device(module, ids.device), layout, loss, shares, torch.full_like(ids, config.seed), ids,
         Settings(**config.training.model_dump(exclude={"loss", "patience"})), character.coupled, character.draws,
     )  # fmt: skip
     _check_batches(task)

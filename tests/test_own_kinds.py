@@ -57,6 +57,32 @@ def test_float_targets_are_a_regression(here: Path) -> None:
     assert "accuracy" not in run.summary
 
 
+SEQUENCES = '''
+import torch
+import homophily
+
+def sequences(seed):
+    """Inputs [6], and two numbers at each of five times to be told from them."""
+    x = torch.randn(120, 6, generator=torch.Generator().manual_seed(seed))
+    y = torch.stack([x[:, :5], x[:, 1:]], dim=2)
+    return homophily.Source("sequences", homophily.Samples(x, y), None, None, defaults={"shift": "iid", "peers": 4})
+'''
+
+
+@pytest.mark.parametrize("engine", ["stacked", "vectorised", "one-by-one"])
+def test_float_sequences_are_a_regression(engine: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "own_sequences.py").write_text(SEQUENCES)
+    monkeypatch.syspath_prepend(here)
+    data = {"name": "own_sequences:sequences", "train": 15, "test": 15}
+    bundled = homophily.run(settings(20, data=data, model="linear", engine=engine, training={"lr": 0.2}))
+    assert bundled.summary["mse"] < 0.1
+    if engine == "stacked":
+        return
+    net = nn.Sequential(bundled.model(0), nn.Unflatten(1, (5, 2)))
+    run = homophily.run(settings(1, data=data, engine=engine), model=net)
+    assert run.summary["mse"] < 0.1
+
+
 def test_the_linear_data_is_learnt_within_its_clusters(here: Path) -> None:
     data = {"name": "linear", "samples": 600, "noise": 0.1, "train": 20, "test": 20}
     small = {"peers": 9, "rounds": 20, "data": data, "model": "linear", "training": {"lr": 0.002}}

@@ -50,6 +50,9 @@ class Pool:
     def of(cls, index: Tensor, y: Tensor | None, name: str) -> Pool:
         if y is None:
             return cls(index, torch.zeros(1, dtype=torch.int64), torch.zeros_like(index), name)
+        if y.dim() > 1:
+            shape = list(y.shape[1:])
+            raise UserError(f"data: samples are divided by their classes only if each has one, and y has {shape} each")
         classes, label = torch.unique(y[index], return_inverse=True)
         return cls(index, classes, label, name)
 

@@ -225,12 +225,18 @@ def _checked_part(label: str, part: str, raw_x: Array, raw_y: Array) -> _Part:
 
 def _tensor(what: str, array: Array) -> Tensor:
     """As float32 or int64; uint8 and bool stay."""
-    tensor = array.detach().cpu() if isinstance(array, Tensor) else _from_numpy(what, array)
+    tensor = _dense(what, array) if isinstance(array, Tensor) else _from_numpy(what, array)
     if tensor.is_complex():
         raise UserError(f"{what} must hold plain numbers, not {tensor.dtype}")
     if tensor.dtype in (torch.uint8, torch.bool):
         return tensor
     return tensor.to(torch.float32 if tensor.is_floating_point() else torch.int64)
+
+
+def _dense(what: str, tensor: Tensor) -> Tensor:
+    if tensor.is_nested or tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
+        raise UserError(f"{what} must be a dense tensor of plain numbers, and neither sparse, nested nor quantised")
+    return tensor.detach().cpu()
 
 
 def _from_numpy(what: str, array: Array) -> Tensor:
@@ -240,6 +246,8 @@ def _from_numpy(what: str, array: Array) -> Tensor:
         values = np.asarray(array)
     except ValueError:
         raise UserError(f"{what} is no array: its rows differ in length") from None
+    except (TypeError, RuntimeError) as error:  # a list of tensors that have no array, for one
+        raise UserError(f"{what} is no array: {error}") from error
     kind = values.dtype.kind
     if kind not in "biuf":
         raise UserError(f"{what} must hold plain numbers, not {values.dtype}: no text and no Python objects")

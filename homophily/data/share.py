@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 from typing import Literal
 
 import torch
@@ -15,7 +16,7 @@ from homophily.data.apportion import apportion
 from homophily.data.missing import fill_in
 from homophily.data.normalise import Scale
 from homophily.data.preparation import Preparation, raw_kind
-from homophily.data.types import Kind, Plan, Samples, Shares, Source, Split
+from homophily.data.types import Kind, Plan, Samples, Shares, Source, Split, check_classes
 from homophily.errors import UserError
 
 Amount = int | Literal["all"]
@@ -57,7 +58,7 @@ def share_out(
     if validation:
         splits.append(_split(plan, source.train, for_validation, kind))
     if source.classes is not None:
-        _check_classes(torch.cat([split.y.flatten() for split in splits]), source.classes)
+        check_classes(torch.cat([split.y.flatten() for split in splits]), source.classes)
     scale = Scale.of(normalise, source.train.x)
     splits = [replace(split, x=scale(split.x)) for split in splits]
     raw = raw_kind(source.train.x)
@@ -67,7 +68,7 @@ def share_out(
         test=splits[1],
         validation=splits[2] if validation else None,
         classes=source.classes,
-        outputs=source.classes or source.train.y.shape[1],
+        outputs=source.classes or prod(source.train.y.shape[1:]),
         cluster=kind if plan.clustered else None,
         cluster_names=tuple(k.name for k in plan.kinds) if plan.clustered else (),
         preparation=Preparation(raw, scale, fill),
@@ -161,12 +162,6 @@ def _changed(kind: Kind, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
             wanted = f"must return {name} as {given.dtype}, as it was given, not as {part.dtype}"
             raise UserError(f"data.shift: change of kind {kind.name!r} {wanted}")
     return made
-
-
-def _check_classes(y: Tensor, classes: int) -> None:
-    wrong = y[(y < 0) | (y >= classes)]
-    if len(wrong):
-        raise UserError(f"data: y holds the class {int(wrong[0])}, but classes count from 0 to {classes - 1}")
 
 
 def _class_counts(source: Source, allotment: Allotment) -> Tensor:

@@ -61,9 +61,20 @@ class Source:
 
     def __post_init__(self) -> None:
         _refuse_other(self, name=str, train=Samples, test=Samples | None, classes=int | None, defaults=Mapping)
-        y = self.train.y
-        if self.classes is None and (y.dim() < 2 or not y.is_floating_point()):
-            raise UserError(f"Source: without classes y must be floats [n, outputs], not {y.dtype} {list(y.shape)}")
+        for y in (samples.y for samples in (self.train, self.test) if samples is not None):
+            if self.classes is None and (y.dim() < 2 or not y.is_floating_point()):
+                raise UserError(f"Source: without classes y must be floats [n, outputs], not {y.dtype} {list(y.shape)}")
+            if self.classes is not None and y.dtype != torch.int64:
+                raise UserError(f"Source: with classes y must be whole numbers, torch.int64, not {y.dtype}")
+            if self.classes is not None:
+                check_classes(y, self.classes)
+
+
+def check_classes(y: Tensor, classes: int) -> None:
+    """Raise a UserError where targets of any shape hold what is not one of so many classes."""
+    wrong = y[(y < 0) | (y >= classes)]
+    if len(wrong):
+        raise UserError(f"data: y holds the class {int(wrong[0])}, but classes count from 0 to {classes - 1}")
 
 
 Change = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, ClassVar
@@ -145,11 +146,8 @@ def chain_of(module: nn.Module, layout: Layout, inputs: tuple[int, ...]) -> Chai
         raise Unlike("it has buffers or frozen parameters")
     if _hooked(module):
         raise Unlike("it has hooks")
-    was = module.training
-    try:
-        made = [_read(module.train(mode), inputs) for mode in (True, False)]
-    finally:
-        module.train(was)
+    # Tracing runs forward, which may leave what was traced in the module's attributes: of a copy.
+    made = [_read(copy.deepcopy(module).train(mode), inputs) for mode in (True, False)]
     if made[0] != made[1]:
         raise Unlike("it is another one in training than in evaluation")
     stages, flat = made[0]

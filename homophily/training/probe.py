@@ -13,7 +13,7 @@ from torch.func import functional_call
 
 from homophily.errors import UserError
 from homophily.losses import Loss
-from homophily.modules import hooked_parameter
+from homophily.modules import constants, hooked_parameter
 from homophily.training.batching import over_peers
 
 _SAMPLES = 4
@@ -47,16 +47,18 @@ def probe(module: nn.Module, loss: Loss, x: Tensor, y: Tensor, classes: int = 0)
     x, y = x[which], y[which]
     if x.is_floating_point():
         x = x + 0.1 * turn.view(-1, *(1 for _ in x.shape[1:])).to(x.dtype)
-    try:
-        first = _outputs(module, x[:_SAMPLES], seed=1)
-    except Exception as error:  # anyone's module may raise anything; the user needs to know which input it got
-        raise UserError(_failure(module, x[:_SAMPLES], error)) from error
+    first = _outputs(module, x[:_SAMPLES], seed=1)
     if not isinstance(first, Tensor) or first.shape[:1] != (_SAMPLES,):
         raise UserError("model: the network must return one tensor with a row per sample")
     if first.is_complex() or any(parameter.is_complex() for parameter in module.parameters()):
         raise UserError("model: the network's parameters and outputs must be real numbers, not complex ones")
     if first.dim() > 1 and first.shape[1] < classes:
         raise UserError(f"model: the network has {first.shape[1]} outputs, and the data has {classes} classes")
+    _check_scorable(first, y[:_SAMPLES])
+    evaluated = _outputs(module, x[:_SAMPLES], seed=1, training=False)
+    if not isinstance(evaluated, Tensor) or evaluated.shape != first.shape:
+        raise UserError(f"model: in evaluation mode the network must return {list(first.shape)}, as in training")
+    _refuse_memory(module, x, first, evaluated)
     again = _outputs(module, x[:_SAMPLES], seed=2)
     half = _SAMPLES // 2
     others = torch.cat([x[:half], x[_SAMPLES : _SAMPLES + half]])
@@ -88,20 +90,63 @@ def probe(module: nn.Module, loss: Loss, x: Tensor, y: Tensor, classes: int = 0)
     return Character(coupled, draws, obstacle, unused, changing, saved // _SAMPLES)
 
 
+def _check_scorable(outputs: Tensor, y: Tensor) -> None:
+    """Whatever the loss, peers are scored by accuracy, or by the mean squared error where targets are floats."""
+    shapes = f"outputs {list(outputs.shape)} and targets {list(y.shape)}"
+    if y.is_floating_point() and outputs.numel() != y.numel():
+        hint = " (y holds floats, as for a regression: classes are integers)" if bool((y == y.round()).all()) else ""
+        raise UserError(f"model: the mean squared error needs an output for each target, not {shapes}{hint}")
+    if not y.is_floating_point() and (outputs.dim() != y.dim() + 1 or outputs.shape[2:] != y.shape[1:]):
+        wanted = ", ".join(map(str, [len(y), "classes", *y.shape[1:]]))
+        raise UserError(f"model: accuracy needs outputs [{wanted}], not {shapes}")
+
+
+def _refuse_memory(module: nn.Module, x: Tensor, trained: Tensor, evaluated: Tensor) -> None:
+    """Raise a UserError if batches, or other weights, are remembered in an attribute: peers would share it.
+
+    trained, evaluated: what the network answers x[:_SAMPLES] in each mode if it was never called before.
+    """
+    used, fresh = copy.deepcopy(module), copy.deepcopy(module)
+    own = {name: parameter.detach() for name, parameter in fresh.named_parameters()}
+    other = {name: 0.5 * p + 0.1 if p.is_floating_point() else p for name, p in own.items()}
+
+    def called(parameters: dict[str, Tensor], x: Tensor, training: bool) -> Tensor:
+        buffers = {name: buffer.clone() for name, buffer in fresh.named_buffers()}
+        used.train(training)
+        return _seeded(lambda: functional_call(used, parameters | buffers, (x,)), x.device, seed=1)
+
+    try:
+        with torch.no_grad():
+            for training in (True, False):
+                called(other, x[_SAMPLES:], training)
+            again = called(own, x[:_SAMPLES], False), called(own, x[:_SAMPLES], True)
+    except Exception:  # a module that torch cannot call with other weights is asked nothing
+        return
+    if all(map(_same, (evaluated, trained), again)):
+        return
+    before = dict(constants(fresh))
+    changed = [path for path, t in constants(used) if path not in before or not torch.equal(t, before[path])]
+    named = f" ({', '.join(changed)})" if changed else ""
+    raise UserError(
+        f"model: its outputs depend on earlier batches, remembered in an attribute{named} that is neither a parameter "
+        "nor a buffer; use register_buffer, so that every peer has its own"
+    )
+
+
 def _failure(module: nn.Module, x: Tensor, error: Exception) -> str:
     """Why the network fails on samples x: of integers, they may be features that should have been floats."""
     if not x.is_floating_point() and _takes_floats(module, x):
         return (
-            f"model: the network fails on integer inputs of shape {list(x.shape)}, which are taken as tokens (indices "
+            f"the network fails on integer inputs of shape {list(x.shape)}, which are taken as tokens (indices "
             'for an embedding); if they are features, hand them over as floats: PeerData(x.astype("float32"), y)'
         )
-    return f"model: the network fails on a batch of shape {list(x.shape)} ({x.dtype}): {error}"
+    return f"the network fails on a batch of shape {list(x.shape)} ({x.dtype}): {error}"
 
 
 def _takes_floats(module: nn.Module, x: Tensor) -> bool:
     dtype = next((p.dtype for p in module.parameters()), torch.float32)
     try:
-        _outputs(module, x.to(dtype), seed=1)
+        copy.deepcopy(module).train()(x.to(dtype))
     except Exception:  # anyone's module may raise anything
         return False
     return True
@@ -113,10 +158,14 @@ def _seeded(call: Callable[[], Tensor], device: torch.device, seed: int) -> Tens
         return call()
 
 
-def _outputs(module: nn.Module, x: Tensor, seed: int) -> Tensor:
-    copied = copy.deepcopy(module).train()
-    with torch.no_grad():
-        return _seeded(lambda: copied(x), x.device, seed)
+def _outputs(module: nn.Module, x: Tensor, seed: int, training: bool = True) -> Tensor:
+    copied = copy.deepcopy(module).train(training)
+    try:
+        with torch.no_grad():
+            return _seeded(lambda: copied(x), x.device, seed)
+    except Exception as error:  # anyone's module may raise anything; the user needs to know which input it got
+        mode = "" if training else "in evaluation mode "
+        raise UserError(f"model: {mode}{_failure(module, x, error)}") from error
 
 
 def _same(a: Tensor, b: Tensor) -> bool:

@@ -214,6 +214,11 @@ REFUSED = [
     (with_gaps(), {"train": 1, "test": "all"}, 'data.test = "all" is one set for many peers'),
     (MIX, {"balanced": True}, "data.balanced"),
     (alike(1, numbered(classes=None)), {"balanced": True}, "data.balanced needs data with classes"),
+    (
+        alike(1, Source("words", Samples(torch.rand(40, 3), torch.zeros(40, 3, dtype=torch.int64)), None, 2)),
+        {"balanced": True, "train": 2},
+        "data: samples are divided by their classes only if each has one, and y has [3] each",
+    ),
     (few_of_class_4(), {"balanced": True}, "data.balanced: class 4 runs out, 12 samples asked, 4 in the training pool"),
     (
         pools(numbered(), range(4, 200, 5), range(200)),

@@ -26,6 +26,22 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
         lambda: Source("mine", Samples(torch.rand(4, 2), torch.rand(4)), None, None),
         "Source: without classes y must be floats [n, outputs], not torch.float32 [4]",
     ),
+    (
+        lambda: Source("mine", WHOLE, Samples(torch.rand(4, 2), torch.rand(4)), None),
+        "Source: without classes y must be floats [n, outputs], not torch.int64 [4]",
+    ),
+    (
+        lambda: Source("mine", Samples(torch.rand(4, 2), torch.rand(4, 3)), None, 3),
+        "Source: with classes y must be whole numbers, torch.int64, not torch.float32",
+    ),
+    (
+        lambda: Source("mine", WHOLE, Samples(torch.rand(4, 2), ALL.int()), 4),
+        "Source: with classes y must be whole numbers, torch.int64, not torch.int32",
+    ),
+    (
+        lambda: Source("mine", Samples(torch.rand(4, 2), ALL), None, 3),
+        "data: y holds the class 3, but classes count from 0 to 2",
+    ),
     (lambda: Kind(3, ALL, ALL), "Kind: name must be str, not int"),
     (lambda: Kind("a", [0, 1], ALL), "Kind: train must be Tensor, not list"),
     (lambda: Kind("a", ALL, ALL, 5), "Kind 'a': change must be a function of (x, y), not 5"),

@@ -1,12 +1,15 @@
 """What a network is like is found by asking it."""
 
+import math
+import re
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from homophily.errors import UserError
 from homophily.keyed_dropout import with_keyed_dropout
-from homophily.losses import cross_entropy, mse
+from homophily.losses import Loss, cross_entropy, mse
 from homophily.training.probe import Character, probe
 from tests.training.nets import Drawing, Everything
 
@@ -173,8 +176,132 @@ def test_coupling_in_evaluation_mode_is_refused() -> None:
 
 
 def test_a_loss_that_fails_is_told_with_the_shapes_it_got() -> None:
-    with pytest.raises(UserError, match=r"training\.loss: fails on outputs \[4, 2\] and targets \[4, 3\]"):
-        probe(nn.Linear(4, 2), mse, torch.randn(4, 4), torch.randn(4, 3))
+    with pytest.raises(UserError, match=r"training\.loss: fails on outputs \[4, 3\] and targets \[4\]: no such loss"):
+        probe(nn.Linear(4, 3), failing, torch.randn(4, 4), torch.zeros(4).long())
+
+
+def failing(outputs: Tensor, targets: Tensor) -> Tensor:
+    raise ArithmeticError("no such loss")
+
+
+def absolute(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs.flatten(1)[:, :1] - targets.flatten(1)[:, :1]).abs().mean(1)
+
+
+@pytest.mark.parametrize("loss", [mse, absolute])
+@pytest.mark.parametrize(("outputs", "targets"), [((2,), (3,)), ((8,), (1,)), ((5, 2), (1,)), ((5,), (5, 2))])
+def test_float_targets_need_an_output_each_whatever_the_loss(
+    loss: Loss, outputs: tuple[int, ...], targets: tuple[int, ...]
+) -> None:
+    net = nn.Sequential(nn.Linear(4, math.prod(outputs)), nn.Unflatten(1, outputs))
+    says = f"an output for each target, not outputs {[4, *outputs]} and targets {[4, *targets]}"
+    with pytest.raises(UserError, match=re.escape(says)):
+        probe(net, loss, torch.randn(4, 4), torch.randn(4, *targets))
+
+
+@pytest.mark.parametrize("loss", [mse, absolute])
+@pytest.mark.parametrize(("outputs", "targets"), [((6,), (3, 2)), ((3, 2), (6,)), ((1, 1), (1,))])
+def test_float_targets_may_have_another_shape_than_the_outputs(
+    loss: Loss, outputs: tuple[int, ...], targets: tuple[int, ...]
+) -> None:
+    net = nn.Sequential(nn.Linear(4, math.prod(outputs)), nn.Unflatten(1, outputs))
+    assert not probe(net, loss, torch.randn(4, 4), torch.randn(4, *targets)).coupled
+
+
+@pytest.mark.parametrize("outputs", [(), (5, 2)])
+def test_classes_need_scores_whatever_the_loss(outputs: tuple[int, ...]) -> None:
+    layer: nn.Module = nn.Unflatten(1, outputs) if outputs else nn.Flatten(0)
+    net = nn.Sequential(nn.Linear(4, math.prod(outputs)), layer)
+    with pytest.raises(
+        UserError, match=r"model: accuracy needs outputs \[4, classes\], not outputs \[4.*targets \[4\]"
+    ):
+        probe(net, absolute, torch.randn(4, 4), torch.zeros(4).long())
+
+
+# Networks that remember
+
+
+class Remembering(nn.Module):
+    """Subtracts a mean that it has seen while training, which it keeps in a plain attribute or as a buffer."""
+
+    def __init__(self, registered: bool, learns: bool = True, looks: bool = True) -> None:
+        super().__init__()
+        self.layer, self.learns, self.looks = nn.Linear(4, 3), learns, looks
+        self.register_buffer("seen", torch.zeros(4)) if registered else setattr(self, "seen", torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training and self.learns:
+            self.seen = 0.9 * self.seen + 0.1 * x.detach().mean(0)
+        return self.layer(x - self.seen if self.looks else x)
+
+
+class Cached(nn.Module):
+    """Computes something of its weights once, for good."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+        self.doubled: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.doubled is None:
+            self.doubled = 2 * self.layer.weight.detach()
+        return self.layer(x) + x @ self.doubled.T
+
+
+class Stepping(nn.Linear):
+    """Remembers a number."""
+
+    steps = 0.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.steps += 1.0
+        return super().forward(x) * self.steps
+
+
+@pytest.mark.parametrize(
+    ("net", "named"), [(Remembering(False), "(seen) "), (Cached(), "(doubled) "), (Stepping(4, 3), "")]
+)
+def test_a_network_that_remembers_in_an_attribute_is_refused(net: nn.Module, named: str) -> None:
+    says = f"its outputs depend on earlier batches, remembered in an attribute {named}that is neither"
+    with pytest.raises(UserError, match=re.escape(says)):
+        character(net, 4)
+
+
+@pytest.mark.parametrize(
+    "net", [Remembering(True), Remembering(False, learns=False), Remembering(False, looks=False), nn.BatchNorm1d(4)]
+)
+def test_buffers_constants_and_what_nobody_looks_at_may_be_kept(net: nn.Module) -> None:
+    character(nn.Sequential(net, nn.Linear(4 if isinstance(net, nn.BatchNorm1d) else 3, 3)), 4)
+
+
+class OnlyTraining(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            raise ValueError("it was to be trained only")
+        return super().forward(x)
+
+
+class TwoThings(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        out = super().forward(x)
+        return out if self.training else (out, x)
+
+
+class OfFour(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + torch.zeros(4, 3)
+
+
+def test_a_network_that_fails_in_evaluation_or_on_other_batches_is_refused() -> None:
+    with pytest.raises(
+        UserError, match=r"in evaluation mode the network fails on a batch .* it was to be trained only"
+    ):
+        character(OnlyTraining(4, 3), 4)
+    with pytest.raises(UserError, match=r"in evaluation mode the network must return \[4, 3\], as in training"):
+        character(TwoThings(4, 3), 4)
+    with pytest.raises(UserError, match=r"the network fails on a batch of shape \[2, 4\]"):
+        character(OfFour(4, 3), 4)
 
 
 def test_classes_that_are_floats_are_told() -> None:

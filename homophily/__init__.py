@@ -1,5 +1,6 @@
 """Personalised peer-to-peer federated learning: peers find those whose data is like theirs, and learn with them."""
 
+from homophily import power as power
 from homophily.acquaint import Acquaintance, kin
 from homophily.api import resume, run
 from homophily.comparison import Comparison, compare
@@ -14,5 +15,5 @@ from homophily.version import __version__ as __version__
 
 __all__ = [
     "Acquaintance", "Comparison", "Config", "DivergedWarning", "Kind", "Method", "Now", "PeerData", "Plan", "Purpose",
-    "Run", "Samples", "Source", "UnsuitableError", "UserError", "View", "compare", "kin", "resume", "run",
+    "Run", "Samples", "Source", "UnsuitableError", "UserError", "View", "compare", "kin", "power", "resume", "run",
 ]  # fmt: skip

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from homophily import power
 from homophily.api import as_config, chosen_device
 from homophily.config import Config
 from homophily.data import PeerArrays
@@ -46,6 +47,20 @@ class Acquaintance:
         """Peers whose fingerprint could not be used."""
         return (self.prints.count == 0).nonzero()[:, 0].tolist()
 
+    @property
+    def conclusive(self) -> bool:
+        """Whether the fingerprints show that peers differ; see ``Kinship.conclusive``."""
+        return self.kinship.conclusive
+
+    @property
+    def smallest_difference(self) -> float | None:
+        """The smallest difference of two equal groups that would have been seen; see ``power.smallest_difference``.
+
+        None: unknown, with too few samples or fingerprints that do not vary.
+        """
+        evidence = self.kinship.evidence
+        return None if evidence is None else power.smallest_difference(evidence)
+
     def precision_and_recall(self) -> tuple[float | None, float | None]:
         """Means over peers of the same-cluster share of one's family, and of the family's share of one's cluster."""
         family = self.kinship.family
@@ -61,14 +76,16 @@ class Acquaintance:
         edge = self.kinship.edge
         return {
             "rank": self.kinship.rank,
-            "edge": edge**0.5 if self.kinship.told else None,
+            "edge": edge**0.5 if self.kinship.enough_samples else None,
             "singular_values": self.kinship.squared.clamp(min=0).sqrt().tolist(),
             "families": self.families,
             "precision": precision,
             "recall": recall,
             "bytes_per_peer": float(self.prints.bytes.double().mean()) * max(0, len(self.prints.count) - 1),
             "left_out": self.left_out,
-            "told": self.kinship.told,
+            "enough_samples": self.kinship.enough_samples,
+            "conclusive": self.conclusive,
+            "smallest_difference": self.smallest_difference,
             "seconds": round(self.seconds, 3),
         }
 
@@ -81,7 +98,7 @@ def kin(
     loss: Loss | None = None,
     device: str = "auto",
 ) -> Acquaintance:
-    """Compare everyone's fingerprint, without training: how many kinds of data there are, and who is of which kind."""
+    """Compare everyone's fingerprint, without training: how many families there are, and who belongs to which."""
     chosen = as_config(config)
     problem, _, resolved = prepare(chosen, Given(model, data, loss), chosen_device(device))
     began = time.perf_counter()

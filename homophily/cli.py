@@ -102,7 +102,7 @@ def compare(words: Words = None, out: Out = None, device: Device = "auto", as_js
 
 @app.command("kin")
 def show_kin(words: Words = None, out: Out = None, device: Device = "auto", as_json: Json = False) -> None:
-    """Who is alike, before any training: how many kinds of data there are, and who is of which kind."""
+    """Who is alike, before any training: how many families there are, and who belongs to which."""
     config, assignments = split(words or [])
     chosen = load(config, nested(assignments))
     found = compare_fingerprints(chosen, device=device)

@@ -24,6 +24,17 @@ _LEAST, _SWEEPS, _STEPS, _NEGLIGIBLE = 32, 100, 500, 1e-9
 
 
 @dataclass(frozen=True)
+class Evidence:
+    """How much data the noise edge rests on, and how noisy it is; in a large book, that of the keyed sample."""
+
+    peers: int  # with a usable fingerprint
+    samples: int  # behind the means of all these peers together
+    freedom: int  # degrees of freedom behind the covariance
+    edge: float  # the largest squared singular value that noise would show, as simulated
+    levels: Tensor  # [d]: what whitening leaves of the estimated variance in each direction, v / (v + ridge)
+
+
+@dataclass(frozen=True)
 class Kinship:
     """What the fingerprints of a book say. Peers are in the order of the fingerprints."""
 
@@ -33,7 +44,22 @@ class Kinship:
     place: Tensor  # [N, max(rank, 2)]: where peers are in the signal directions; NaN without a fingerprint
     family: Tensor | None  # [N] int64, numbered by first member; -1: no fingerprint; None: a continuum
     mixture: Tensor | None  # [N, N]: in a continuum, everyone's distribution as a mixture of all; None: families
-    told: bool  # False: too few samples to tell anything, so all count as alike
+    evidence: Evidence | None  # None: too few samples to compare anyone, so all count as alike
+
+    @property
+    def enough_samples(self) -> bool:
+        """Whether there were at least two peers, and enough samples to estimate the noise of their fingerprints."""
+        return self.evidence is not None
+
+    @property
+    def conclusive(self) -> bool:
+        """Whether the fingerprints show that peers differ: there were enough samples, and the rank is above 0.
+
+        Rank 0 is never conclusive. It means that no difference was found, not that there is none: smaller differences
+        drown in the noise (``power.smallest_difference`` says how small), and the gradients of a network at its initial
+        weights may not show a difference of the data at all, however large.
+        """
+        return self.enough_samples and self.rank > 0
 
     def weights(self, rows: Tensor, columns: Tensor) -> Tensor:
         """How much peers ``columns`` [P, B] count for peers ``rows`` [P]: 1 for kin, 0 for others, or the mixture."""
@@ -59,7 +85,7 @@ def kinship(prints: Fingerprints, ids: Tensor, seed: int) -> Kinship:
     place[usable] = space.place(prints.mean[usable])
     count = prints.count.double()
     family, mixture = _settled(space, place, count, sample, usable, seed)
-    return Kinship(space.rank, space.edge, space.squared, place, family, mixture, space.told)
+    return Kinship(space.rank, space.edge, space.squared, place, family, mixture, space.evidence)
 
 
 def _settled(
@@ -95,7 +121,7 @@ class Space:
     level: Tensor  # [rank]: noise in each signal direction; the ridge leaves less than one
     basis: Tensor  # [d, max(rank, 2)]: whitening and directions in one
     centre: Tensor  # [d]
-    told: bool
+    evidence: Evidence | None
 
     @classmethod
     def of(cls, prints: Fingerprints, seed: int) -> Space:
@@ -105,16 +131,19 @@ class Space:
         if d is None or len(count) < 2:
             nothing = torch.zeros(0, dtype=torch.float64, device=count.device)
             basis = torch.zeros(_LEAST, 2, dtype=torch.float64, device=count.device)
-            return cls(_LEAST, freedom, 0, math.inf, nothing, 0.0, nothing, basis, basis[:, 0], told=False)
+            return cls(_LEAST, freedom, 0, math.inf, nothing, 0.0, nothing, basis, basis[:, 0], None)
         covariance, centre = pooled(prints, d)
-        w = whitening(covariance, ridge(covariance))
+        r = ridge(covariance)
+        w = whitening(covariance, r)
         rows = count.sqrt()[:, None] * (folded(prints.mean.double(), d) - centre)
         values, directions = _squared_singular(rows @ w)
         edge, rank = _edge_and_rank(rows, rows @ w @ directions, values, prints, seed)
         basis = w @ directions[:, : max(rank, 2)]
         delta = float((w.T @ covariance @ w).trace())
         level = (basis.T @ covariance @ basis).diagonal()[:rank]
-        return cls(d, freedom, rank, edge, values, delta, level, basis, centre, told=True)
+        variance = torch.linalg.eigvalsh(covariance).clamp(min=0.0)
+        evidence = Evidence(len(count), int(prints.count.sum()), freedom, edge, variance / (variance + r))
+        return cls(d, freedom, rank, edge, values, delta, level, basis, centre, evidence)
 
     def place(self, mean: Tensor) -> Tensor:
         """[N, max(rank, 2)] of sketched means [N, buckets]: whitened, in the signal directions, y_i / sqrt(n_i)."""

@@ -42,11 +42,12 @@ def acquaintance(found: Acquaintance, path: Path) -> None:
     if len(set(clusters)) > 1:
         left.legend(title="true cluster", frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     count = "a continuum" if family is None else f"{len(found.families or [])} families"
+    count = count if found.conclusive else "no difference found"
     left.set(title=f"{len(place)} peers, {count}", xlabel="first direction", ylabel="second direction")
     values = found.kinship.squared.clamp(min=0).sqrt().tolist()[:20]
     shown = range(1, len(values) + 1)
     right.bar(shown, values, color=[COLOURS[0] if k <= found.kinship.rank else "#cccccc" for k in shown])
-    if found.kinship.told:
+    if found.kinship.enough_samples:
         edge = found.kinship.edge**0.5
         right.axhline(edge, color=COLOURS[1], lw=1.2)
         at = (len(values) + 0.4, edge)

@@ -1,9 +1,9 @@
-"""How many samples kin needs: the singular values that kinds of data will show, against the edge of the noise.
+"""How many samples kin needs, and the smallest difference that it would have seen with those it had.
 
-N peers with n samples each, c kinds of N / c peers, C the covariance of one sample's sketched gradient and r kin's
-ridge. D^2 = (m - m')' (C + r)^-1 (m - m') is the squared whitened distance of two kinds. All kinds equally far apart
-give c - 1 directions of strength t = n N D^2 / (2 c) each. Whitening leaves less than one of the noise in a direction
-of variance v: the level l = v / (v + r).
+N peers with n samples each, c groups of N / c peers, C the covariance of one sample's sketched gradient and r kin's
+ridge. D^2 = (m - m')' (C + r)^-1 (m - m') is the squared whitened distance of two groups. Groups that are all equally
+far apart give c - 1 directions of strength t = n N D^2 / (2 c) each. Whitening leaves less than one of the noise in a
+direction of variance v: the level l = v / (v + r).
 
 The covariance is estimated too, from f degrees of freedom. For large N, d and f (a Fisher matrix with a ridge), let
 
@@ -11,6 +11,15 @@ The covariance is estimated too, from f degrees of freedom. For large N, d and f
 
 The squared singular values of pure noise end at the least h + (N - 1) / k. A direction of strength t and level l shows
 h + s with s(g) = t / (g l + 1 - l), at the g where s k = N - 1, if there is one beyond that of the edge.
+
+These are the levels of the true covariance. One that is estimated from f degrees of freedom has too many small and too
+many large variances. Let h' be the sum h with its levels l' = v' / (v' + r) in place of l, and q(u) = 1 - u h'(u) / f.
+Then, again for large d and f,
+
+    h(g) = h'(u) / q(u)    at the u where g = u q(u),
+
+since the ridge r acts on the estimated covariance like r / q on the true one (the known self-consistent equation of
+ridge regression). So h and k are known as functions of u between 0 and 1.
 """
 
 from __future__ import annotations
@@ -26,16 +35,44 @@ from torch import Tensor
 from homophily.errors import UserError
 from homophily.fingerprint import SAMPLES
 from homophily.introductions import BUCKETS, ROWS
-from homophily.kinship import RIDGE, dimension
+from homophily.kinship import RIDGE, Evidence, dimension
 
-LEVEL = 0.7  # of a difference between kinds: 0.6 to 0.9 where images are turned or labels exchanged
+LEVEL = 0.7  # of a difference between groups: 0.6 to 0.9 where images are turned or labels exchanged
 FALL = 4 / 3  # of the variances: the j-th largest is about j^(-4/3) of the largest, for networks on images
 _HALVINGS = 60
 
 
-def strength(distance: float, peers: int, kinds: int) -> float:
-    """Of each direction, for one sample a peer. distance: D, in deviations of one sample."""
-    return peers * distance**2 / (2 * kinds)
+def strength(distance: float, peers: int, groups: int) -> float:
+    """Of each direction, for one sample per peer. distance: D, in standard deviations of one sample."""
+    return peers * distance**2 / (2 * groups)
+
+
+def smallest_difference(evidence: Evidence, groups: int = 2, level: float = LEVEL) -> float | None:
+    """The whitened distance D of equal groups, in standard deviations of one sample's fingerprint, at which the
+    expected squared singular value reaches the edge that kin simulated. None: the fingerprints do not vary at all.
+
+    Groups that differ by this much are found in about half of all federations. Nothing is said about differences of the
+    data that the network's gradients do not show.
+
+    evidence: ``homophily.kin(...).kinship.evidence``. Numbers of samples may differ from peer to peer: only their total
+    counts, and the degrees of freedom that the noise was estimated from.
+    groups: how many there are, each with as many samples as the others and all equally far apart.
+    level: of the directions in which they differ; at 0, in directions in which samples hardly vary, D is largest.
+    """
+    if not (2 <= groups <= evidence.peers and 0 <= level <= 1):
+        allowed = f"must be from 2 to the {evidence.peers} peers, and from 0 to 1"
+        raise UserError(f"groups = {groups}, level = {level}: {allowed}")
+    noise = _MeasuredNoise(evidence.peers, evidence.freedom, evidence.levels.cpu())
+    if not math.isfinite(evidence.edge) or not bool(noise.levels.any()):
+        return None
+    return math.sqrt(2 * groups * noise.strength_at(evidence.edge, level) / evidence.samples)
+
+
+def in_words(difference: float) -> str:
+    """The smallest difference of two groups, as part of a sentence. That of c groups is sqrt(c / 2) as large."""
+    four = math.sqrt(2) * difference
+    unit = "standard deviations of one sample's fingerprint"
+    return f"two equal groups that differ by less than {difference:.2g} {unit} (four groups: {four:.2g})"
 
 
 def typical_levels(numbers: int) -> Tensor:
@@ -66,7 +103,7 @@ def expected(per_sample: float, level: float, peers: int, samples: int, levels: 
 def samples_needed(
     per_sample: float, peers: int, level: float = LEVEL, margin: float = 1.3, buckets: int = BUCKETS
 ) -> int | None:
-    """The fewest samples a peer whose expected squared singular value passes the edge by that factor; None: more than
+    """The fewest samples per peer whose expected squared singular value passes the edge by that factor; None: more than
     a fingerprint is made of.
 
     per_sample: the strength in an unfolded sketch. The margin is for chance: kin's own edge is about a tenth higher, so
@@ -108,14 +145,8 @@ class _Noise:
     def edge(self) -> tuple[float, float]:
         """g and the squared singular value: the least there is, of a convex function."""
         top = float(self.levels.max())
-        low, high = (top - 1.0) / top, self.last
-        for _ in range(_HALVINGS):
-            third = (high - low) / 3
-            if self.value(low + third) < self.value(high - third):
-                high -= third
-            else:
-                low += third
-        return low, self.value(low)
+        g = _least(self.value, (top - 1.0) / top, self.last)
+        return g, self.value(g)
 
     @cached_property
     def last(self) -> float:
@@ -130,9 +161,51 @@ class _Noise:
         return self.value(_root(beyond, at, self.last)) if beyond(at) > 0 else top
 
 
+@dataclass(frozen=True, eq=False)
+class _MeasuredNoise:
+    """The same with the levels l' of an estimated covariance, as functions of u: the module's last paragraph."""
+
+    peers: int
+    freedom: int
+    levels: Tensor
+
+    def terms(self, u: float) -> tuple[float, float, float]:
+        """g, h and k."""
+        h = float((self.levels / (u * self.levels + 1.0 - self.levels)).sum())
+        q = 1.0 - u * h / self.freedom
+        return u * q, h / q, (1.0 - u) * q**2 / (1.0 + (1.0 - u) * h / self.freedom)
+
+    def value(self, u: float) -> float:
+        _, h, k = self.terms(u)
+        return h + (self.peers - 1) / k
+
+    @cached_property
+    def edge(self) -> tuple[float, float]:
+        """u and the squared singular value: the least between 0 and 1, where it is infinite."""
+        u = _least(self.value, 0.0, 1.0)
+        return u, self.value(u)
+
+    def strength_at(self, squared: float, level: float) -> float:
+        """Of a direction that shows this squared singular value; below the edge, of the first that shows at all."""
+        at, top = self.edge
+        g, _, k = self.terms(_root(lambda u: squared - self.value(u), at, 1.0) if squared > top else at)
+        return (self.peers - 1) / k * (g * level + 1.0 - level)
+
+
 @lru_cache
 def _typical_noise(peers: int, freedom: int, numbers: int) -> _Noise:
     return _Noise(peers, freedom, typical_levels(numbers))
+
+
+def _least(function: Callable[[float], float], low: float, high: float) -> float:
+    """Where a function that falls and then rises is least."""
+    for _ in range(_HALVINGS):
+        third = (high - low) / 3
+        if function(low + third) < function(high - third):
+            high -= third
+        else:
+            low += third
+    return low
 
 
 def _root(falling: Callable[[float], float], low: float, high: float) -> float:

@@ -14,11 +14,12 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from homophily import pictures
+from homophily import pictures, power
 from homophily.acquaint import Acquaintance
 from homophily.api import Progress as OnRound
 from homophily.comparison import Comparison
 from homophily.errors import UserError
+from homophily.methods.kin import ADVICE, TOO_FEW
 from homophily.runs import Run
 
 _DIVERGED = "diverged"  # instead of a mean that is not known
@@ -89,12 +90,11 @@ def summary(run: Run) -> None:
 
 
 def _notes(method: str, runs: Sequence[Run]) -> list[str]:
-    """Those of a method's runs, with their seeds where they differ."""
+    """Those of a method's runs: first the ones that not all seeds have, with their seeds, then those that all have."""
     notes = {run.config.seed: run.summary["notes"] for run in runs}
-    first, *others = notes.values()
-    if all(other == first for other in others):
-        return [f"{method}: {note}" for note in first]
-    return [f"{method}, seed {seed}: {note}" for seed, found in notes.items() for note in found]
+    shared = [note for note in runs[0].summary["notes"] if all(note in found for found in notes.values())]
+    own = [f"{method}, seed {seed}: {n}" for seed, found in notes.items() for n in found if n not in shared]
+    return [*own, *(f"{method}: {note}" for note in shared)]
 
 
 def comparison(result: Comparison) -> None:
@@ -135,20 +135,21 @@ def picture(found: Acquaintance, path: Path) -> Path | None:
 
 
 def acquaintance(found: Acquaintance, picture: Path | None) -> None:
-    """Who is alike, in a few lines and a table of families."""
+    """Who is alike, in a few lines and a table of families; if no difference was found, which would have been."""
     console, answer = Console(), found.summary()
     say = partial(console.print, soft_wrap=True, highlight=False)
     families, values = answer["families"], answer["singular_values"]
     peers = len(found.prints.count)
-    if not answer["told"]:
-        say(f"{peers} peers with too few samples to tell anything: all count as one kind")
+    if not answer["enough_samples"]:
+        say(f"{peers} peers, {TOO_FEW}")
+    elif not answer["conclusive"]:
+        say(f"{peers} peers, no difference found{_unseen(found)}")
+        say(ADVICE)
     elif families is None:
-        say(f"{peers} peers, no kinds but a continuum: everyone differs a little from everyone")
-    elif len(families) == 1:
-        say(f"{peers} peers, one kind of data: everyone may learn with everyone")
+        say(f"{peers} peers, no families but a continuum: everyone differs a little from everyone")
     else:
-        say(f"{peers} peers, {len(families)} kinds of data")
-    if answer["told"]:
+        say(f"{peers} peers, {len(families)} families")
+    if answer["enough_samples"]:
         shown = ", ".join(f"{value:.1f}" for value in values[: answer["rank"] + 3])
         say(f"singular values {shown}, ...; noise reaches {answer['edge']:.1f}: {answer['rank']} above it")
     for number, members in enumerate(families or []):
@@ -161,6 +162,17 @@ def acquaintance(found: Acquaintance, picture: Path | None) -> None:
     say(f"{answer['bytes_per_peer'] / 1e6:.2f} MB sent per peer, {answer['seconds']:.2f} s")
     if picture is not None:
         say(f"picture: {escape(str(picture))}")
+
+
+def _unseen(found: Acquaintance) -> str:
+    """What could not have been found, with how many samples."""
+    if found.smallest_difference is None:
+        return ""
+    counts = found.prints.count[found.prints.count > 0]
+    least, most = int(counts.min()), int(counts.max())
+    samples = f"{least} samples" if least == most else f"{least} to {most} samples"
+    unseen = power.in_words(found.smallest_difference)
+    return f": {unseen} would not have been seen with {samples} per peer and this network"
 
 
 def _ranges(peers: list[int]) -> str:

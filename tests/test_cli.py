@@ -214,6 +214,19 @@ REGISTERED = {
 }
 
 
+def test_kin_says_what_it_found_and_what_it_could_not_find(command: Command) -> None:
+    code, out, _ = command("kin", "--out", "who")
+    assert code == 0
+    assert out.startswith("60 peers, 4 families\n")
+    answer = json.loads(Path("who/kin.json").read_text())
+    assert (answer["enough_samples"], answer["conclusive"]) == (True, True)
+    code, out, _ = command("kin", "data.shift=iid", "peers=20", "--out", "same")
+    assert out.startswith("20 peers, no difference found: two equal groups that differ by less than ")
+    assert "one kind of data" not in out
+    answer = last_object(command("kin", "data.train=2", "peers=20", "--json"))
+    assert (answer["enough_samples"], answer["conclusive"], answer["smallest_difference"]) == (False, False, None)
+
+
 @pytest.mark.parametrize("kind", REGISTERED)
 def test_list_has_a_line_about_each_name(kind: str, command: Command) -> None:
     code, out, err = command("list", kind)

@@ -207,12 +207,38 @@ def test_few_peers(peers: int) -> None:
         assert apart.family.tolist() == list(range(peers))  # each a family of one
 
 
-def test_too_few_samples_tell_nothing() -> None:
+def test_with_too_few_samples_nobody_is_compared() -> None:
     answer = found(gaussian(torch.zeros(4, BUCKETS).double(), [5] * 4, 1))
-    assert not answer.told
+    assert answer.evidence is None
+    assert not answer.enough_samples
+    assert not answer.conclusive
     assert answer.rank == 0
     assert answer.family is not None
     assert answer.family.tolist() == [0, 0, 0, 0]
+
+
+def test_an_answer_is_conclusive_only_if_a_difference_was_found() -> None:
+    prints, _ = clusters([10, 10], 30, gap=0.5, seed=1)
+    assert found(prints).conclusive
+    line = torch.linspace(-1, 1, 40, dtype=torch.float64)[:, None] * torch.ones(BUCKETS).double()
+    continuum = found(gaussian(line, [40] * 40, 1))
+    assert continuum.family is None
+    assert continuum.conclusive
+    same = found(gaussian(torch.zeros(20, BUCKETS).double(), [30] * 20, 1))
+    assert same.enough_samples
+    assert not same.conclusive
+
+
+def test_the_evidence_is_what_the_edge_rests_on() -> None:
+    """Peers with a usable fingerprint, their samples, and degrees of freedom of at most 64 samples each."""
+    prints = gaussian(torch.zeros(12, BUCKETS).double(), [30] * 11 + [100], 1)
+    prints.count[3] = 0
+    evidence = found(prints).evidence
+    assert evidence is not None
+    assert (evidence.peers, evidence.samples, evidence.freedom) == (11, 10 * 30 + 100, 10 * 29 + 63)
+    assert evidence.edge == found(prints).edge
+    assert evidence.levels.shape == (64,)
+    assert 0 < float(evidence.levels.min()) < float(evidence.levels.max()) < 1
 
 
 def test_identical_samples_and_constant_directions_do_no_harm() -> None:

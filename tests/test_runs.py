@@ -187,3 +187,14 @@ def test_notes_that_differ_between_seeds_are_told_with_their_seeds(
     summary.write_text(summary.read_text().replace(sentence, "all is well"))
     show.comparison(compared)
     assert f"note: kin, seed 0: {sentence}\nnote: kin, seed 1: all is well\n" in capsys.readouterr().out
+
+
+def test_notes_that_all_seeds_have_are_printed_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """kin found no difference with either seed: the smallest that it would have seen differs, the advice does not."""
+    config = {"peers": 20, "rounds": 1, "data": {"shift": "iid"}}
+    show.comparison(homophily.compare(config, methods=["kin"], seeds=[0, 1], out=tmp_path / "both"))
+    out = capsys.readouterr().out
+    assert "note: kin, seed 0: found no difference between the fingerprints of 20 peers" in out
+    assert "note: kin, seed 1: found no difference between the fingerprints of 20 peers" in out
+    assert out.count("this network's gradients do not show") == 1
+    assert "kinds" not in out

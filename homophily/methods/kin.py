@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from homophily import sets
+from homophily import power, sets
 from homophily.introductions import Fingerprints
 from homophily.kinship import Kinship, kinship
 from homophily.methods.base import Memory, Method, Now, methods
 from homophily.randomness import Purpose
 from homophily.view import View
 
-_SHOWN = 8  # families whose sizes are told one by one
+_SHOWN = 8  # families whose sizes are listed one by one
+TOO_FEW = "too few samples to compare anyone: all peers with a fingerprint count as one family"
+ADVICE = (
+    "the data may still differ in ways that this network's gradients do not show: try more samples per peer or another "
+    "network, and compare with method=random"
+)  # where no difference was found
 
 
 @methods("kin")
@@ -66,19 +72,20 @@ class Kin(Method):
         return float(rounds * self.k)
 
     def notes(self, view: View, memory: Memory) -> list[str]:
-        """What was found, where everyone has heard of everyone: families in books of their own have their own names."""
+        """What was found, if everyone has heard of everyone: families in books of their own have their own names."""
         if view.book.stride(0):
-            return []
+            blind = int((~memory["conclusive"]).sum())
+            return [f"{blind} of {len(view.me)} peers found no difference between the peers they know"] if blind else []
         if memory["away"].shape[2]:
             return ["found no families but a continuum, and draws partners by likeness"]
         family = memory["family"]
         without = int((family < 0).sum())
         alone = [f"{without} peers have too few samples for a fingerprint, and merge with nobody"] if without else []
         sizes = family[family >= 0].unique(return_counts=True)[1].sort(descending=True).values.tolist()
-        if not bool(memory["told"].all()):
-            found = ["too few samples to tell anything apart: all with a fingerprint count as alike"] if sizes else []
-        elif len(sizes) == 1:
-            found = [f"found one family of {sizes[0]} peers: no difference that could not be chance"]
+        if not bool(memory["enough_samples"].all()):
+            found = [TOO_FEW] if sizes else []
+        elif not bool(memory["conclusive"].all()):
+            found = [_nothing_found(sizes[0], float(memory["smallest_difference"][0])), ADVICE]
         else:
             shown = ", ".join(map(str, sizes)) if len(sizes) <= _SHOWN else f"{sizes[-1]} to {sizes[0]}"
             found = [f"found {len(sizes)} families, of {shown} peers"]
@@ -102,22 +109,35 @@ def balanced(away: Tensor, there: Tensor, k: int) -> Tensor:
     return chosen
 
 
+def _nothing_found(peers: int, difference: float) -> str:
+    found = f"found no difference between the fingerprints of {peers} peers, so all count as one family"
+    if not math.isfinite(difference):
+        return found
+    return f"{found}; {power.in_words(difference)} would not have been seen with these samples and this network"
+
+
 def _memory(found: Kinship, view: View, rows: Tensor, columns: Tensor) -> Memory:
     """What a peer remembers: how much everyone in its book counts, its family (-1: none, or a continuum), in a
-    continuum the ways to those who count, in the order of the book, and whether anything could be told.
+    continuum the displacements to those who count, in the order of the book, and how far the answer can be trusted:
+    ``enough_samples``, ``conclusive`` and the ``smallest_difference`` of two groups (infinite: unknown).
 
     columns: of the book in the answer; -1: not there.
     """
     weights = torch.where(view.known & (columns >= 0), found.weights(rows, columns.clamp(min=0)), 0.0)
-    told = torch.full_like(rows, found.told, dtype=torch.bool)
+    smallest = power.smallest_difference(found.evidence) if found.evidence is not None else None
+    trust = {
+        "enough_samples": torch.full_like(rows, found.enough_samples, dtype=torch.bool),
+        "conclusive": torch.full_like(rows, found.conclusive, dtype=torch.bool),
+        "smallest_difference": torch.full_like(rows, math.inf if smallest is None else smallest, dtype=torch.float64),
+    }
     if found.family is not None:
         none = weights.new_zeros(len(rows), 0, 0)
-        return {"weights": weights, "family": found.family[rows], "away": none, "told": told}
+        return {"weights": weights, "family": found.family[rows], "away": none, **trust}
     counting, there = sets.compact(weights > 0)
     place = found.place[:, : found.rank]
     away = place[columns.gather(1, counting).clamp(min=0)] - place[rows, None]
     away = torch.where(there[..., None], away, 0.0)
-    return {"weights": weights, "family": torch.full_like(rows, -1), "away": away, "told": told}
+    return {"weights": weights, "family": torch.full_like(rows, -1), "away": away, **trust}
 
 
 def _stacked(tables: list[Tensor]) -> Tensor:

@@ -1,5 +1,7 @@
-"""kin as a method: introductions before the first round, and from then on only one's own kind."""
+"""kin as a method: introductions before the first round, and from then on only one's own family."""
 
+import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,6 +10,7 @@ import torch
 
 import homophily
 from homophily.deciding import meet
+from homophily.kinship import kinship
 from homophily.methods import methods
 from homophily.methods.kin import balanced
 from homophily.randomness import normal
@@ -40,13 +43,8 @@ def test_kin_meets_its_family_only() -> None:
 
 def test_kin_says_what_it_found() -> None:
     kin, view = methods.get("kin")(k=3), view_of(12)
-    by_sizes = {
-        (12,): "found one family of 12 peers: no difference that could not be chance",
-        (8, 4): "found 2 families, of 8, 4 peers",
-    }
-    for sizes, sentence in by_sizes.items():
-        prints, _ = clusters(list(sizes), 30, gap=0.5, seed=1)
-        assert kin.notes(view, kin.introduced(view, prints, None)) == [sentence]
+    prints, _ = clusters([8, 4], 30, gap=0.5, seed=1)
+    assert kin.notes(view, kin.introduced(view, prints, None)) == ["found 2 families, of 8, 4 peers"]
     prints, _ = clusters([5, 3, *[4] * 8], 30, gap=0.5, seed=1)
     many = kin.notes(view_of(40), kin.introduced(view_of(40), prints, None))
     assert many == ["found 10 families, of 3 to 5 peers"]
@@ -54,14 +52,52 @@ def test_kin_says_what_it_found() -> None:
     assert kin.notes(view_of(40), continuum) == ["found no families but a continuum, and draws partners by likeness"]
 
 
+def test_kin_says_what_it_could_not_have_found() -> None:
+    """One family is no claim that the data are alike."""
+    kin, view = methods.get("kin")(k=3), view_of(12)
+    prints, _ = clusters([12], 30, gap=0.5, seed=1)
+    memory = kin.introduced(view, prints, None)
+    evidence = kinship(prints, torch.arange(12), 0).evidence
+    assert evidence is not None
+    limit = homophily.power.smallest_difference(evidence)
+    assert memory["smallest_difference"].tolist() == [limit] * 12
+    assert limit is not None
+    found, advice = kin.notes(view, memory)
+    assert found == (
+        "found no difference between the fingerprints of 12 peers, so all count as one family; two equal groups that "
+        f"differ by less than {limit:.2g} standard deviations of one sample's fingerprint (four groups: "
+        f"{math.sqrt(2) * limit:.2g}) would not have been seen with these samples and this network"
+    )
+    assert advice == (
+        "the data may still differ in ways that this network's gradients do not show: try more samples per peer or "
+        "another network, and compare with method=random"
+    )
+
+
+def test_fingerprints_without_any_noise_say_nothing_of_the_smallest_difference() -> None:
+    kin, view = methods.get("kin")(k=3), view_of(12)
+    still = gaussian(torch.zeros(12, 512).double(), [30] * 12, 1, torch.zeros(512))
+    found, _ = kin.notes(view, kin.introduced(view, still, None))
+    assert found == "found no difference between the fingerprints of 12 peers, so all count as one family"
+
+
+def test_with_books_of_their_own_kin_says_how_many_found_no_difference() -> None:
+    prints, _ = clusters([10, 10], 30, gap=0.5, seed=1)
+    view, kin = view_of(20), methods.get("kin")()
+    one, both = torch.arange(10), torch.arange(5, 15)
+    memory = kin.introduced(view, prints, torch.stack([one] * 5 + [both] * 10 + [one + 10] * 5))
+    bounded = replace(view, book=view.book.contiguous())
+    assert kin.notes(bounded, memory) == ["10 of 20 peers found no difference between the peers they know"]
+
+
 @pytest.mark.parametrize(
     ("train", "sentences"),
     [
-        (2, ["too few samples to tell anything apart: all with a fingerprint count as alike"]),
+        (2, ["too few samples to compare anyone: all peers with a fingerprint count as one family"]),
         (1, ["20 peers have too few samples for a fingerprint, and merge with nobody"]),
     ],
 )
-def test_kin_says_where_nothing_can_be_told(train: int, sentences: list[str]) -> None:
+def test_kin_says_if_nobody_can_be_compared(train: int, sentences: list[str]) -> None:
     found = homophily.run({"peers": 20, "rounds": 1, "data": {"train": train}, "method": {"name": "kin"}})
     assert found.summary["notes"] == sentences
 
@@ -197,6 +233,19 @@ def test_the_answer_alone(tmp_path: object) -> None:
     assert (answer["rank"], answer["precision"], answer["recall"], answer["left_out"]) == (1, 1.0, 1.0, [])
     assert answer["singular_values"][0] > answer["edge"] > answer["singular_values"][1]
     assert answer["bytes_per_peer"] == 39 * FINGERPRINT
+    assert (answer["enough_samples"], answer["conclusive"]) == (True, True)
+    assert answer["smallest_difference"] == found.smallest_difference
+    assert 0.2 < answer["smallest_difference"] < 2
+
+
+@pytest.mark.parametrize(
+    ("data", "enough", "known"), [({"train": 30, "shift": "iid"}, True, True), ({"train": 2}, False, False)]
+)
+def test_an_answer_without_a_difference_is_not_conclusive(data: dict[str, Any], enough: bool, known: bool) -> None:
+    answer = homophily.kin({"peers": 40, "data": data}).summary()
+    assert (answer["rank"], answer["enough_samples"], answer["conclusive"]) == (0, enough, False)
+    assert (answer["smallest_difference"] is not None) == (answer["edge"] is not None) == known
+    assert "told" not in answer
 
 
 def test_own_data_is_asked_the_same_way() -> None:

@@ -50,8 +50,8 @@ def _both(about: tuple[str, str, str, int], samples: int, seed: int, device: str
     buckets = prints.mean.shape[1]
     numbers = dimension(peers * (min(samples, ROWS) - 1), buckets)
     assert numbers is not None
-    strength, level, levels = _strength(prints, cluster, numbers)
-    whole, whole_level, _ = _strength(prints, cluster, buckets)
+    strength, level, levels = weakest_direction(prints, cluster, numbers)
+    whole, whole_level, _ = weakest_direction(prints, cluster, buckets)
     answer = homophily.kin(config(data, network, samples, SHIFTS[name], seed, peers), device=device).summary()
     directions = int(cluster.max())
     return {
@@ -75,7 +75,7 @@ def _reference(about: tuple[str, str, str, int], many: int, seed: int, device: s
     return answer.prints, answer.cluster
 
 
-def _strength(prints: Fingerprints, cluster: Tensor, numbers: int) -> tuple[float, float, Tensor]:
+def weakest_direction(prints: Fingerprints, cluster: Tensor, numbers: int) -> tuple[float, float, Tensor]:
     """Of the weakest direction, for one sample a peer, in so many numbers; its level of noise, and that of all."""
     covariance, centre = pooled(prints, numbers)
     whiten = whitening(covariance, ridge(covariance))

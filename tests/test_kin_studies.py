@@ -11,6 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+import homophily
+from homophily import show
+
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 FEW = ("--data", "digits", "--samples", "20", "--peers", "40", "--seeds", "1", "--device", "cpu")
 Study = Callable[..., list[list[str]]]
@@ -36,9 +39,9 @@ def study(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
 
 def test_grouping(study: Study) -> None:
     head, row = study("grouping", *FEW, "--shift", "rotations, 2")
-    told = dict(zip(head, row, strict=True))
-    assert (told["data"], told["rank"], told["families found"]) == ("digits", "1", "1 of 1")
-    assert told["precision"] == told["recall"] == "1.000"
+    cells = dict(zip(head, row, strict=True))
+    assert (cells["data"], cells["rank"], cells["families found"]) == ("digits", "1", "1 of 1")
+    assert cells["precision"] == cells["recall"] == "1.000"
 
 
 def test_baselines(study: Study) -> None:
@@ -95,10 +98,47 @@ def test_families(study: Study) -> None:
 
 def test_power(study: Study) -> None:
     head, row = study("power", *FEW, "--shift", "rotations, 2")
-    told = dict(zip(head, row, strict=True))
-    assert float(told["expected singular value"]) > float(told["expected edge"])
-    assert int(told["samples needed"]) <= 20
-    assert told["all directions seen"] == "1 of 1"
+    cells = dict(zip(head, row, strict=True))
+    assert float(cells["expected singular value"]) > float(cells["expected edge"])
+    assert int(cells["samples needed"]) <= 20
+    assert cells["all directions seen"] == "1 of 1"
+
+
+def test_a_network_that_shows_nothing_is_reported_as_that(study: Study, capsys: pytest.CaptureFixture[str]) -> None:
+    """The default federation has four clusters, which the MLP shows and this vision transformer does not."""
+    model = {"name": "kin_transformer:VisionTransformer", "patch": 2}
+    blind, seeing = homophily.kin({"model": model}), homophily.kin()
+    answer = blind.summary()
+    assert (answer["rank"], answer["enough_samples"], answer["conclusive"]) == (0, True, False)
+    assert answer["precision"] < 0.3
+    show.acquaintance(blind, None)
+    first, advice, *_ = capsys.readouterr().out.splitlines()
+    limit = f"{answer['smallest_difference']:.2g}"
+    assert first.startswith(
+        f"60 peers, no difference found: two equal groups that differ by less than {limit} standard"
+    )
+    assert first.endswith("would not have been seen with 20 samples per peer and this network")
+    assert "the data may still differ in ways that this network's gradients do not show" in advice
+    assert seeing.conclusive
+    assert len(seeing.families or []) == 4
+    show.acquaintance(seeing, None)
+    assert capsys.readouterr().out.startswith("60 peers, 4 families\n")
+
+
+def test_the_study_of_transformers(
+    study: Study, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import kin_transformer
+
+    few = {name: model for name, model in kin_transformer.NETWORKS.items() if model["name"] == "mlp"}
+    monkeypatch.setattr(kin_transformer, "NETWORKS", few)
+    kin_transformer.main(["--seeds", "0", "--rounds", "1"])
+    found, accuracies = capsys.readouterr().out.split("\n\n")
+    row = found.splitlines()[2].strip("| ").split(" | ")
+    assert row[:2] == ["mlp, 32 hidden units", "3"]
+    assert float(row[2]) > float(row[3])  # the largest singular value is above the edge
+    assert float(row[5]) > float(row[4])  # and the clusters differ by more than the smallest difference seen
+    assert accuracies.startswith("| network | random | panm | kin | oracle |\n")
 
 
 def test_accuracy_adds_up_over_calls(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:

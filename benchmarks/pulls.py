@@ -60,7 +60,7 @@ class ByMail:
             Identity(peer.name, asked.certificate, asked.key),
             Authority(asked.path(peer.ca), peer.allow),
         )
-        most: dict[Kind, int] = {"model": job.size, "print": job.size}
+        most: dict[Kind, int] = {"model": job.size, "before": job.size, "print": job.size}
         self._mail = Mail(
             peer.federation, identity, authority, most, Refusals(), timeout=PATIENCE, slots=peer.slots,
             waiting=peer.waiting, pulls=job.pulls, window=peer.window, cache_bytes=peer.cache_mb << 20,

@@ -20,7 +20,8 @@ from homophily.measuring import ONE_MODEL, Measurer, Models, pairs_met, refuse_n
 from homophily.merging import Merge, needs_similarity
 from homophily.methods.base import Memory, Method, Now
 from homophily.scoring import precision_and_recall
-from homophily.traffic import Traffic
+from homophily.sets import compact
+from homophily.traffic import Traffic, table_bytes
 from homophily.view import View
 
 _WATCHED = 4  # peers whose similarities are written down
@@ -49,9 +50,11 @@ class PeerExchange:
         self.neighbours: Tensor | None = None  # [P, B]: whom they held to be alike in the last round played here
         self.restored = self._sparse(torch.zeros_like(self.view.known))  # or before a resume
         self.found: tuple[float | None, float | None] = (None, None)  # precision and recall of that
+        self.trained = torch.ones(peers, dtype=torch.bool, device=self.view.me.device)  # in this round
 
     def before_training(self, federation: Federation, round: int, active: Tensor) -> Tensor:
         """Who trains: every active peer [N] bool, from its own model. Introductions come before the first round."""
+        self.trained = active.to(self.view.me.device)
         renew = self.method.renew
         if self.method.introduces and (round == 1 or (renew and (round - 1) % renew == 0)):
             self._introduce()
@@ -67,10 +70,16 @@ class PeerExchange:
         self.traffic.extra_bytes(float(self._fingerprint_bytes(prints)))
 
     def _fingerprint_bytes(self, prints: Fingerprints) -> Tensor:
-        """Everyone receives one from everyone it hears of, over the hops between them."""
+        """Every peer that trains receives one from every other that it hears of, over the hops between them.
+
+        A peer that has stopped makes no new fingerprint, and asks for none.
+        """
+        sent = torch.where(self.trained, prints.bytes, 0)
         if self.bounded or self.distances is None:
-            return (prints.bytes[self.view.book.clamp(min=0)] * self.view.hops * self.view.known).sum()
-        return (self.distances * prints.bytes).sum()
+            received = (sent[self.view.book.clamp(min=0)] * self.view.hops * self.view.known).sum(1)
+        else:
+            received = (self.distances * sent).sum(1)
+        return received[self.trained].sum()
 
     def wants_rows_before(self, round: int) -> bool:
         """Whether the models before training are needed in this round: where the metric asks what training changed."""
@@ -88,6 +97,7 @@ class PeerExchange:
         To ask who is sick may be to wait for a GPU that is still training, so all that can be done before is.
         """
         stopped = stopped.to(self.view.me.device)
+        tables = self._table_bytes()
         asked = deciding.meet(self.method, self.view, round, self.memory)
         met = asked & ~stopped[:, None]
         similarity, unmoved = None, stopped
@@ -103,13 +113,13 @@ class PeerExchange:
         wanted = similarity if deciding.compares(self.method, Now(self.view, round, self.memory)) else None
         partners, memory = deciding.choose(self.method, self.view, round, self.memory, asked, met, wanted)
         self.memory = {name: self._kept(name, table, unmoved) for name, table in memory.items()}
-        self._bill(federation, met, similarity is not None)
         self.neighbours = deciding.neighbours(self.method, self.view, round, self.memory, partners)
         if self.method.finds:
             found = precision_and_recall(self.view, self.neighbours, stopped)
             self.found = found if found[1] is not None else self.found
         gathering = gather(self.view.book, partners, self.view.me, self.samples, similarity)
         merged = yield Merging(federation, gathering, self.merge, sick)
+        self._bill(federation.layout.model_bytes, met, similarity is not None, tables, sick.to(met.device))
         inside = self._inside(self.merges.add(gathering, merged, self.view.me))
         return {
             "neighbour_precision": self.found[0],
@@ -133,13 +143,26 @@ class PeerExchange:
             return None
         return float((self.cluster[pairs[:, 0]] == self.cluster[pairs[:, 1]]).double().mean())
 
-    def _bill(self, federation: Federation, met: Tensor, compared: bool) -> None:
+    def _table_bytes(self) -> Tensor | None:
+        """[P]: what each peer hands over with its model, the entries it has of peers it knows; None: nobody does."""
+        shared = [self.memory[name] for name in self.method.shares if name in self.memory]
+        if not shared:
+            return None
+        empty = torch.stack([table.isnan() for table in shared]).all(0)
+        return table_bytes((self.view.known & ~empty).sum(1), len(shared))
+
+    def _bill(self, model_bytes: int, met: Tensor, compared: bool, tables: Tensor | None, diverged: Tensor) -> None:
+        """Count what travelled in this round. A model that has diverged does not, a peer's tables travel without it."""
         needs = self.measurer.needs if compared and self.measurer else ONE_MODEL
-        self.traffic.count(met, self.view.hops, needs.size * federation.layout.model_bytes, needs.models)
-        tables = len(self.method.shares) * self.view.known.sum(1)
-        if self.method.shares:
-            told = (met * self.view.hops * torch.where(met, tables[self.view.book.clamp(min=0)], 0)).sum()
-            self.traffic.extra_bytes(float(told) * torch.float64.itemsize)
+        columns, there = compact(met)
+        you = torch.where(there, self.view.book.gather(1, columns), self.view.me[:, None])
+        came = there & ~diverged[you]
+        went = there & ~diverged[self.view.me][:, None]  # one's own model, to be evaluated on the other's data
+        models = came + (needs.models - 1) * went.to(torch.int64)
+        beside = torch.where(came & self.trained[you] & needs.updates, model_bytes, 0)
+        if tables is not None:
+            beside = beside + torch.where(there, tables[you], 0)
+        self.traffic.count(models, self.view.hops.gather(1, columns), model_bytes, beside)
 
     def _watched(self, met: Tensor, similarity: Tensor) -> dict[str, dict[str, float]]:
         """Similarities of a few peers, one of each cluster first, by the ids met."""

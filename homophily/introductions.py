@@ -13,13 +13,22 @@ ROWS = 64  # samples behind the noise of a fingerprint, at most
 
 def buckets(parameters: int) -> int:
     """Of the sketches of a network's gradients: 1,024 if a fingerprint is then a tenth of a model at most; else 512."""
-    largest = int(_size(2 * BUCKETS, torch.tensor(ROWS - 1)))
+    largest = int(print_bytes(2 * BUCKETS, torch.tensor(ROWS)))
     return 2 * BUCKETS if 10 * largest <= 4 * parameters else BUCKETS
 
 
-def _size(buckets: int, rows: Tensor) -> Tensor:
-    """Bytes of a fingerprint: mean, factor without the zeros below its diagonal, as float16; the count, two scales."""
-    return 2 * (buckets * (1 + rows) - rows * (rows - 1) // 2) + 16
+def print_bytes(buckets: int, count: Tensor) -> Tensor:
+    """Bytes of fingerprints of so many samples: mean, factor without the zeros below its diagonal, as float16; scales.
+
+    Fewer than two samples make none, and cost nothing.
+    """
+    rows = _rows(count)
+    return torch.where(count >= 2, 2 * (buckets * (1 + rows) - rows * (rows - 1) // 2) + 16, 0)
+
+
+def _rows(count: Tensor) -> Tensor:
+    """Degrees of freedom behind the factor, which is made of 64 samples at most."""
+    return (count.clamp(max=ROWS) - 1).clamp(min=0)
 
 
 @dataclass(frozen=True)
@@ -33,8 +42,8 @@ class Fingerprints:
 
     @property
     def freedom(self) -> Tensor:
-        """[N] int64: degrees of freedom behind the factor, which is made of 64 samples at most."""
-        return (self.count.clamp(max=ROWS) - 1).clamp(min=0)
+        """[N] int64: degrees of freedom behind the factor."""
+        return _rows(self.count)
 
     def to(self, device: torch.device) -> Fingerprints:
         return Fingerprints(self.mean.to(device), self.factor.to(device), self.count.to(device), self.bytes.to(device))
@@ -47,10 +56,10 @@ class Fingerprints:
 def checked(mean: Tensor, factor: Tensor, count: Tensor) -> Fingerprints:
     """Fingerprints as received: those that are not finite or have fewer than two samples are left out (count 0)."""
     usable = (count >= 2) & mean.isfinite().all(1) & factor.isfinite().flatten(1).all(1)
-    rows = (count.clamp(max=ROWS) - 1).clamp(min=0)
+    count = torch.where(usable, count, 0)
     return Fingerprints(
         torch.where(usable[:, None], mean, 0.0),
         torch.where(usable[:, None, None], factor, 0.0),
-        torch.where(usable, count, 0),
-        torch.where(usable, _size(mean.shape[1], rows), 0),
+        count,
+        print_bytes(mean.shape[1], count),
     )

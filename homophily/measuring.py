@@ -88,11 +88,10 @@ def guest_loss(task: Task, engine: Engine, federation: Federation, guest: Tensor
 
 @dataclass(frozen=True)
 class Needs:
-    """What a metric asks for. models: those that travel for each peer met; size: of each, in models."""
+    """What a metric asks for. models: those that travel for each peer met."""
 
     models: int
-    size: float
-    updates: bool  # what this round's training changed
+    updates: bool  # what this round's training changed: the model before training travels beside the one after it
     losses: str | None  # nothing but losses, on one's "own" or the "peer" 's data
 
     @property
@@ -101,7 +100,7 @@ class Needs:
         return self.losses != "own"
 
 
-ONE_MODEL = Needs(1, 1.0, updates=False, losses=None)  # where nothing is measured
+ONE_MODEL = Needs(1, updates=False, losses=None)  # where nothing is measured
 
 
 class Measurer:

@@ -33,7 +33,7 @@ from homophily.registry import GIVEN, import_object
 from homophily.resources import Resolved, deciding_device, resolve, threads
 from homophily.scoring import ExtraMetric, Scorer
 from homophily.server import ServerExchange
-from homophily.similarity import metrics, models_for_each, needs_updates, size_of_each
+from homophily.similarity import metrics, models_for_each, needs_updates
 from homophily.simulate import Exchange, Problem
 from homophily.topology import all_distances, topologies, view_of_all
 from homophily.training.chain import Chain
@@ -352,7 +352,7 @@ def measurer_of(method: Method, task: Task, engine: Engine, chunk: int) -> Measu
         raise UserError(f"metric = {name!r} needs {lacking[0]}, which method {type(method).__name__} does not have")
     must_take(metric, ["pairs"], f"metric = {name!r}", keys)
     losses = on if name == "loss" else None
-    needs = Needs(models_for_each(name, on), size_of_each(name), needs_updates(name), losses)
+    needs = Needs(models_for_each(name, on), needs_updates(name), losses)
     return Measurer(partial(metric, **keys), task, engine, chunk, needs)
 
 

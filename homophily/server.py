@@ -96,9 +96,8 @@ class ServerExchange:
                 rows = federation.rows if everyone else federation.rows[mine]
                 self.models[model] = (share if everyone else share[mine]) @ rows
         self._hand_out(federation, ~stopped)
-        one_hop = torch.ones(len(self.choice), 1, dtype=torch.int64, device=self.choice.device)
-        size = federation.layout.model_bytes
-        self.traffic.count(self.taking_part[:, None], one_hop, size, len(self.models) + 1)
+        sent = torch.where(self.taking_part, len(self.models) + (~sick).to(torch.int64), 0)[:, None]
+        self.traffic.count(sent, torch.ones_like(sent), federation.layout.model_bytes)
         return {
             "neighbour_precision": None,
             "neighbour_recall": None,

@@ -92,11 +92,6 @@ def models_for_each(metric: str, on: str) -> int:
     return 2 if metric == "loss" and on == "peer" else 1
 
 
-def size_of_each(metric: str) -> float:
-    """Their size in models: a reply to the PANM metric carries the model and this round's update."""
-    return 2.0 if metric == "panm" else 1.0
-
-
 def cosine(a: Tensor, b: Tensor) -> Tensor:
     """Cosine of rows [M, d]: [M] float64; 0 where a row is zero."""
     length = a.square().sum(1, dtype=torch.float64).sqrt() * b.square().sum(1, dtype=torch.float64).sqrt()

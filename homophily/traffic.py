@@ -1,11 +1,25 @@
-"""What travelled: models in units of one model over one hop, their split by distance, and bytes."""
+"""What travelled: models in units of one model over one hop, their split by distance, and bytes.
+
+A simulation and a real peer count with this code. Counted are the parameters of models, the parameters before training
+for a metric that compares updates, the entries of shared tables, and fingerprints, each times the hops it travelled.
+What has a fixed size for each message (headers, the number of samples, signatures) is not.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+
+ENTRY = 8  # bytes of a number in a shared table, and of the id of the peer that it is about
+
+Count = TypeVar("Count", int, Tensor)
+
+
+def table_bytes(entries: Count, tables: int) -> Count:
+    """Bytes of shared tables about so many peers: an id for each, and a number in each table."""
+    return entries * (ENTRY * (1 + tables))
 
 
 class Traffic:
@@ -17,19 +31,26 @@ class Traffic:
         self.bytes = 0.0  # of all peers
         self.peak = 0  # models times hops, of one peer in one round
 
-    def count(self, met: Tensor, hops: Tensor, model_bytes: float, models: int = 1) -> None:
-        """One round: the peers met and their distances, [P, B]; ``models`` travel for each, of ``model_bytes`` each."""
-        far = met * hops
-        asked = models * far.sum(1)
+    def count(self, models: Tensor, hops: Tensor, model_bytes: float, beside: Tensor | None = None) -> None:
+        """One round: how many models each peer received from each other and their distances, [P, B].
+
+        model_bytes: of one model; beside: [P, B] int64, bytes that came with the models.
+        """
+        far = models * hops
+        asked = far.sum(1)
         self.received += asked
         self.peak = max(self.peak, int(asked.max()))
-        for distance, number in enumerate(far.flatten().bincount().tolist()):
-            if distance and number:
-                self.by_hops[distance] = self.by_hops.get(distance, 0) + models * number
-                self.bytes += models * number * distance * model_bytes
+        there = models > 0
+        distances = hops[there].repeat_interleave(models[there].to(torch.int64))
+        for distance, number in enumerate(distances.bincount().tolist()):
+            if number:
+                self.by_hops[distance] = self.by_hops.get(distance, 0) + number
+                self.bytes += number * distance * model_bytes
+        if beside is not None:
+            self.bytes += float((beside * hops).sum())
 
     def extra_bytes(self, count: float) -> None:
-        """What travels beside models."""
+        """What travels without models, such as fingerprints."""
         self.bytes += count
 
     def summary(self, rounds: int) -> dict[str, Any]:

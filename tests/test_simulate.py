@@ -224,6 +224,26 @@ def test_a_sick_peer_with_a_personal_layer_heals() -> None:
     assert found.summary["diverged"] == []  # recovered by the last merge, personal layer included
 
 
+@pytest.mark.parametrize(
+    ("method", "received"),
+    [
+        ({"name": "random", "k": 3}, [3, 2, 2, 2]),
+        ({"name": "dac", "k": 3, "metric": "panm"}, [3, 2, 2, 2]),
+        ({"name": "dac", "k": 3, "on": "peer"}, [3, 2 + 3, 2 + 3, 2 + 3]),  # one's own goes to those met
+        ({"name": "fedavg"}, [1, 2, 2, 2]),
+    ],
+    ids=["random", "panm", "on peer", "fedavg"],
+)
+def test_a_diverged_model_does_not_travel(method: dict[str, Any], received: list[int]) -> None:
+    data = [homophily.PeerData(x=np.random.default_rng(i).normal(size=(12, 4)), y=np.arange(12) % 2) for i in range(4)]
+    data[0] = homophily.PeerData(x=data[0].x * 1e30, y=data[0].y)
+    found = homophily.run({"rounds": 1, "method": method, "model": "linear"}, data=data)
+    assert found.summary["sick_peers"] == [0]
+    assert found.scores["models_received"] == received
+    sizes = 2 if method.get("metric") == "panm" else 1  # with the update
+    assert found.summary["bytes_sent_per_peer"] == sizes * sum(received) / 4 * 4 * (4 * 2 + 2)
+
+
 @pytest.mark.parametrize("metric", ["cosine-weights", "l2", "panm"])
 @pytest.mark.parametrize("name", ["dac", "panm", "pens"])
 def test_a_sick_peer_heals_with_fedsim_whatever_the_metric(name: str, metric: str) -> None:

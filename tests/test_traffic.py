@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from homophily.methods import methods
-from homophily.traffic import Traffic
+from homophily.traffic import Traffic, table_bytes
 from tests.methods.views import play, view_of
 
 CPU = torch.device("cpu")
@@ -20,6 +20,23 @@ def test_models_cost_their_hops() -> None:
     assert found["bytes_sent_per_peer"] == 35.0
     assert found["peak_models_per_peer_round"] == 4
     assert found["models_per_peer_round_by_hops"] == {"1": 2 / 4, "2": 1 / 4, "3": 1 / 4}
+
+
+def test_what_comes_beside_models_costs_its_hops_and_counts_as_no_model() -> None:
+    traffic = Traffic(2, CPU)
+    hops, models = torch.tensor([[1, 2], [3, 1]]), torch.tensor([[2, 0], [1, 0]])
+    traffic.count(models, hops, model_bytes=10.0, beside=torch.tensor([[7, 5], [0, 4]]))
+    assert traffic.received.tolist() == [2, 3]
+    found = traffic.summary(rounds=1)
+    assert found["peak_models_per_peer_round"] == 3
+    assert found["models_per_peer_round_by_hops"] == {"1": 1.0, "2": 0.0, "3": 0.5}
+    assert found["bytes_sent_per_peer"] == (10 * (2 + 3) + 7 + 2 * 5 + 4) / 2
+
+
+def test_an_entry_of_shared_tables_is_an_id_and_a_number_in_each() -> None:
+    assert table_bytes(0, 1) == 0
+    assert table_bytes(5, 1) == 5 * (8 + 8)
+    assert table_bytes(torch.tensor([0, 5]), 2).tolist() == [0, 5 * (8 + 8 + 8)]
 
 
 def test_the_arithmetic_of_dpgs_table_four() -> None:

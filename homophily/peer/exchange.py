@@ -21,8 +21,8 @@ from homophily.asking import Steps
 from homophily.deciding import chooses, compares, meets, remembered
 from homophily.exchange import nominal_models
 from homophily.federation import Federation
-from homophily.introductions import Fingerprints, checked
-from homophily.measuring import ONE_MODEL, Measurer
+from homophily.introductions import Fingerprints, checked, print_bytes
+from homophily.measuring import Measurer
 from homophily.merging import Merge, needs_similarity
 from homophily.methods.base import Memory, Method, Now, nothing_told
 from homophily.peer.gathered import Gathered, Me, looked_up
@@ -30,7 +30,17 @@ from homophily.peer.identity import Refused
 from homophily.peer.links import Unanswered
 from homophily.peer.mail import Mail, Parcel
 from homophily.peer.members import Announcer, Members
-from homophily.peer.parcels import Expected, ModelParcel, pack_model, pack_print, unpack_model, unpack_print
+from homophily.peer.parcels import (
+    Expected,
+    ModelParcel,
+    pack_before,
+    pack_model,
+    pack_print,
+    shared_tables,
+    unpack_before,
+    unpack_model,
+    unpack_print,
+)
 from homophily.traffic import Traffic
 from homophily.view import View
 
@@ -143,6 +153,9 @@ class FieldExchange:
         due = (round - 1) // self.method.renew if self.method.renew else 0
         deadline = time.monotonic() + self.pace.deadline
         if self._own_print is None or due > self._renewal:
+            if self.pace.lockstep and due:  # a new one replaces the last: wait until everyone has fetched that
+                last = (due - 1) * self.method.renew + 1
+                self._wait(lambda name: self.members.status(name).round >= last, deadline)
             self._own_print, self._renewal = self.introduce(), due
             mean, factor, count = self._own_print.mean[0], self._own_print.factor[0], int(self._own_print.count[0])
             packed = pack_print(mean, factor, count, self.expected.network)
@@ -156,8 +169,12 @@ class FieldExchange:
             self._acquaint()
 
     def _fetch_prints(self, deadline: float) -> bool:
-        """Fingerprints that are new; whether there are any."""
-        said = {name: self.members.status(name).printed for name in self.members.hops()}
+        """Fetch and count the fingerprints that are new; whether there are any.
+
+        Each is counted when it comes: after a restart, and when its peer has made another one, it travels again.
+        """
+        hops = self.members.hops()
+        said = {name: self.members.status(name).printed for name in hops}
         wanted = [
             Parcel(name, "print", stamp)
             for name, stamp in said.items()
@@ -167,6 +184,8 @@ class FieldExchange:
         unpack = partial(unpack_print, buckets=self._own_print.mean.shape[1], network=self.expected.network)
         new = self._unpacked(wanted, deadline, unpack)
         self._prints |= {parcel.origin: (parcel.round, made) for parcel, made in new.items()}
+        sizes = {parcel.origin: print_bytes(len(mean), torch.tensor(count)) for parcel, (mean, _, count) in new.items()}
+        self.traffic.extra_bytes(float(sum(int(size) * hops[name] for name, size in sizes.items())))
         return bool(new)
 
     def _unpacked(self, wanted: list[Parcel], deadline: float, unpack: Callable[[bytes], T]) -> dict[Parcel, T]:
@@ -204,9 +223,6 @@ class FieldExchange:
         all_known = replace(view, known=torch.ones_like(view.known))  # who is away now may come back
         found = self.method.acquainted(all_known, prints, torch.tensor(list(everyone)))
         self.memory = self.memory | remembered(found, 1)
-        hops = self.members.hops()
-        sizes = dict(zip(everyone, prints.bytes.tolist(), strict=True))
-        self.traffic.extra_bytes(float(sum(sizes[id] * hops.get(self.book[id], 1) for id in others)))
 
     # After training
 
@@ -226,14 +242,14 @@ class FieldExchange:
         now = Now(view, round, dict(self.memory))
         asked = meets(self.method, now)
         met = asked & view.known & ~stopped[:, None]
-        found = self._pull(view, met, round)
+        measures = self.measurer is not None and (needs_similarity(self.merge) or compares(self.method, now))
+        updates = measures and before is not None
+        found = self._pull(view, met, round, updates)
         met = met & torch.tensor([[name in found for name in self._names]], dtype=torch.bool)
         parcels = [found[name] for name in self._who(met)]
         me = Me(self.me, self.samples, self.start, self._ids)
-        here = Gathered(me, federation, before, met, parcels, bool(sick[0]))
-        similarity = None
-        if self.measurer is not None and (needs_similarity(self.merge) or compares(self.method, now)):
-            similarity = here.similarity(self.measurer)
+        here = Gathered(me, federation, before if updates else None, met, parcels, bool(sick[0]))
+        similarity = here.similarity(self.measurer) if self.measurer is not None and measures else None
         now = Now(view, round, dict(self.memory), here.told if self.method.shares else nothing_told)
         wanted = similarity if compares(self.method, now) else None
         partners = chooses(self.method, now, asked, met, wanted)
@@ -241,8 +257,7 @@ class FieldExchange:
             blind = similarity is not None and self.measurer is not None and self.measurer.needs.own_model
             self.memory = now.memory | (self.memory if blind and bool(sick[0]) else {})
         merged = here.merge(self.merge, partners, similarity)
-        needs = self.measurer.needs if similarity is not None and self.measurer else ONE_MODEL
-        self.traffic.count(met, view.hops, needs.size * federation.layout.model_bytes, needs.models)
+        self._bill(federation.layout.model_bytes, view.hops, found)
         self.announcer.announce(merged=round)
         return {
             "neighbour_precision": None,
@@ -257,24 +272,37 @@ class FieldExchange:
 
     def _publish(self, federation: Federation, before: Tensor | None, round: int, sick: bool) -> None:
         shared = federation.layout.mask(shared=True)
-        tables = {name: self.memory[name][0] for name in self.method.shares if name in self.memory}
+        memory = {name: self.memory[name][0] for name in self.method.shares if name in self.memory}
+        tables, about = shared_tables(memory, self._ids, self._view().known[0])
         row = None if sick else federation.rows[0].cpu()[shared]
-        earlier = before[0].cpu()[shared] if before is not None else None
-        parcel = ModelParcel(row, self.samples, earlier, tables, self._ids)
+        if before is not None and row is not None:
+            self.mail.publish("before", round, pack_before(before[0].cpu()[shared], self.expected.network))
+        parcel = ModelParcel(row, self.samples, tables, about)
         self.mail.publish("model", round, pack_model(parcel, self.expected.network))
         self.announcer.announce(trained=round)
 
-    def _pull(self, view: View, met: Tensor, round: int) -> dict[str, ModelParcel]:
-        """The models of those met, as far as they come in time: in lockstep this round's, else the freshest."""
+    def _bill(self, model_bytes: int, hops: Tensor, found: dict[str, ModelParcel]) -> None:
+        """Count what came. A model that has diverged did not, the tables of its peer did."""
+        came = [found.get(name) for name in self._names]
+        models = torch.tensor([[parcel is not None and parcel.row is not None for parcel in came]], dtype=torch.bool)
+        beside = torch.tensor([[0 if parcel is None else parcel.bytes_beside for parcel in came]], dtype=torch.int64)
+        self.traffic.count(models, hops, model_bytes, beside)
+
+    def _pull(self, view: View, met: Tensor, round: int, updates: bool) -> dict[str, ModelParcel]:
+        """The models of those met, as far as they come in time: in lockstep this round's, else the freshest.
+
+        updates: also as they were before training, for who is compared by what training changed.
+        """
         deadline = time.monotonic() + self.pace.deadline
         names = self._who(met)
         if self.pace.lockstep:
             self._wait(lambda name: self.members.status(name).trained >= round, deadline, names)
         wanted = {name: self._newest(name, round) for name in names}
-        found = self._models(wanted, deadline)
+        found = self._models(wanted, deadline, round if updates else None)
         if not self.pace.lockstep:  # a model may have made way for the next while it was asked for
             newer = {name: self.members.status(name).trained for name in names if name not in found}
-            found |= self._models({name: last for name, last in newer.items() if last > wanted[name]}, deadline)
+            newer = {name: last for name, last in newer.items() if last > wanted[name]}
+            found |= self._models(newer, deadline, round if updates else None)
         self.unreachable = [name for name in names if name not in found]
         return found
 
@@ -285,10 +313,30 @@ class FieldExchange:
             return status.trained
         return min(status.trained, round) if status.finished else round
 
-    def _models(self, rounds: dict[str, int], deadline: float) -> dict[str, ModelParcel]:
+    def _models(self, rounds: dict[str, int], deadline: float, updated_in: int | None) -> dict[str, ModelParcel]:
+        """The models of these rounds by name. updated_in: the round played, where their updates are wanted, too."""
         wanted = [Parcel(name, "model", round) for name, round in rounds.items()]
         came = self._unpacked(wanted, deadline, lambda data: unpack_model(data, self.expected))
-        return {parcel.origin: model for parcel, model in came.items()}
+        found = {parcel.origin: model for parcel, model in came.items()}
+        return found if updated_in is None else self._with_updates(found, rounds, deadline, updated_in)
+
+    def _with_updates(
+        self, found: dict[str, ModelParcel], rounds: dict[str, int], deadline: float, round: int
+    ) -> dict[str, ModelParcel]:
+        """The same models, and what they were before training; those of which that does not come are left out.
+
+        In lockstep a peer whose model is of an earlier round has stopped, and nothing has changed in this one.
+        """
+        trained = [
+            name
+            for name, model in found.items()
+            if model.row is not None and (rounds[name] == round or not self.pace.lockstep)
+        ]
+        wanted = [Parcel(name, "before", rounds[name]) for name in trained]
+        came = self._unpacked(wanted, deadline, lambda data: unpack_before(data, self.expected))
+        before = {parcel.origin: rows for parcel, rows in came.items()}
+        late = set(trained) - set(before)
+        return {name: replace(model, before=before.get(name)) for name, model in found.items() if name not in late}
 
     def _wait(self, ready: Callable[[str], bool], deadline: float, names: list[str] | None = None) -> None:
         """Until everyone (or those named) who is alive is ready or has finished, or the time is over."""

@@ -45,7 +45,8 @@ class Gathered:
         self._sick = torch.tensor([sick, *(p.row is None for p in self._parcels)])
         self._before = None
         if before is not None:
-            self._before = torch.cat([before, *(self._whole(p.before) for p in self._parcels)])
+            earlier = [p.row if p.before is None else p.before for p in self._parcels]  # None: it has not trained
+            self._before = torch.cat([before, *map(self._whole, earlier)])
 
     def _whole(self, numbers: Tensor | None) -> Tensor:
         """What travelled, with my own personal numbers around it: [1, D]; nothing but NaN where the model is sick."""

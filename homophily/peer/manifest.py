@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from homophily.peer.identity import MOST_SEALED, Authority, Identity, Refused
 
-Kind = Literal["model", "print"]
-KINDS: tuple[Kind, ...] = ("model", "print")
+Kind = Literal["model", "before", "print"]
+KINDS: tuple[Kind, ...] = ("model", "before", "print")
 CHUNK = 1 << 20  # bytes that travel at a time
 MOST_BYTES = 900 * CHUNK  # of a parcel: its manifest, with a line for each chunk, is a sealed message
 MOST_ROUNDS = 1 << 40

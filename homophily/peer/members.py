@@ -33,6 +33,11 @@ class Status:
     neighbours: tuple[str, ...] = ()
     plan: str = ""  # what it plays, in words: to find mistakes in files, nothing depends on it
 
+    @property
+    def round(self) -> int:
+        """The last round it has trained or merged in; who comes back has merged, and not trained yet."""
+        return max(self.trained, self.merged)
+
 
 def seal(status: Status, federation: str, identity: Identity) -> bytes:
     return identity.seal({"federation": federation, "status": asdict(status)})
@@ -179,7 +184,7 @@ class Members:
 
     def current_round(self) -> int:
         """The round that half of the others who still play have come to; 0: nobody does."""
-        rounds = sorted(max(status.trained, status.merged) for status in map(self.status, self.playing()))
+        rounds = sorted(status.round for status in map(self.status, self.playing()))
         return rounds[len(rounds) // 2] if rounds else 0
 
 

@@ -1,4 +1,7 @@
-"""What is inside a parcel: a model, or a fingerprint, as safetensors; checked tensor by tensor when it is opened."""
+"""What is inside a parcel: a model after or before training, or a fingerprint, as safetensors.
+
+It is checked tensor by tensor when it is opened.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from homophily.fingerprint import SAMPLES
 from homophily.introductions import BUCKETS, ROWS
 from homophily.layout import Layout
 from homophily.peer.identity import Refused
+from homophily.traffic import table_bytes
 
 _TABLE = "table/"
 MOST_SAMPLES = 1 << 40
@@ -27,9 +31,15 @@ class ModelParcel:
 
     row: Tensor | None
     samples: int
-    before: Tensor | None = None  # [d]: the same before this round's training, where the metric asks for it
     tables: dict[str, Tensor] = field(default_factory=dict)  # [B] float64: what a method shares, over ``book``
     book: Tensor | None = None  # [B] int64: ids
+    before: Tensor | None = None  # [d]: the same before this round's training, if asked for: a parcel of its own
+
+    @property
+    def bytes_beside(self) -> int:
+        """What travelled beside the model, as a simulation counts it."""
+        tables = 0 if self.book is None else table_bytes(len(self.book), len(self.tables))
+        return tables + (0 if self.before is None else self.before.nbytes)
 
 
 @dataclass(frozen=True)
@@ -38,7 +48,6 @@ class Expected:
 
     numbers: int
     dtype: torch.dtype
-    before: bool
     tables: tuple[str, ...]
     network: int  # says of which network and seed it is
     book: int  # entries of the longest table, at most
@@ -46,8 +55,8 @@ class Expected:
     @property
     def most_bytes(self) -> int:
         """No honest parcel is larger."""
-        numbers = self.numbers * self.dtype.itemsize * (2 if self.before else 1)
-        return numbers + 8 * self.book * (1 + len(self.tables)) + 8 + 4096 * (4 + len(self.tables))
+        numbers = self.numbers * self.dtype.itemsize
+        return numbers + table_bytes(self.book, len(self.tables)) + 8 + 4096 * (4 + len(self.tables))
 
 
 def network_number(layout: Layout, seed: int, frozen: str) -> int:
@@ -61,11 +70,32 @@ def pack_model(parcel: ModelParcel, network: int) -> bytes:
     tensors = {"samples": torch.tensor([parcel.samples]), "network": torch.tensor([network])}
     if parcel.row is not None:
         tensors["row"] = parcel.row
-    if parcel.before is not None and parcel.row is not None:
-        tensors["before"] = parcel.before
     if parcel.tables and parcel.book is not None:
         tensors |= {"book": parcel.book, **{_TABLE + name: table for name, table in parcel.tables.items()}}
-    return save({name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()})
+    return _saved(tensors)
+
+
+def shared_tables(tables: dict[str, Tensor], ids: Tensor, known: Tensor) -> tuple[dict[str, Tensor], Tensor | None]:
+    """What travels of tables over ``ids`` [B]: the entries there are of known peers [B] bool, and of whom they are."""
+    there = known & ~torch.stack([table.isnan() for table in tables.values()]).all(0) if tables else known[:0]
+    if not bool(there.any()):
+        return {}, None
+    return {name: table[there].to(torch.float64) for name, table in tables.items()}, ids[there]
+
+
+def pack_before(before: Tensor, network: int) -> bytes:
+    """A model before training [d]: asked for beside the one after it by who compares what training changed."""
+    return _saved({"before": before, "network": torch.tensor([network])})
+
+
+def unpack_before(data: bytes, expected: Expected) -> Tensor:
+    """Raises Refused like ``unpack_model``."""
+    tensors = _tensors(data)
+    _check_network(tensors, expected.network)
+    before = _finite(_taken(tensors, "before", (expected.numbers,), expected.dtype))
+    if tensors:
+        raise Refused("tensor that nobody asked for")
+    return before
 
 
 def unpack_model(data: bytes, expected: Expected) -> ModelParcel:
@@ -73,11 +103,9 @@ def unpack_model(data: bytes, expected: Expected) -> ModelParcel:
     tensors = _tensors(data)
     _check_network(tensors, expected.network)
     samples = _taken(tensors, "samples", (1,), torch.int64)
-    row = before = None
+    row = None
     if "row" in tensors:
         row = _finite(_taken(tensors, "row", (expected.numbers,), expected.dtype))
-        if expected.before:
-            before = _finite(_taken(tensors, "before", (expected.numbers,), expected.dtype))
     tables: dict[str, Tensor] = {}
     book = tensors.pop("book", None) if expected.tables else None
     if book is not None:
@@ -93,7 +121,7 @@ def unpack_model(data: bytes, expected: Expected) -> ModelParcel:
         raise Refused("tensor that nobody asked for")
     if not 1 <= int(samples) <= MOST_SAMPLES:
         raise Refused("samples out of range")
-    return ModelParcel(row, int(samples), before, tables, book)
+    return ModelParcel(row, int(samples), tables, book)
 
 
 def pack_print(mean: Tensor, factor: Tensor, count: int, network: int) -> bytes:
@@ -146,6 +174,10 @@ def _scale(values: Tensor) -> float:
     """The power of two that brings the largest number to 1 at most."""
     largest = float(values.abs().max()) if values.numel() else 0.0
     return 2.0 ** math.ceil(math.log2(largest)) if largest > 0 else 1.0
+
+
+def _saved(tensors: dict[str, Tensor]) -> bytes:
+    return save({name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()})
 
 
 def _tensors(data: bytes) -> dict[str, Tensor]:

@@ -199,16 +199,15 @@ def _exchange(
     check_merge(config, measurer)
     ids = _ids(asked)
     book = dict(sorted((id, name) for name, id in ids.items() if name != peer.name))
-    before = measurer is not None and measurer.needs.updates
     number = network_number(task.layout, config.seed, task.layout.frozen_hash(task.module))
-    expected = Expected(task.layout.sent_numbers, task.layout.dtype, before, method.shares, number, len(peer.allow))
+    expected = Expected(task.layout.sent_numbers, task.layout.dtype, method.shares, number, len(peer.allow))
     if expected.most_bytes > MOST_BYTES:
         raise UserError(f"model: {expected.most_bytes} bytes would travel at a time, and at most {MOST_BYTES} can")
     mail = Mail(
         peer.federation,
         identity,
         authority,
-        {"model": expected.most_bytes, "print": MOST_PRINT},
+        {"model": expected.most_bytes, "before": expected.most_bytes, "print": MOST_PRINT},
         Refusals(),
         timeout=max(_HOP_SECONDS, peer.deadline / 2),  # on a slow link what is asked for at a time takes long
         slots=peer.slots,

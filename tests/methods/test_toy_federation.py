@@ -5,10 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import homophily
 from homophily import PeerData
+from homophily.similarity import Pairs
 
 PEERS, CLUSTERS = 18, 3
 
@@ -111,12 +112,34 @@ def test_on_peer_sends_another_model_and_the_panm_metric_twice_the_bytes() -> No
     assert sent(metric="panm") == (models, 2 * size)
 
 
-def test_dacs_tables_are_bytes_too() -> None:
+def test_an_own_metric_is_sent_updates_which_it_may_ask_for() -> None:
+    config = {"rounds": 3, "method": {"name": "dac", "k": 3, "estimate": False, "metric": f"{__name__}:nearness"}}
+    found = homophily.run(config, model=network(), data=federation()).summary
+    assert found["models_sent_per_peer"] == 9
+    assert found["bytes_sent_per_peer"] == 9 * 2 * 4 * (CLUSTERS + 1)
+
+
+def nearness(pairs: Pairs) -> Tensor:
+    return -(pairs.mine - pairs.yours).norm(dim=1).double()
+
+
+@pytest.mark.parametrize(("rounds", "entries"), [(1, 0), (2, 3)])
+def test_dacs_tables_are_bytes_too(rounds: int, entries: int) -> None:
+    """With the first model comes no table; with the second, an id and a number for everyone met in the first round."""
+
     def size(estimate: bool) -> float:
-        config = {"rounds": 3, "method": {"name": "dac", "k": 3, "estimate": estimate}}
+        config = {"rounds": rounds, "method": {"name": "dac", "k": 3, "estimate": estimate}}
         return float(homophily.run(config, model=network(), data=federation()).summary["bytes_sent_per_peer"])
 
-    assert size(True) - size(False) == 3 * 3 * (PEERS - 1) * 8
+    assert size(True) - size(False) == 3 * entries * (8 + 8)
+
+
+def test_dacs_tables_are_full_at_last() -> None:
+    def size(rounds: int) -> float:
+        config = {"rounds": rounds, "method": {"name": "dac", "k": PEERS - 1, "tau": 1.0}}
+        return float(homophily.run(config, model=network(), data=federation()).summary["bytes_sent_per_peer"])
+
+    assert size(3) - size(2) == (PEERS - 1) * (4 * (CLUSTERS + 1) + (PEERS - 1) * (8 + 8))
 
 
 def test_a_run_says_where_dacs_estimates_cannot_apply() -> None:

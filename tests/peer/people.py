@@ -94,7 +94,7 @@ class Village:
         self.mail = {name: self._mail(name, keys) for name in self._near}
 
     def _mail(self, name: str, keys: dict[str, Any]) -> Mail:
-        most: Any = {"model": MOST, "print": MOST}
+        most: Any = {"model": MOST, "before": MOST, "print": MOST}
         mail = Mail(FEDERATION, self.people.identity(name), self.people.authority, most, Refusals(), **keys)
         mail.links = _Links(self, name)
         mail.members = Members(name, list(self._near), False, lambda: self._near[name])

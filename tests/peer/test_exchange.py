@@ -1,4 +1,4 @@
-"""What members of the federation may send that is well formed, signed, and meant to spoil a round."""
+"""What members of the federation may send that is meant to spoil a round, and what a peer counts of all that comes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ import torch
 from homophily.fingerprint import SAMPLES, summed_up
 from homophily.introductions import BUCKETS, ROWS, checked
 from homophily.kinship import kinship
+from homophily.merging import merges
 from homophily.methods.dac import Dac
 from homophily.methods.dpg import Dpg
+from homophily.methods.kin import Kin
 from homophily.methods.pens import Pens
 from homophily.peer.exchange import FieldExchange, Pace, Print, _out_of_proportion
-from homophily.peer.members import Members, Status
+from homophily.peer.members import Announcer, Members, Status
+from homophily.peer.parcels import Expected, pack_print
+from tests.peer.linked import opened
+from tests.peer.people import People, Village
 
 
 def fingerprint(seed: int, scale: float = 1.0) -> Print:
@@ -78,3 +83,82 @@ def test_with_another_list_of_peers_the_others_are_remembered() -> None:
             exchange._in_this_book(torch.tensor([[True, True, False]]), before), torch.tensor([[True, False, False]])
         )
         assert exchange._in_this_book(torch.tensor([7]), before).tolist() == [7]  # not a table over the book
+
+
+# What is counted
+
+NETWORK = 11
+FINGERPRINT = 2 * (BUCKETS + sum(BUCKETS - row for row in range(ROWS - 1))) + 16  # bytes: mean, triangle, two scales
+
+
+def alice(village: Village) -> FieldExchange:
+    """A peer that looks for its kin, at a free pace."""
+    mail, (mean, factor, count) = village.mail["alice"], fingerprint(0)
+    own = checked(mean[None], factor[None], torch.tensor([count]))
+    return FieldExchange(
+        Kin(),
+        merges.get("uniform"),
+        None,
+        start=torch.zeros(1, 1),
+        samples=ROWS,
+        me=1,
+        seed=0,
+        book={2: "bob", 3: "carol", 4: "dave"},
+        expected=Expected(1, torch.float32, (), NETWORK, 4),
+        introduce=lambda: own,
+        pace=Pace(False, deadline=10.0, staleness=3, wait_for=0, hello=1.0),
+        mail=mail,
+        members=mail.members,
+        announcer=Announcer(lambda status: None, lambda: village.near("alice"), 1.0),
+    )
+
+
+def shows(village: Village, name: str, number: int, found: Print) -> None:
+    """A peer has made a fingerprint, and alice hears of its number."""
+    village.mail[name].publish("print", number, pack_print(*found, NETWORK))
+    members = village.mail["alice"].members
+    members.update(name, Status(members.status(name).time + 1, printed=number, neighbours=tuple(village.near(name))))
+
+
+def test_each_fingerprint_is_counted_once_and_times_its_hops(people: People) -> None:
+    village = opened(Village(people, [("alice", "bob"), ("bob", "carol"), ("alice", "dave")]))
+    exchange = alice(village)
+    bills = []
+
+    def next_round() -> None:
+        exchange._introduce(len(bills) + 1)
+        bills.append(exchange.traffic.bytes / FINGERPRINT)
+
+    next_round()
+    shows(village, "bob", 0, fingerprint(1))
+    next_round()
+    shows(village, "carol", 0, fingerprint(2))
+    next_round()
+    next_round()
+    shows(village, "dave", 0, (torch.zeros(BUCKETS), torch.zeros(0, BUCKETS), 1))  # too few samples for one
+    next_round()
+    shows(village, "bob", 1, fingerprint(3))  # it has come back with other data
+    next_round()
+    assert bills == [0, 1, 3, 3, 3, 4]
+
+
+def test_one_that_is_left_out_has_travelled_all_the_same(people: People) -> None:
+    village = opened(Village(people, [("alice", "bob"), ("alice", "carol"), ("alice", "dave")]))
+    exchange = alice(village)
+    for name, found in {"bob": fingerprint(1), "carol": fingerprint(2), "dave": hostile(1e10, 0.0)}.items():
+        shows(village, name, 0, found)
+    exchange._introduce(1)
+    assert exchange.mail.refusals.counts() == {"fingerprint out of proportion (dave)": 1}
+    assert exchange.traffic.bytes == 3 * FINGERPRINT
+
+
+def test_after_a_restart_fingerprints_travel_again_and_are_counted_again(people: People) -> None:
+    village = opened(Village(people, [("alice", "bob"), ("bob", "carol"), ("alice", "dave")]))
+    before, after = alice(village), alice(village)
+    shows(village, "bob", 0, fingerprint(1))
+    shows(village, "carol", 0, fingerprint(2))
+    before._introduce(1)
+    after.restore(before.tensors(), before.numbers())
+    assert after.traffic.bytes == 3 * FINGERPRINT
+    after._introduce(2)
+    assert after.traffic.bytes == 6 * FINGERPRINT

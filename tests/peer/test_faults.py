@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 import homophily
+from homophily.layout import Layout
 from homophily.peer.links import Address, Ears, ZenohLinks
 from tests.peer.field import Field, until
 
+FINGERPRINT = 2 * (512 + sum(512 - row for row in range(19))) + 16  # bytes, of 20 samples
 Fields = Callable[..., Field]
 Command = Callable[..., tuple[int, str, str]]
 
@@ -34,6 +36,15 @@ def field(tmp_path: Path) -> Iterator[Fields]:
 
 def rounds(field: Field, peer: int) -> list[int]:
     return [line["round"] for line in field.lines(peer)]
+
+
+def fingerprints(field: Field, peer: int) -> float:
+    """How many a peer has counted: all bytes that came to it but for those of models. Everyone is one hop away."""
+    field.go_on(peer, rounds=2)  # a status is written after the line of its round
+    status = field.status(peer)
+    models = next(line["models_sent_per_peer"] for line in field.lines(peer) if line["round"] == status["round"])
+    one_model = Layout.from_json(field.run(peer).about["layout"]).model_bytes
+    return float((status["bytes_received"] - models * one_model) / FINGERPRINT)
 
 
 def met_since(field: Field, peer: int, line: int) -> set[str]:
@@ -78,10 +89,18 @@ def test_a_late_peer_finds_the_others_and_begins_where_they_are(field: Fields) -
     peers.start(0, 1)
     peers.all_meet(0, 1)
     peers.go_on(0, 1, rounds=10)
+    assert [fingerprints(peers, i) for i in (0, 1)] == [1, 1]
     current = peers.round(0)
     peers.start(2)
     peers.all_meet(0, 1, 2)
     assert rounds(peers, 2)[0] >= current
+    assert [fingerprints(peers, i) for i in (0, 1, 2)] == [2, 2, 2], "one more is counted once"
+    peers.kill(2)
+    peers.all_meet(0, 1)
+    peers.start(2)
+    peers.go_on(2)
+    peers.all_meet(0, 1, 2)
+    assert [fingerprints(peers, i) for i in (0, 1, 2)] == [2, 2, 4], "who comes back asks for all of them again"
 
 
 def test_when_a_relay_dies_models_come_over_another_way(field: Fields) -> None:

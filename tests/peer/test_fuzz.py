@@ -24,14 +24,24 @@ from homophily.peer.certificates import read_key
 from homophily.peer.identity import Refused
 from homophily.peer.mail import part_of
 from homophily.peer.members import Status
-from homophily.peer.parcels import Expected, ModelParcel, pack_model, pack_print, unpack_model, unpack_print
+from homophily.peer.parcels import (
+    Expected,
+    ModelParcel,
+    pack_before,
+    pack_model,
+    pack_print,
+    unpack_before,
+    unpack_model,
+    unpack_print,
+)
 from tests.peer.people import FEDERATION, MOST, People, parts, sealed_by
 
 Case = tuple[Callable[[Any], Any], st.SearchStrategy[Any]]
 
 _ODD: list[Any] = [
     0, -1, 1, 2**31, 2**53, 2**62, 2**63, 2**64, 10**30, 0.5, 1e308, float("inf"), float("nan"), True, None, "",
-    "\ud800", "\x00", "model", "print", FEDERATION, "alice", "bob", "0" * 64, [], {}, ["0" * 64], ["bob"], [[[[]]]],
+    "\ud800", "\x00", "model", "before", "print", FEDERATION, "alice", "bob", "0" * 64, [], {}, ["0" * 64], ["bob"],
+    [[[[]]]],
 ]  # fmt: skip
 _JSON = st.recursive(
     st.sampled_from(_ODD) | st.integers() | st.floats() | st.text(max_size=12),
@@ -117,13 +127,14 @@ def cases(people: People) -> dict[str, Case]:
     told = nonsense({"federation": FEDERATION, "origin": "alice", "status": status})
     ids = torch.tensor([3, 5])
     tables = {"similarity": torch.tensor([1.5, -2.0], dtype=torch.float64)}
-    model = pack_model(ModelParcel(torch.ones(12), 7, torch.ones(12), tables, ids), NETWORK)
-    expected = Expected(12, torch.float32, True, ("similarity",), NETWORK, 5)
+    model = pack_model(ModelParcel(torch.ones(12), 7, tables, ids), NETWORK)
+    expected = Expected(12, torch.float32, ("similarity",), NETWORK, 5)
+    before = pack_before(torch.ones(12), NETWORK)
     fingerprint = pack_print(torch.ones(512), torch.ones(2, 512).triu(), 3, NETWORK)
     strange = {"weights": torch.zeros(2), "book": torch.zeros(0, 2)}
     noise = st.binary(max_size=300)
     words = st.sampled_from(
-        ["alice", "model", "print", "1", "0", "999999", "/", "//", "*", "**", "-1", "９", "\n", "\ud800"]
+        ["alice", "model", "before", "print", "1", "0", "999999", "/", "//", "*", "**", "-1", "９", "\n", "\ud800"]
     )
 
     piece = manifest.pieces_of(b"x", FEDERATION, "print", 1, alice)[0]
@@ -159,6 +170,8 @@ def cases(people: People) -> dict[str, Case]:
         "status: signed": (status_opened, signed(people, statuses | told)),
         "model: damaged": (model_unpacked, noise | damaged(model) | damaged(save(strange))),
         "model: header": (model_unpacked, tensor_files(model)),
+        "before: damaged": (partial(unpack_before, expected=expected), noise | damaged(before)),
+        "before: header": (partial(unpack_before, expected=expected), tensor_files(before)),
         "print: damaged": (partial(unpack_print, buckets=512, network=NETWORK), noise | damaged(fingerprint)),
         "print: header": (partial(unpack_print, buckets=512, network=NETWORK), tensor_files(fingerprint)),
         "request": (part_of, st.text(max_size=60) | st.lists(words, max_size=9).map("".join)),
@@ -167,8 +180,8 @@ def cases(people: People) -> dict[str, Case]:
 
 CASES = [
     "seal: noise", "seal: damaged", "seal: JSON", "seal: certificate", "manifest: damaged", "manifest: signed", "piece",
-    "status: damaged", "status: signed", "model: damaged", "model: header", "print: damaged", "print: header",
-    "request",
+    "status: damaged", "status: signed", "model: damaged", "model: header", "before: damaged", "before: header",
+    "print: damaged", "print: header", "request",
 ]  # fmt: skip
 
 

@@ -112,7 +112,7 @@ class Player:
 
     def __init__(self, people: People, name: str, connect: tuple[int, ...]) -> None:
         self.port, names = free_port(), ("alice", "bob", "carol")
-        most: Any = {"model": MOST, "print": MOST}
+        most: Any = {"model": MOST, "before": MOST, "print": MOST}
         keys: Any = {"timeout": 5.0, "slots": 2, "waiting": 8, "pulls": 2, "window": 2, "cache_bytes": 8 << 20}
         identity, authority = people.identity(name), Authority(people.ca, names)
         self.mail = mail = Mail(FEDERATION, identity, authority, most, Refusals(), **keys)

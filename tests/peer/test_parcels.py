@@ -23,15 +23,18 @@ from homophily.peer.parcels import (
     Expected,
     ModelParcel,
     network_number,
+    pack_before,
     pack_model,
     pack_print,
+    shared_tables,
+    unpack_before,
     unpack_model,
     unpack_print,
 )
 
 NUMBERS = 12
 NETWORK = 11
-EXPECTED = Expected(NUMBERS, torch.float32, True, ("similarity", "trust"), NETWORK, 5)
+EXPECTED = Expected(NUMBERS, torch.float32, ("similarity", "trust"), NETWORK, 5)
 
 
 def row(seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -40,15 +43,18 @@ def row(seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
 
 def parcel(**changes: Any) -> ModelParcel:
     tables = {"similarity": torch.tensor([1.5, math.nan, -2.0], dtype=torch.float64)}
-    good: dict[str, Any] = {
-        "row": row(), "samples": 7, "before": row(1), "tables": tables, "book": torch.tensor([3, 5, 2**62]),
-    }  # fmt: skip
+    good: dict[str, Any] = {"row": row(), "samples": 7, "tables": tables, "book": torch.tensor([3, 5, 2**62])}
     return ModelParcel(**{**good, **changes})
 
 
 def tensors(**changes: Any) -> bytes:
     """A good parcel but for some tensors; None leaves one out."""
     return save({k: v for k, v in {**load(pack_model(parcel(), NETWORK)), **changes}.items() if v is not None})
+
+
+def earlier(**changes: Any) -> bytes:
+    """The same of a model before training."""
+    return save({k: v for k, v in {**load(pack_before(row(1), NETWORK)), **changes}.items() if v is not None})
 
 
 def same(a: Tensor | None, b: Tensor | None) -> bool:
@@ -60,44 +66,61 @@ def same(a: Tensor | None, b: Tensor | None) -> bool:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_a_model_travels_bit_for_bit(dtype: torch.dtype) -> None:
-    sent = parcel(row=row(0, dtype), before=row(1, dtype))
+    sent = parcel(row=row(0, dtype))
     data = pack_model(sent, NETWORK)
-    expected = Expected(NUMBERS, dtype, True, EXPECTED.tables, NETWORK, 5)
+    expected = Expected(NUMBERS, dtype, EXPECTED.tables, NETWORK, 5)
     found = unpack_model(data, expected)
+    before = unpack_before(pack_before(row(1, dtype), NETWORK), expected)
     assert found.row is not None
-    assert found.before is not None
     assert same(found.row.view(torch.uint8), row(0, dtype).view(torch.uint8))
-    assert same(found.before.view(torch.uint8), row(1, dtype).view(torch.uint8))
+    assert same(before.view(torch.uint8), row(1, dtype).view(torch.uint8))
     assert same(found.book, sent.book)
     assert same(found.tables["similarity"], sent.tables["similarity"])
     assert found.samples == 7
     assert len(data) <= expected.most_bytes
 
 
-def test_a_sick_model_travels_without_numbers() -> None:
-    found = unpack_model(pack_model(parcel(row=None), NETWORK), EXPECTED)
-    assert found.row is None
-    assert found.before is None
+def test_a_diverged_model_travels_without_numbers() -> None:
+    assert unpack_model(pack_model(parcel(row=None), NETWORK), EXPECTED).row is None
+
+
+def test_of_tables_only_the_entries_there_are_travel() -> None:
+    nan, ids = math.nan, torch.tensor([3, 5, 7, 9, 11])
+    tables = {"similarity": torch.tensor([0.5, nan, nan, 2.0, 1.0]), "trust": torch.tensor([1, 2, nan, 3, 4])}
+    known = torch.tensor([True, True, True, True, False])
+    sent, about = shared_tables(tables, ids, known)
+    assert about is not None
+    assert about.tolist() == [3, 5, 9]
+    assert same(sent["similarity"], torch.tensor([0.5, nan, 2.0], dtype=torch.float64))
+    assert same(sent["trust"], torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64))
+    assert shared_tables({"similarity": torch.full((5,), nan)}, ids, known) == ({}, None)
+    assert shared_tables({}, ids, known) == ({}, None)
+
+
+def test_beside_a_model_an_entry_takes_an_id_and_its_numbers_and_an_update_a_model() -> None:
+    assert parcel().bytes_beside == 3 * (8 + 8)
+    assert parcel(before=row(1)).bytes_beside == 3 * (8 + 8) + 4 * NUMBERS
+    assert ModelParcel(row(), 7).bytes_beside == 0
 
 
 def test_a_model_may_share_nothing() -> None:
-    plain = Expected(NUMBERS, torch.float32, False, (), NETWORK, 5)
+    plain = Expected(NUMBERS, torch.float32, (), NETWORK, 5)
     found = unpack_model(pack_model(ModelParcel(row(), 7), NETWORK), plain)
     assert same(found.row, row())
     assert found.tables == {}
     with pytest.raises(Refused, match="nobody asked for"):
-        unpack_model(tensors(before=None, **{"table/similarity": None}), plain)  # a book about nothing
+        unpack_model(tensors(**{"table/similarity": None}), plain)  # a book about nothing
 
 
-@given(numbers=st.integers(1, 3000), book=st.integers(1, 300), many=st.integers(0, 4), before=st.booleans())
+@given(numbers=st.integers(1, 3000), book=st.integers(1, 300), many=st.integers(0, 4))
 @settings(max_examples=30)
-def test_no_honest_parcel_is_larger_than_what_is_expected(numbers: int, book: int, many: int, before: bool) -> None:
+def test_no_honest_parcel_is_larger_than_what_is_expected(numbers: int, book: int, many: int) -> None:
     names = tuple(f"table{i}" for i in range(many))
-    expected = Expected(numbers, torch.float32, before, names, NETWORK, book)
+    expected = Expected(numbers, torch.float32, names, NETWORK, book)
     tables = {name: torch.zeros(book, dtype=torch.float64) for name in names}
-    old = torch.zeros(numbers) if before else None
-    data = pack_model(ModelParcel(torch.zeros(numbers), MOST_SAMPLES, old, tables, torch.arange(book)), NETWORK)
+    data = pack_model(ModelParcel(torch.zeros(numbers), MOST_SAMPLES, tables, torch.arange(book)), NETWORK)
     assert len(data) <= expected.most_bytes
+    assert len(pack_before(torch.zeros(numbers), NETWORK)) <= expected.most_bytes
     assert unpack_model(data, expected).samples == MOST_SAMPLES
 
 
@@ -108,11 +131,9 @@ def filled(value: float) -> Tensor:
 
 
 WRONG = {
-    "without row but with before": {"row": None},
     "without samples": {"samples": None},
     "without network": {"network": None},
     "of another network": {"network": torch.tensor([NETWORK + 1])},
-    "without before": {"before": None},
     "row too long": {"row": torch.zeros(NUMBERS + 1)},
     "row too short": {"row": torch.zeros(NUMBERS - 1)},
     "row empty": {"row": torch.zeros(0)},
@@ -124,8 +145,7 @@ WRONG = {
     "row of truths": {"row": torch.zeros(NUMBERS, dtype=torch.bool)},
     "NaN in row": {"row": filled(math.nan)},
     "infinity in row": {"row": filled(-math.inf)},
-    "NaN in before": {"before": filled(math.nan)},
-    "before too long": {"before": torch.zeros(NUMBERS + 1)},
+    "with a model before training": {"before": row(1)},
     "no samples": {"samples": torch.tensor([0])},
     "fewer than no samples": {"samples": torch.tensor([-3])},
     "too many samples": {"samples": torch.tensor([MOST_SAMPLES + 1])},
@@ -153,6 +173,24 @@ def test_a_model_of_any_other_form_is_refused(changes: dict[str, Any]) -> None:
     unpack_model(tensors(), EXPECTED)
     with pytest.raises(Refused):
         unpack_model(tensors(**changes), EXPECTED)
+
+
+WRONG_BEFORE = {
+    "without before": {"before": None},
+    "without network": {"network": None},
+    "of another network": {"network": torch.tensor([NETWORK + 1])},
+    "NaN in before": {"before": filled(math.nan)},
+    "before too long": {"before": torch.zeros(NUMBERS + 1)},
+    "before of doubles": {"before": row().double()},
+    "tensor that nobody asked for": {"row": row()},
+}
+
+
+@pytest.mark.parametrize("changes", WRONG_BEFORE.values(), ids=WRONG_BEFORE)
+def test_a_model_before_training_of_any_other_form_is_refused(changes: dict[str, Any]) -> None:
+    unpack_before(earlier(), EXPECTED)
+    with pytest.raises(Refused):
+        unpack_before(earlier(**changes), EXPECTED)
 
 
 @given(cut=st.integers(0, len(tensors()) - 1))

@@ -114,4 +114,16 @@ def run_deployment(
         else f"weights differ by {result['largest_difference']:.3g}"
     )
     accuracy = "real {accuracy:.2f}, simulated {simulated_accuracy:.2f}".format(**result)
-    Console(soft_wrap=True).print(f"{local} real peers and the simulation: {same}; {accuracy}; {result['run']}")
+    bills = compared_bills(result)
+    Console(soft_wrap=True).print(
+        f"{local} real peers and the simulation: {same}; {bills}; {accuracy}; {result['run']}"
+    )
+
+
+def compared_bills(result: dict[str, Any]) -> str:
+    """What both sent, in a few words."""
+    costs = "{models_sent_per_peer:.2f} models and {bytes_sent_per_peer:.0f} bytes per peer"
+    real = costs.format(**result["bill"])
+    if result["bills_identical"]:
+        return f"the same bill, {real}"
+    return f"bills differ, real {real}, simulated {costs.format(**result['simulated_bill'])}"

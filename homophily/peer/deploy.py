@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
@@ -49,13 +50,18 @@ class Deployment:
         """The object that ``--json`` prints."""
         real, simulated = torch.cat([rows(run) for run in self.peers]), rows(self.simulation)
         both = [self._accuracy([run.summary for run in self.peers]), self._accuracy([self.simulation.summary])]
+        rounds = self.simulation.summary["rounds"]
+        bills = [_bill(self.peers, rounds), _bill([self.simulation], rounds)]
         return {
             "identical": bool(torch.equal(real, simulated)),
             "largest_difference": float((real.double() - simulated.double()).abs().max()),
+            "bills_identical": bills[0] == bills[1],
+            "bill": bills[0],
+            "simulated_bill": bills[1],
             "accuracy": both[0],
             "simulated_accuracy": both[1],
             "peers": len(self.peers),
-            "rounds": self.simulation.summary["rounds"],
+            "rounds": rounds,
             "seconds": round(self.seconds, 1),
             "run": str(self.folder),
         }
@@ -65,6 +71,29 @@ class Deployment:
         found = [summary.get("accuracy", summary.get("mse")) for summary in summaries]
         known = [float(value) for value in found if value is not None]
         return sum(known) / len(known) if known else None
+
+
+def _bill(runs: Sequence[Run], rounds: int) -> dict[str, Any]:
+    """What the peers of some runs received, all together, under the names of a summary; exact, so that bills compare.
+
+    rounds: of the federation; a peer that stops early plays fewer.
+    """
+    received = [models for run in runs for models in run.scores["models_received"]]
+    peers, by_hops = len(received), Counter[str]()
+    for run in runs:
+        everyone = len(run.scores["models_received"]) * run.summary["rounds"]
+        each = run.summary["models_per_peer_round_by_hops"].items()
+        by_hops.update({hops: round(models * everyone) for hops, models in each})
+    total = sum(run.summary["bytes_sent_per_peer"] * len(run.scores["models_received"]) for run in runs)
+    return {
+        "models_sent_per_peer": sum(received) / peers,
+        "bytes_sent_per_peer": round(total) / peers,
+        "peak_models_per_peer_round": max(run.summary["peak_models_per_peer_round"] for run in runs),
+        "models_per_peer_round_by_hops": {
+            hops: by_hops[hops] / (peers * max(1, rounds)) for hops in sorted(by_hops, key=int)
+        },
+        "models_received": received,
+    }
 
 
 def rows(run: Run) -> Tensor:

@@ -17,10 +17,13 @@ import pytest
 from homophily.config import make
 from homophily.errors import UserError
 from homophily.peer import certificates
+from homophily.peer.commands import compared_bills
 from homophily.peer.deploy import deploy, status, write_files
 from homophily.peer.play import play
 from homophily.peer.settings import load
 from homophily.runs import Run
+
+Command = Callable[..., tuple[int, str, str]]
 
 
 @contextmanager
@@ -127,6 +130,19 @@ def test_a_peer_killed_before_its_folder_was_a_run_begins_anew(tmp_path: Path) -
     for name in ("run.json", "config.toml.part"):
         (tmp_path / "peer-0" / name).write_text("{}")
     assert play(load(file)).summary["rounds"] == 1
+
+
+def test_a_deployment_says_whether_weights_and_bills_are_the_same(command: Command, tmp_path: Path) -> None:
+    words = ["rounds=1", "data.train=10", "data.angles=[0]", "model=linear", "method=random", "method.k=1"]
+    code, out, _ = command("deploy", "--local", "2", *words, "--out", str(tmp_path / "both"))
+    assert code == 0
+    assert "the same weights, bit for bit; the same bill, 1.00 models and 2600 bytes per peer; real " in out
+
+
+def test_bills_that_differ_are_both_told() -> None:
+    bills = [{"models_sent_per_peer": models, "bytes_sent_per_peer": 100.0 * models} for models in (2.5, 3.0)]
+    said = compared_bills({"bills_identical": False, "bill": bills[0], "simulated_bill": bills[1]})
+    assert said == "bills differ, real 2.50 models and 250 bytes per peer, simulated 3.00 models and 300 bytes per peer"
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,19 @@
-"""In lockstep real peers, a process each, end with the very weights of the simulation."""
+"""In lockstep real peers, a process each, end with the very weights of the simulation, and with its bill."""
 
 from math import prod
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from torch import nn
+import torch
+from torch import Tensor, nn
 
+from homophily import PeerData
 from homophily.config import make
+from homophily.methods import Method, Now
 from homophily.peer.deploy import Deployment, deploy
+from homophily.similarity import Pairs
 
 NORMAL = {"name": "tests.peer.test_lockstep:normalised"}
 QUICK: dict[str, Any] = {"rounds": 3, "data": {"train": 20, "test": 10, "angles": [0, 180]}}
@@ -23,10 +28,41 @@ def played(folder: Path, peers: int, **keys: Any) -> Deployment:
     return deploy(make({**QUICK, **keys}), peers, folder, progress=lambda text: None)
 
 
+def hot_headed() -> list[PeerData]:
+    """Four peers; the loss of the first overflows in every round."""
+    draw = np.random.default_rng(0)
+    x = [draw.normal(size=(12, 4)) * (1e30 if peer == 0 else 1.0) for peer in range(4)]
+    return [PeerData(x=each, y=np.arange(12) % 2) for each in x]
+
+
+def moved_alike(pairs: Pairs) -> Tensor:
+    return (pairs.my_update * pairs.your_update).sum(1).sign().double()
+
+
+class Gossip(Method):
+    """Meets whoever its partners of the last round liked best; its tables have a number for everyone it knows."""
+
+    shares = ("liking", "meetings")
+
+    def meet(self, now: Now) -> Tensor:
+        return now.top(now.known, 2, now.recall("heard") - now.recall("meetings"))
+
+    def choose(self, now: Now, met: Tensor, similarity: Tensor | None) -> Tensor:
+        columns, there = now.ranked(met, now.recall("liking"))
+        partners = torch.where(there, now.view.book.gather(1, columns), -1)
+        heard = now.told("liking", partners).nan_to_num(nan=0.0) + now.told("meetings", partners).nan_to_num(nan=0.5)
+        tables = {"meetings": now.recall("meetings") + met, "liking": now.recall("liking") + heard + now.view.book % 3}
+        now.memory |= {"heard": heard, **{name: told.where(now.known, torch.nan) for name, told in tables.items()}}
+        return met
+
+
 def assert_identical(found: Deployment) -> None:
     result = found.result()
     assert result["largest_difference"] == 0.0
     assert result["identical"] is True
+    assert result["bill"] == result["simulated_bill"]
+    assert result["bills_identical"] is True
+    assert result["bill"]["models_sent_per_peer"] > 0
     assert result["accuracy"] == pytest.approx(result["simulated_accuracy"])
     lines = [line for run in found.peers for line in run.metrics()]
     assert [line["unreachable"] for line in lines] == [[]] * len(lines)
@@ -57,6 +93,46 @@ def test_a_last_batch_of_one_joins_the_one_before_where_batches_are_normalised(t
     assert_identical(played(tmp_path, 2, method={"name": "random", "k": 1}, data=data, training=training, model=NORMAL))
 
 
+@pytest.mark.parametrize(
+    "method",
+    [
+        {"name": "panm", "k": 1, "l": 2, "t1": 1, "tau": 3, "metric": "panm"},  # compares in rounds 1 and 3 only
+        {"name": "pens", "k": 1, "l": 2, "t1": 1},
+        {"name": "dac", "k": 2, "estimate": False},
+        {"name": "dac", "k": 1, "metric": "tests.peer.test_lockstep:moved_alike"},
+        {"name": "tests.peer.test_lockstep:Gossip"},
+        {"name": "kin", "k": 2, "renew": 1},
+    ],
+    ids=["panm", "pens", "dac without estimates", "dac by an own metric", "an own method that shares", "kin, renewed"],
+)
+def test_four_peers_have_the_bill_of_the_simulation(method: dict[str, Any], tmp_path: Path) -> None:
+    assert_identical(played(tmp_path, 4, method=method))
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        {"name": "kin", "hops": 2, "renew": 2},
+        {"name": "dac", "k": 2, "hops": 2},
+        {"name": "tests.peer.test_lockstep:Gossip"},
+    ],
+    ids=["kin", "dac", "an own method that shares"],
+)
+def test_on_a_ring_fingerprints_and_tables_cost_their_hops(method: dict[str, Any], tmp_path: Path) -> None:
+    assert_identical(played(tmp_path, 6, method=method, topology="ring"))
+
+
+def test_a_diverged_model_does_not_travel(tmp_path: Path) -> None:
+    data = {"name": "tests.peer.test_lockstep:hot_headed", "train": 6, "test": 6}
+    method, model = {"name": "dac", "k": 3, "metric": "panm"}, {"name": "mlp", "hidden": [4]}
+    found = played(tmp_path, 4, data=data, method=method, model=model)
+    result = found.result()
+    assert found.simulation.summary["sick_peers"] == [0]
+    assert result["identical"] is True
+    assert result["bills_identical"] is True
+    assert result["bill"]["models_received"] == [9, 6, 6, 6]
+
+
 def test_models_from_two_hops_away_come_over_others(tmp_path: Path) -> None:
     """On a ring of five everyone is within two hops, and half of the models pass through somebody."""
     found = played(tmp_path, 5, method={"name": "random", "k": 4, "hops": 2}, topology="ring")
@@ -73,7 +149,24 @@ def test_who_stops_early_is_not_waited_for_and_goes_on_answering(tmp_path: Path)
     assert len({len(run.metrics()) for run in found.peers}) > 1
 
 
+@pytest.mark.parametrize(
+    "method", [{"name": "dac", "k": 2, "metric": "panm"}, {"name": "kin", "k": 2, "renew": 1}], ids=["dac", "kin"]
+)
+def test_who_has_stopped_has_no_update_and_no_new_fingerprint(method: dict[str, Any], tmp_path: Path) -> None:
+    data, training = {"train": 20, "test": 10, "validation": 10}, {"patience": 1, "lr": 0.5}
+    found = played(tmp_path, 4, rounds=6, data=data, method=method, training=training)
+    assert_identical(found)
+    assert len({len(run.metrics()) for run in found.peers}) > 1
+    for number, line in enumerate(found.simulation.metrics()):
+        for peer, expected in line.get("similarities", {}).items():
+            real = found.peers[int(peer)].metrics()
+            if number < len(real):
+                assert real[number]["similarities"] == {f"peer-{other}": value for other, value in expected.items()}
+
+
 def test_kin_does_without_those_who_have_too_few_samples(tmp_path: Path) -> None:
     data = {"train": 1, "test": 10, "angles": [0, 180]}
-    found = played(tmp_path, 3, data=data, method={"name": "kin", "k": 1}, rounds=2)
-    assert found.result()["identical"] is True
+    result = played(tmp_path, 3, data=data, method={"name": "kin", "k": 1}, rounds=2).result()
+    assert result["identical"] is True
+    assert result["bills_identical"] is True
+    assert result["bill"]["bytes_sent_per_peer"] == 0

@@ -108,16 +108,19 @@ def run_deployment(
     if as_json:
         print(json.dumps(result, ensure_ascii=False))
         return
-    same = (
-        "the same weights, bit for bit"
-        if result["identical"]
-        else f"weights differ by {result['largest_difference']:.3g}"
-    )
-    accuracy = "real {accuracy:.2f}, simulated {simulated_accuracy:.2f}".format(**result)
+    by = result["largest_difference"]
+    differ = "only one side's weights have diverged" if by is None else f"weights differ by {by:.3g}"
+    same = "the same weights, bit for bit" if result["identical"] else differ
+    real, simulated = (_score(result[side]) for side in ("accuracy", "simulated_accuracy"))
+    accuracy = f"real {real}, simulated {simulated}"
     bills = compared_bills(result)
     Console(soft_wrap=True).print(
         f"{local} real peers and the simulation: {same}; {bills}; {accuracy}; {result['run']}"
     )
+
+
+def _score(value: float | None) -> str:
+    return "diverged" if value is None else f"{value:.2f}"
 
 
 def compared_bills(result: dict[str, Any]) -> str:

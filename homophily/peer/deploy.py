@@ -53,8 +53,8 @@ class Deployment:
         rounds = self.simulation.summary["rounds"]
         bills = [_bill(self.peers, rounds), _bill([self.simulation], rounds)]
         return {
-            "identical": bool(torch.equal(real, simulated)),
-            "largest_difference": float((real.double() - simulated.double()).abs().max()),
+            "identical": bool(((real == simulated) | (real.isnan() & simulated.isnan())).all()),
+            "largest_difference": _largest_difference(real.double(), simulated.double()),
             "bills_identical": bills[0] == bills[1],
             "bill": bills[0],
             "simulated_bill": bills[1],
@@ -70,7 +70,15 @@ class Deployment:
     def _accuracy(summaries: Sequence[dict[str, Any]]) -> float | None:
         found = [summary.get("accuracy", summary.get("mse")) for summary in summaries]
         known = [float(value) for value in found if value is not None]
-        return sum(known) / len(known) if known else None
+        return sum(known) / len(known) if len(known) == len(found) else None
+
+
+def _largest_difference(a: Tensor, b: Tensor) -> float | None:
+    """Of the weights of two sides; None if only one side's has diverged."""
+    finite = a.isfinite() & b.isfinite()
+    if not torch.equal(a.isfinite(), b.isfinite()):
+        return None
+    return float((a - b)[finite].abs().max()) if bool(finite.any()) else 0.0
 
 
 def _bill(runs: Sequence[Run], rounds: int) -> dict[str, Any]:

@@ -127,7 +127,7 @@ def test_a_diverged_model_does_not_travel(tmp_path: Path) -> None:
     method, model = {"name": "dac", "k": 3, "metric": "panm"}, {"name": "mlp", "hidden": [4]}
     found = played(tmp_path, 4, data=data, method=method, model=model)
     result = found.result()
-    assert found.simulation.summary["sick_peers"] == [0]
+    assert found.simulation.summary["ever_diverged"] == [0]
     assert result["identical"] is True
     assert result["bills_identical"] is True
     assert result["bill"]["models_received"] == [9, 6, 6, 6]
@@ -170,3 +170,11 @@ def test_kin_does_without_those_who_have_too_few_samples(tmp_path: Path) -> None
     assert result["identical"] is True
     assert result["bills_identical"] is True
     assert result["bill"]["bytes_sent_per_peer"] == 0
+
+
+def test_peers_that_diverge_do_what_the_simulation_does_and_have_no_accuracy(tmp_path: Path) -> None:
+    found = played(tmp_path, 2, method={"name": "random", "k": 1}, training={"lr": 1e30})
+    result = found.result()
+    assert (result["identical"], result["largest_difference"], result["bills_identical"]) == (True, 0.0, True)
+    assert (result["accuracy"], result["simulated_accuracy"]) == (None, None)
+    assert "diverged in round 1" in (found.peers[0].path / "peer.log").read_text(encoding="utf-8")

@@ -8,16 +8,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from homophily import pictures, power
 from homophily.acquaint import Acquaintance
 from homophily.api import Progress as OnRound
 from homophily.comparison import Comparison
+from homophily.console_tables import print_table
 from homophily.errors import UserError
 from homophily.methods.kin import ADVICE, TOO_FEW
 from homophily.runs import Run
@@ -72,18 +71,16 @@ def summary(run: Run) -> None:
     """One run as a table."""
     found = run.summary
     title = f"{run.config.method.name}, {found['rounds']} rounds, {found['seconds']:.1f} s"
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
-    table.add_column("")
-    table.add_column(_unit(found), justify="right")
     unit = "accuracy" if "accuracy" in found else "mse"
-    for name, value in found[f"{unit}_by_cluster"].items():
-        table.add_row(f"cluster {escape(str(name))}", _score(value, unit))
-    mean = _score(found[unit], unit) if _all_scored([run]) else _DIVERGED
-    table.add_row("mean over peers", mean, end_section=True)
-    table.add_row("merges inside the cluster", _percent(found["same_cluster_merges"]))
-    table.add_row("models sent per peer", _number(found["models_sent_per_peer"], 0))
+    clusters = [(f"cluster {name}", _score(value, unit)) for name, value in found[f"{unit}_by_cluster"].items()]
+    rows = [
+        *clusters,
+        ("mean over peers", _score(found[unit], unit) if _all_scored([run]) else _DIVERGED),
+        ("merges inside the cluster", _percent(found["same_cluster_merges"])),
+        ("models sent per peer", _number(found["models_sent_per_peer"], 0)),
+    ]
     console = Console()
-    console.print(table)
+    print_table(console, ["", _unit(found)], rows, title=title, sections=[len(clusters)])
     for note in found["notes"]:
         console.print(f"note: {escape(note)}", soft_wrap=True, highlight=False)
     console.print(f"run folder: {escape(str(run.path))}", soft_wrap=True, highlight=False)
@@ -105,19 +102,16 @@ def comparison(result: Comparison) -> None:
     clusters = list(first[f"{value}_by_cluster"])
     seeds = len(next(iter(result.runs.values())))
     title = f"{_unit(first)}, {seeds} seed{'s' * (seeds > 1)}"
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("method", no_wrap=True)
-    for name in [*(map(str, clusters) if len(clusters) > 1 else []), "mean", "merges inside", "models sent"]:
-        table.add_column(escape(name), justify="right", no_wrap=True)
+    several = clusters if len(clusters) > 1 else []
+    headings = ["method", *map(str, several), "mean", "merges inside", "models sent"]
+    lines = []
     for method, row in rows.items():
-        means = [_score((row[f"{value}_by_cluster"][c] or {}).get("mean"), value) for c in clusters]
+        means = [_score((row[f"{value}_by_cluster"][c] or {}).get("mean"), value) for c in several]
         inside, sent = row["same_cluster_merges"], row["models_sent_per_peer"]
         mean = _mean(row[value], value) if _all_scored(result.runs[method]) else _DIVERGED
-        cells = [mean, _percent(inside and inside["mean"]), _number(sent["mean"], 0)]
-        cells = [*means, *cells] if len(means) > 1 else cells
-        table.add_row(escape(method), *cells)
+        lines.append([method, *means, mean, _percent(inside and inside["mean"]), _number(sent["mean"], 0)])
     console = Console()
-    console.print(table)
+    print_table(console, headings, lines, title=title)
     notes = [note for name, runs in result.runs.items() for note in _notes(name, runs)]
     for note in [*notes, *(f"{name} is left out: {why}" for name, why in result.left_out.items())]:
         console.print(f"note: {escape(note)}", soft_wrap=True, highlight=False)
@@ -188,12 +182,9 @@ def _ranges(peers: list[int]) -> str:
 
 def chances(cni: list[float], pens: float) -> None:
     """P^t(k) by round."""
-    table = Table(title="chance of k true neighbours", title_justify="left", box=SIMPLE_HEAD)
-    for name in ("round", "CNI (PANM)", "PENS"):
-        table.add_column(name, justify="right")
-    for round, chance in enumerate(cni, start=1):
-        table.add_row(str(round), f"{chance:.6f}", f"{pens:.6f}")
-    Console().print(table)
+    rows = [[str(round), f"{chance:.6f}", f"{pens:.6f}"] for round, chance in enumerate(cni, start=1)]
+    headings = ["round", "CNI (PANM)", "PENS"]
+    print_table(Console(), headings, rows, title="chance of k true neighbours", first="right")
 
 
 def names(kind: str, lines: dict[str, str]) -> None:

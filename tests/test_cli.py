@@ -200,6 +200,23 @@ def test_compare_prints_a_table_for_people(command: Command) -> None:
     assert "run folder: runs/compare-digits" in out
 
 
+@pytest.mark.parametrize("columns", ["80", "60", "40", None])
+def test_a_comparison_has_every_number_however_narrow(
+    columns: str | None, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if columns is not None:
+        monkeypatch.setenv("COLUMNS", columns)
+    words = ("data.angles=[0,20,40,60,80,100,120,140]", "methods=local,fix-topology", "method.k=3", "seeds=0,1")
+    code, out, _ = command("compare", "peers=8", "rounds=1", "data.train=5", "data.test=20", *words)
+    assert code == 0
+    table, words_shown = json.loads(Path("runs/compare-digits/compare.json").read_text()), out.split()
+    for row in table.values():
+        for cell in [row["accuracy"], *row["accuracy_by_cluster"].values()]:
+            assert f"{cell['mean']:.1f}" in words_shown
+    shown = [line for line in out.splitlines() if not line.startswith(("note:", "run folder:"))]
+    assert columns is None or max(map(len, shown)) <= int(columns)
+
+
 # list and export
 
 

@@ -7,20 +7,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Column, Table
 
 from homophily.api import Progress as OnRound
 from homophily.config import Config
+from homophily.console_tables import print_table
 from homophily.papers.reproduce import Reproduction
 from homophily.papers.tables import beside_printed, numbers, told, verdicts
-
-_Cells = tuple[str, list[str]]  # a column: its label and its cells
-_BETWEEN = 3  # spaces from a column to the next
-_LABEL = 14  # letters of a label in a line, where its column could be narrower
 
 
 @contextmanager
@@ -50,16 +45,9 @@ def reproduction(found: Reproduction, paths: Sequence[Path]) -> None:
     beside = ": ours (the paper's) difference" if beside_printed(cells) else ""
     console.print(f"{recipe.title}{note}\n{recipe.unit}{beside}", markup=False, highlight=False)
     rows = [recipe.rows[row].label + (" *" if recipe.rows[row].ours else "") for row in found.rows]
-    columns = [
-        (recipe.columns[column].label, [told(cells[row][column]) for row in found.rows]) for column in found.columns
-    ]
-    for part in _parts(columns, console.width - max(map(len, rows)) - _BETWEEN - 2):
-        table = Table(Column(no_wrap=True), box=SIMPLE_HEAD)
-        for label, values in part:
-            table.add_column(escape(label), justify="right", width=_width(label, values))
-        for row, *values in zip(rows, *(values for _, values in part), strict=True):
-            table.add_row(escape(row), *values)
-        console.print(table)
+    headings = ["", *(recipe.columns[column].label for column in found.columns)]
+    values = [[told(cells[row][column]) for column in found.columns] for row in found.rows]
+    print_table(console, headings, [[row, *line] for row, line in zip(rows, values, strict=True)])
     if any(recipe.rows[row].ours for row in found.rows):
         console.print("* not the paper's")
     for one in verdicts(found, cells):
@@ -68,19 +56,3 @@ def reproduction(found: Reproduction, paths: Sequence[Path]) -> None:
     if missing := len(found.missing()):
         console.print(f"{missing} runs are missing: the same command goes on with them", highlight=False)
     console.print(f"written: {', '.join(map(str, paths))}", soft_wrap=True, highlight=False)
-
-
-def _parts(columns: list[_Cells], width: int) -> Iterator[list[_Cells]]:
-    """The columns in parts that fit into a terminal, each a table of its own below the last."""
-    part: list[_Cells] = []
-    for column in columns:
-        if part and sum(_width(*one) + _BETWEEN for one in [*part, column]) > width:
-            yield part
-            part = []
-        part.append(column)
-    yield part
-
-
-def _width(label: str, values: list[str]) -> int:
-    """What a column needs; a long label breaks between words."""
-    return max(min(len(label), _LABEL), *map(len, [*label.split(), *values]))

@@ -10,11 +10,10 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from homophily import show
 from homophily.config import load, nested, split
+from homophily.console_tables import print_pairs
 from homophily.errors import UserError
 from homophily.peer import certificates, deploy
 from homophily.peer.play import play
@@ -72,12 +71,9 @@ def status(
     if as_json:
         print(json.dumps(found, ensure_ascii=False))
         return
-    table = Table(show_header=False, box=None)
     if isinstance(found.get("time"), float):
         found["time"] = datetime.fromtimestamp(found["time"]).isoformat(" ", "seconds")
-    for key, value in found.items():
-        table.add_row(escape(key.replace("_", " ")), escape(_words(value)))
-    Console(soft_wrap=True).print(table)
+    print_pairs(Console(), {key.replace("_", " "): _words(value) for key, value in found.items()})
 
 
 def _words(value: Any) -> str:

@@ -14,10 +14,10 @@ import time
 
 import torch
 
-from homophily.deciding import choose, meet
+from homophily.federation.topology import view_of_all
 from homophily.methods import Method, Now, methods
+from homophily.methods.dispatch import choose, meet
 from homophily.randomness import uniform
-from homophily.topology import view_of_all
 
 SIZES = ((100, None), (1_000, None), (10_000, 1_000))
 NAMES = ("random", "panm", "dac", "dpg", "pens")

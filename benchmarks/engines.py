@@ -26,13 +26,14 @@ from typing import Any, get_args
 import torch
 
 import homophily
-from homophily.api import chosen_device, settings
-from homophily.config import Config, make
+from homophily.config.schema import Config
 from homophily.errors import UserError
-from homophily.prepare import Given, prepare
-from homophily.resources import threads
-from homophily.runs import machine
-from homophily.simulate import Problem
+from homophily.experiments.runner import chosen_device, settings
+from homophily.runs.reader import machine
+from homophily.simulation.configuration import make
+from homophily.simulation.rounds import Problem
+from homophily.simulation.setup import Given, prepare
+from homophily.training.resources import threads
 from homophily.training.schedule import shuffled
 
 FEW = 4  # peers that a loop over peers trains

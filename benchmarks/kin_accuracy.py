@@ -19,10 +19,10 @@ from typing import Any
 from kin_settings import SHIFTS, TRAINING, config
 from kin_work import Row, Study
 
-from homophily.api import chosen_device
-from homophily.config import make
-from homophily.prepare import Given
-from homophily.sweep import Wanted, played
+from homophily.experiments.runner import chosen_device
+from homophily.experiments.sweep import Wanted, played
+from homophily.simulation.configuration import make
+from homophily.simulation.setup import Given
 
 METHODS = ("random", "panm", "dac", "kin", "oracle")
 KEYS: dict[str, dict[str, Any]] = {"panm": {"l": 10, "tau": 10}}  # all have k = 5, and the package's other defaults

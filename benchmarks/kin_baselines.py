@@ -24,10 +24,10 @@ from sklearn.cluster import AgglomerativeClustering
 from sklearn.metrics import adjusted_rand_score
 from torch import Tensor
 
-from homophily.api import as_config, chosen_device
 from homophily.data.types import Split
-from homophily.kinship import kinship
-from homophily.prepare import Given, prepare, task_fingerprints
+from homophily.experiments.runner import as_config, chosen_device
+from homophily.methods.kin.families import kinship
+from homophily.simulation.setup import Given, prepare, task_fingerprints
 from homophily.training.task import Task
 
 DATA = ("fashion-mnist", "mnist", "cifar-10")

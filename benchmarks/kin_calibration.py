@@ -17,10 +17,10 @@ from kin_settings import NETWORK_OF, NETWORKS
 from kin_work import Row, Study
 
 import homophily
-from homophily.api import chosen_device
-from homophily.fingerprint import contrasts
-from homophily.introductions import BUCKETS, ROWS, checked
-from homophily.kinship import kinship
+from homophily.experiments.runner import chosen_device
+from homophily.fingerprints.compute import contrasts
+from homophily.fingerprints.fingerprint import BUCKETS, ROWS, checked
+from homophily.methods.kin.families import kinship
 from homophily.randomness import normal
 
 DATA = ("digits", "fashion-mnist", "gaussian")

@@ -1,4 +1,4 @@
-"""How many samples a peer kin needs, by the formula of homophily/power.py, and whether the formula is right.
+"""How many samples a peer kin needs, by the formula of homophily/methods/kin/power.py, and whether the formula is right.
 
 How far the kinds of data are apart is estimated from a federation with 200 samples a peer; the formula then says how
 strong the weakest of the c - 1 directions will be with fewer, and a federation that has fewer shows how strong it is.
@@ -17,9 +17,9 @@ from torch import Tensor
 
 import homophily
 from homophily.data.sources import load_source
-from homophily.introductions import ROWS, Fingerprints
-from homophily.kinship import dimension, folded, pooled, ridge, whitening
-from homophily.power import edge, expected, samples_needed
+from homophily.fingerprints.fingerprint import ROWS, Fingerprints
+from homophily.methods.kin.families import dimension, folded, pooled, ridge, whitening
+from homophily.methods.kin.power import edge, expected, samples_needed
 
 DATA = ("fashion-mnist", "mnist", "cifar-10")
 HEAD = (

@@ -57,7 +57,7 @@ def before_training(model: dict[str, Any], seeds: list[int]) -> list[str]:
         assert evidence is not None
         assert answer.cluster is not None
         strength, _, _ = weakest_direction(answer.prints, answer.cluster, len(evidence.levels))
-        smallest = homophily.power.smallest_difference(evidence, CLUSTERS)
+        smallest = homophily.methods.kin.power.smallest_difference(evidence, CLUSTERS)
         assert smallest is not None
         cells = {
             "rank": summary["rank"],

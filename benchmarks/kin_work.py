@@ -14,8 +14,8 @@ import torch
 import torch.multiprocessing as multiprocessing
 
 import homophily
-from homophily.api import chosen_device
-from homophily.runs import machine
+from homophily.experiments.runner import chosen_device
+from homophily.runs.reader import machine
 
 Job = partial[Any]  # picklable, and so is what it returns
 

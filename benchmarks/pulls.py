@@ -24,15 +24,15 @@ from typing import Any
 
 import zenoh
 
-from homophily.config import make
+from homophily.peer.blob_transfer import Mail, Parcel
 from homophily.peer.deploy import write_files
 from homophily.peer.identity import Authority, Identity
-from homophily.peer.links import QUEUE, Address, Ears, ZenohLinks
-from homophily.peer.mail import Mail, Parcel
 from homophily.peer.manifest import Kind
-from homophily.peer.members import Members
+from homophily.peer.membership import Members
 from homophily.peer.refusals import Refusals
 from homophily.peer.settings import PeerSettings, load
+from homophily.peer.transport import QUEUE, Address, Ears, ZenohLinks
+from homophily.simulation.configuration import make
 
 PATIENCE = 120.0  # seconds
 MAIL, BARE, QUEUED = "Mail", "bare zenoh, one reply", "bare zenoh with our queue"
@@ -199,7 +199,7 @@ def main() -> None:
     asked = parser.parse_args()
     job = Job(asked.peers, asked.pulls, int(asked.megabytes * 1e6), asked.repeats)
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["homophily.peer.play"])
+    context.set_forkserver_preload(["homophily.peer.process"])
     with tempfile.TemporaryDirectory() as folder, context.Manager() as manager:
         files = write_files(make({"peers": job.peers}), job.peers, Path(folder), "free")
         meeting = Meeting(context.Barrier(job.peers), manager.list())

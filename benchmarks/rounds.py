@@ -29,13 +29,13 @@ from typing import Any
 import torch
 
 import homophily
-from homophily.api import chosen_device, settings
-from homophily.config import make
-from homophily.prepare import Given, Known, prepare
-from homophily.runs import machine
-from homophily.simulate import Simulation
-from homophily.training.chain import Chain, Convolution
+from homophily.experiments.runner import chosen_device, settings
+from homophily.runs.reader import machine
+from homophily.simulation.configuration import make
+from homophily.simulation.rounds import Simulation
+from homophily.simulation.setup import Given, Known, prepare
 from homophily.training.engines import read_chain
+from homophily.training.stacked.chain import Chain, Convolution
 
 BATCH, STEPS = 8, 60
 METHODS = ("local", "random", "pens", "panm", "dac", "kin", "oracle")

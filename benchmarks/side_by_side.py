@@ -34,9 +34,9 @@ from side_by_side.table import Row, lines, rate
 from side_by_side.with_homophily import NETWORKS
 
 import homophily
-from homophily.config import Config
+from homophily.config.schema import Config
 from homophily.models import models
-from homophily.runs import machine
+from homophily.runs.reader import machine
 
 ROOT = Path(__file__).resolve().parents[1]
 HOPELESS = 2.0  # a setting so many times slower than the best one is given up

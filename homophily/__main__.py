@@ -1,6 +1,6 @@
 """``python -m homophily`` is the ``homophily`` command."""
 
-from homophily.cli import main
+from homophily.cli.app import main
 
 if __name__ == "__main__":
     main()

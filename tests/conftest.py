@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from homophily import cli
+from homophily.cli import app as cli
 from tests.processes import Processes
 
 _BESIDE = Path(__file__).resolve().parents[2] / "shared" / "data"

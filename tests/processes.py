@@ -19,7 +19,7 @@ from typing import Any
 SERVER = """
 import json, os, resource, shutil, sys
 import sklearn.datasets, torch._dynamo, torch.fx.experimental.symbolic_shapes  # what a first run would import
-import homophily.cli
+import homophily.cli.app
 
 TOUCHING = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "os.chmod"}
 
@@ -50,7 +50,7 @@ def play(order):
         watch(order["folder"])
     sys.argv = ["homophily", *order["words"]]
     try:
-        homophily.cli.main()
+        homophily.cli.app.main()
         code = 0
     except SystemExit as end:
         code = end.code or 0

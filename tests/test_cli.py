@@ -16,9 +16,9 @@ from safetensors.torch import load_file
 from torch import nn
 
 import homophily
-from homophily.config import load
 from homophily.methods import methods
-from homophily.prepare import Given, prepare
+from homophily.simulation.configuration import load
+from homophily.simulation.setup import Given, prepare
 
 Printed = tuple[int, str, str]  # exit code, stdout, stderr
 Command = Callable[..., Printed]
@@ -44,7 +44,7 @@ def last_object(printed: Printed) -> dict[str, Any]:
 
 def process(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", "from homophily.cli import main; main()", *words],
+        [sys.executable, "-c", "from homophily.cli.app import main; main()", *words],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -299,7 +299,7 @@ def test_progress_is_shown_on_a_terminal_only(here: Path) -> None:
     ours, theirs = pty.openpty()
     shown = bytearray()
     with subprocess.Popen(
-        [sys.executable, "-c", "from homophily.cli import main; main()", "run", *SMALL, "--json"],
+        [sys.executable, "-c", "from homophily.cli.app import main; main()", "run", *SMALL, "--json"],
         stdout=subprocess.PIPE,
         stderr=theirs,
         env={**os.environ, "OMP_NUM_THREADS": "1", "TERM": "xterm", "COLUMNS": "100"},

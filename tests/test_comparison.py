@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from homophily.comparison import _averaged
+from homophily.experiments.comparison import _averaged
 
 
 def test_a_mean_over_seeds_needs_the_number_of_every_seed() -> None:

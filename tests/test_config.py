@@ -12,9 +12,10 @@ import pytest
 import torch
 
 import homophily
-from homophily.config import load, make, nested
-from homophily.prepare import Given, prepare
-from homophily.runs import RunFolder
+from homophily.config.overlay import nested
+from homophily.runs.reader import RunFolder
+from homophily.simulation.configuration import load, make
+from homophily.simulation.setup import Given, prepare
 
 Told = tuple[int, str, str]  # exit code, stdout, stderr
 Command = Callable[..., Told]

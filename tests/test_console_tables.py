@@ -10,7 +10,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from homophily.console_tables import print_pairs, print_table
+from homophily.report.tables import print_pairs, print_table
 
 WIDTHS = [200, 80, 60, 40]
 HEADINGS = ["method", "0°", "90°", "180°", "270°", "mean", "merges inside", "models sent"]

@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from homophily import Method, Now, UserError, View, deciding
+from homophily import Method, Now, UserError, View
+from homophily.federation.topology import view_of_all
+from homophily.methods import dispatch as deciding
 from homophily.methods import methods
 from homophily.randomness import uniform
-from homophily.topology import view_of_all
 from tests.methods.views import random_table, similarities, view_of
 
 PEER_METHODS = [name for name in methods if issubclass(methods.get(name), Method)]

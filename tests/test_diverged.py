@@ -16,7 +16,7 @@ import homophily
 from homophily.papers import tables
 from homophily.papers.recipe import Recipe
 from homophily.papers.reproduce import Reproduction
-from homophily.peer.play import _report_divergence
+from homophily.peer.process import _report_divergence
 from tests.papers.test_reproduce import CPU, RECIPE
 
 pytestmark = pytest.mark.usefixtures("here")

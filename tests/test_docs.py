@@ -28,19 +28,21 @@ from typing import Any
 
 import pytest
 
-from homophily import Method, Now, Run, View, cli
-from homophily.config import PASSED, Config, Data, Model, Topology, Training, make
-from homophily.config import Method as MethodTable
+from homophily import Method, Now, Run, View
+from homophily.atomic_io import read_tensors
+from homophily.cli import app as cli
+from homophily.config.schema import Config, Data, Model, Topology, Training
+from homophily.config.schema import Method as MethodTable
 from homophily.data import shifts, sources
 from homophily.data.sources import HEART_FEATURES
-from homophily.keys import accepted
-from homophily.merging import Gathering, merges
+from homophily.federation.merging import Gathering, merges
+from homophily.federation.similarity import metrics
+from homophily.federation.topology import topologies
 from homophily.methods import methods
 from homophily.models import models
-from homophily.registry import Registry
-from homophily.similarity import metrics
-from homophily.storage import read_tensors
-from homophily.topology import topologies
+from homophily.plugins.parameters import accepted
+from homophily.plugins.registry import Registry
+from homophily.simulation.configuration import make
 
 ROOT = Path(__file__).resolve().parents[1]
 STORIES = ["README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
@@ -325,9 +327,9 @@ def keys_in_words(item: Any, passed: tuple[str, ...]) -> list[str]:
 @pytest.mark.parametrize(
     ("heading", "registry", "passed"),
     [
-        ("All methods and their keys", methods, PASSED["method"]),
+        ("All methods and their keys", methods, methods.passed),
         ("Similarity metrics", metrics, ("pairs",)),
-        ("Topologies", topologies, PASSED["topology"]),
+        ("Topologies", topologies, topologies.passed),
     ],
 )
 def test_the_methods_page_has_every_name_and_key_with_its_default(

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from homophily.federation import Federation, gather
-from homophily.layout import Layout
-from homophily.merging import krum, uniform
+from homophily.federation.layout import Layout
+from homophily.federation.merging import krum, uniform
+from homophily.federation.rows import Federation, gather
 from homophily.randomness import bits, normal
 
 
@@ -84,7 +84,7 @@ def test_a_merge_in_small_chunks_is_the_same(monkeypatch: pytest.MonkeyPatch) ->
     rows = normal(5, torch.arange(7)[:, None], torch.arange(3))
     partners = ~torch.eye(7, dtype=torch.bool)
     at_once = merged(rows, partners)
-    monkeypatch.setattr("homophily.federation._ON_CPU", 1)
+    monkeypatch.setattr("homophily.federation.rows._ON_CPU", 1)
     assert torch.equal(merged(rows, partners), at_once)
 
 

@@ -5,12 +5,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from homophily import fingerprint, sketching
 from homophily.data.types import Split
-from homophily.fingerprint import SAMPLES, contrasts, fingerprints
-from homophily.introductions import BUCKETS, ROWS, Fingerprints, checked
-from homophily.losses import cross_entropy, mse
-from homophily.sketching import Sketch
+from homophily.fingerprints import compute as fingerprint
+from homophily.fingerprints import sketching
+from homophily.fingerprints.compute import SAMPLES, contrasts, fingerprints
+from homophily.fingerprints.fingerprint import BUCKETS, ROWS, Fingerprints, checked
+from homophily.fingerprints.sketching import Sketch
+from homophily.training.losses import cross_entropy, mse
 from tests.training.nets import Everything, shares
 
 

@@ -10,11 +10,11 @@ import torch
 
 import homophily
 from homophily.models import models
-from homophily.prepare import task_fingerprints
 from homophily.randomness import Purpose, bits, normal, uniform
+from homophily.simulation.setup import task_fingerprints
 from homophily.training.engines import read_chain
 from homophily.training.one_by_one import OneByOne
-from homophily.training.stacked import Stacked
+from homophily.training.stacked.cpu import Stacked
 from homophily.training.task import Engine, Task
 from homophily.training.vectorised import Vectorised
 from tests.training.nets import Everything, shares, task, trained
@@ -72,7 +72,7 @@ def test_both_engines_agree_with_the_reference_on_the_cpu(name: str) -> None:
 @pytest.mark.parametrize("name", ["linear", "mlp", "cnn", "dac-cnn", "cifar-cnn"])
 def test_kernels_agree_with_the_reference(name: str, optimizer: str, momentum: float, chunk: int) -> None:
     """Unequal peers, a last smaller batch, some peers left out, and guests on others' data."""
-    from homophily.training.stacked_kernels import StackedKernels
+    from homophily.training.stacked.gpu import StackedKernels
 
     torch.manual_seed(3)
     shape = {"cnn": (1, 14, 14), "dac-cnn": (3, 32, 32), "cifar-cnn": (3, 8, 8)}.get(name, (1, 8, 8))
@@ -93,7 +93,7 @@ def test_kernels_agree_with_the_reference(name: str, optimizer: str, momentum: f
 
 
 def test_a_sick_model_leaves_the_others_alone_in_kernels() -> None:
-    from homophily.training.stacked_kernels import StackedKernels
+    from homophily.training.stacked.gpu import StackedKernels
 
     problem = on_the_gpu(
         task(models.get("mlp")(inputs=(1, 8, 8), outputs=10), shares([6] * 3, (1, 8, 8)), torch.float32)
@@ -122,7 +122,7 @@ def test_fingerprints_agree(network: str) -> None:
 
 
 def test_rows_merge_as_on_the_cpu_and_the_sick_are_not_read() -> None:
-    from homophily.merge_kernel import weighted_rows
+    from homophily.federation.merge_kernel import weighted_rows
 
     rows, ids = torch.randn(7, 3000), torch.randint(7, (5, 3))
     share = torch.rand(5, 3)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from homophily import groups
+from homophily.methods import em as groups
 from homophily.randomness import bits, normal
 
 FINITE = st.floats(-1e6, 1e6, allow_nan=False)

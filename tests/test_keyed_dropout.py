@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from homophily.keyed_dropout import dropout_keys, with_keyed_dropout
+from homophily.models.keyed_dropout import dropout_keys, with_keyed_dropout
 
 
 class Shared(nn.Module):

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import homophily
-from homophily import show
+from homophily.report import console as show
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 FEW = ("--data", "digits", "--samples", "20", "--peers", "40", "--seeds", "1", "--device", "cpu")

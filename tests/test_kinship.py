@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from homophily import kinship as kin
-from homophily.fingerprint import contrasts
-from homophily.introductions import BUCKETS, ROWS, Fingerprints, checked
-from homophily.kinship import Kinship, kinship
+from homophily.fingerprints.compute import contrasts
+from homophily.fingerprints.fingerprint import BUCKETS, ROWS, Fingerprints, checked
+from homophily.methods.kin import families as kin
+from homophily.methods.kin.families import Kinship, kinship
 
 
 def gaussian(centres: Tensor, counts: list[int], seed: int, spread: Tensor | None = None) -> Fingerprints:

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from homophily.errors import UserError
-from homophily.keyed_dropout import with_keyed_dropout
-from homophily.layout import Layout
+from homophily.federation.layout import Layout
+from homophily.models.keyed_dropout import with_keyed_dropout
 
 
 class Net(nn.Module):

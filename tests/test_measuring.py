@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from homophily.config import make
-from homophily.federation import Federation
-from homophily.measuring import Measurer, Models, table_of
-from homophily.prepare import Given, prepare
+from homophily.federation.rows import Federation
+from homophily.simulation.configuration import make
+from homophily.simulation.pairwise import Measurer, Models, table_of
+from homophily.simulation.setup import Given, prepare
 
 CPU = torch.device("cpu")
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from homophily.merging import Gathering, fedavg, fedsim, krum, median, merges, trimmed_mean, uniform
+from homophily.federation.merging import Gathering, fedavg, fedsim, krum, median, merges, trimmed_mean, uniform
 
 
 def gathering(**over: torch.Tensor) -> Gathering:

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 import homophily
 from homophily.errors import UserError
-from homophily.layout import Layout
-from homophily.modules import constants, copied, on_device
-from homophily.training.chain import Unlike, chain_of
+from homophily.federation.layout import Layout
+from homophily.models.copying import constants, copied, on_device
+from homophily.training.stacked.chain import Unlike, chain_of
 from tests.test_own import CLASSES, FEATURES, peers, rows, settings
 
 

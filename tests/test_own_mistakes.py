@@ -20,7 +20,7 @@ BROKEN = """
 import networkx as nx
 import torch
 from homophily import Method, Purpose
-from homophily.merging import rowwise, uniform
+from homophily.federation.merging import rowwise, uniform
 def raises(*arguments, **keys):
     return [][7]
 

@@ -9,10 +9,10 @@ from torch import Tensor
 
 import homophily
 from homophily.errors import UserError
-from homophily.fingerprint import summed_up
-from homophily.introductions import BUCKETS, ROWS, Fingerprints, checked
-from homophily.kinship import Evidence, Kinship, dimension, folded, kinship, ridge, whitening
-from homophily.power import (
+from homophily.fingerprints.compute import summed_up
+from homophily.fingerprints.fingerprint import BUCKETS, ROWS, Fingerprints, checked
+from homophily.methods.kin.families import Evidence, Kinship, dimension, folded, kinship, ridge, whitening
+from homophily.methods.kin.power import (
     edge,
     expected,
     folded_strength,
@@ -202,7 +202,7 @@ def test_with_a_covariance_that_is_known_it_is_the_inverse_of_the_expected_singu
     for groups in (2, 4):
         distance = smallest_difference(evidence, groups, level)
         assert distance is not None
-        noise = homophily.power._Noise(peers, peers * samples, LEVELS)
+        noise = homophily.methods.kin.power._Noise(peers, peers * samples, LEVELS)
         assert noise.with_signal(samples * strength(distance, peers, groups), level) == pytest.approx(top, rel=1e-4)
 
 
@@ -215,7 +215,7 @@ def test_levels_of_an_estimated_covariance_say_what_the_true_ones_do() -> None:
     x = torch.randn(freedom, 200, generator=chance, dtype=torch.float64) * variance.sqrt()
     estimated = torch.linalg.eigvalsh(x.T @ x / freedom)
     true, seen = (v / (v + ridge(v.diag())) for v in (variance, estimated))
-    assert homophily.power._MeasuredNoise(peers, freedom, seen).edge[1] == pytest.approx(
+    assert homophily.methods.kin.power._MeasuredNoise(peers, freedom, seen).edge[1] == pytest.approx(
         edge(peers, samples, true), rel=0.01
     )
     assert edge(peers, samples, seen) < 0.97 * edge(peers, samples, true)  # taken for the true ones, they are not

@@ -9,9 +9,9 @@ from torch import nn
 
 import homophily
 from homophily.errors import UserError
-from homophily.resources import Resolved, resolve
 from homophily.training.engines import read_chain
 from homophily.training.probe import probe
+from homophily.training.resources import Resolved, resolve
 from tests.training.nets import Drawing, Everything, shares, task
 
 CHAIN = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))

@@ -16,8 +16,8 @@ import pytest
 import torch
 
 import homophily
-from homophily.runs import RunFolder
-from homophily.simulate import Simulation
+from homophily.runs.reader import RunFolder
+from homophily.simulation.rounds import Simulation
 from tests.processes import Ended, Processes
 
 
@@ -180,7 +180,7 @@ def whole_and_its_seconds(
 
 def test_a_process_killed_while_it_starts_leaves_no_run(tmp_path: Path) -> None:
     """Python itself, while it is still importing."""
-    words = [sys.executable, "-c", "from homophily.cli import main; main()", "run", *TINY, "--out", "run"]
+    words = [sys.executable, "-c", "from homophily.cli.app import main; main()", "run", *TINY, "--out", "run"]
     with subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE) as process:
         time.sleep(0.05)
         process.kill()
@@ -195,7 +195,7 @@ def test_a_process_killed_while_it_starts_leaves_no_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["vectorised", "one by one", "scored after training", "early stopping"])
 def test_a_finished_run_with_more_rounds_equals_one_of_that_many_rounds(kind: str, here: Path) -> None:
-    base = homophily.config.nested([*SMALL, *KINDS[kind], "evaluate=1"])
+    base = homophily.config.schema.nested([*SMALL, *KINDS[kind], "evaluate=1"])
     homophily.run({**base, "rounds": 7}, out=here / "short")
     homophily.resume(here / "short", {"rounds": 12})
     homophily.run({**base, "rounds": 12}, out=here / "long")
@@ -203,7 +203,7 @@ def test_a_finished_run_with_more_rounds_equals_one_of_that_many_rounds(kind: st
 
 
 def test_resuming_a_finished_run_changes_nothing(here: Path) -> None:
-    homophily.run(homophily.config.nested(list(TINY)), out=here / "run")
+    homophily.run(homophily.config.schema.nested(list(TINY)), out=here / "run")
     before = {path: path.read_bytes() for path in (here / "run").rglob("*") if path.is_file()}
     homophily.resume(here / "run")
     assert {path: path.read_bytes() for path in (here / "run").rglob("*") if path.is_file()} == before

@@ -13,9 +13,9 @@ import pytest
 from torch import nn
 
 import homophily
-from homophily import show
-from homophily.runs import RunFolder
-from homophily.storage import locked
+from homophily.atomic_io import locked
+from homophily.report import console as show
+from homophily.runs.reader import RunFolder
 from tests.processes import Processes
 from tests.test_resume import TINY, outcome
 

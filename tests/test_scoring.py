@@ -5,12 +5,12 @@ import torch
 from torch import Tensor, nn
 
 from homophily.data.types import Shares, Split
-from homophily.federation import Federation
-from homophily.losses import mse
-from homophily.scoring import Scorer, precision_and_recall
+from homophily.federation.rows import Federation
+from homophily.federation.view import View
+from homophily.simulation.evaluation import Scorer, precision_and_recall
+from homophily.training.losses import mse
 from homophily.training.one_by_one import OneByOne
 from homophily.training.vectorised import Vectorised
-from homophily.view import View
 from tests.training.nets import shares, task
 
 NOBODY = torch.zeros(9, dtype=torch.bool)

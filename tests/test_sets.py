@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from homophily.federation.peer_sets import compact, pick, pick_weighted, spread, top, total
 from homophily.randomness import bits, uniform
-from homophily.sets import compact, pick, pick_weighted, spread, top, total
 
 
 def drawn(rows: int, columns: int, seed: int) -> tuple[Tensor, Tensor]:

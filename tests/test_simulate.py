@@ -10,10 +10,10 @@ from torch import Tensor
 
 import homophily
 from homophily import Method, Now
-from homophily.config import make
-from homophily.exchange import PeerExchange
-from homophily.prepare import Given, prepare
-from homophily.simulate import Simulation
+from homophily.simulation.configuration import make
+from homophily.simulation.exchange import PeerExchange
+from homophily.simulation.rounds import Simulation
+from homophily.simulation.setup import Given, prepare
 
 QUICK: dict[str, Any] = {
     "peers": 8,

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from homophily import sketching
-from homophily.introductions import BUCKETS, buckets
-from homophily.losses import Loss, cross_entropy, mse
-from homophily.sketching import OfAny, OfChain, Sketch, sketcher
+from homophily.fingerprints import sketching
+from homophily.fingerprints.fingerprint import BUCKETS, buckets
+from homophily.fingerprints.sketching import OfAny, OfChain, Sketch, sketcher
+from homophily.training.losses import Loss, cross_entropy, mse
 from tests.training.nets import shares
 
 CONVOLUTIONS = nn.Sequential(

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 import homophily
-from homophily.api import Playing, Progress, begin
-from homophily.config import make
-from homophily.prepare import Given, Known, prepare
-from homophily.runs import Run
-from homophily.storage import read_tensors
-from homophily.sweep import Sweep, Wanted, joined, played, runs_at_once
+from homophily.atomic_io import read_tensors
+from homophily.experiments.runner import Playing, Progress, begin
+from homophily.experiments.sweep import Sweep, Wanted, joined, played, runs_at_once
+from homophily.runs.reader import Run
+from homophily.simulation.configuration import make
+from homophily.simulation.setup import Given, Known, prepare
 
 CPU = torch.device("cpu")
 SMALL: dict[str, Any] = {"peers": 8, "rounds": 6, "data": {"train": 15, "test": 20}, "training": {"epochs": 1}}
@@ -87,7 +87,7 @@ def test_runs_that_were_stopped_go_on_side_by_side(
     noticeable: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where saving takes a while there are fewer checkpoints, but all runs have the same ones."""
-    monkeypatch.setattr("homophily.api._NOTICEABLE", noticeable)
+    monkeypatch.setattr("homophily.experiments.runner._NOTICEABLE", noticeable)
     keys: list[dict[str, Any]] = [
         {"method": {"name": name}, "checkpoint": 1} for name in ("panm", "dac", "kin", "pens")
     ]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from homophily.errors import UserError
-from homophily.theory import cni, drawn, pens
+from homophily.methods.theory import cni, drawn, pens
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from homophily.errors import UserError
+from homophily.federation.topology import topologies, view_of_all
 from homophily.methods import View
-from homophily.topology import topologies, view_of_all
 
 CPU = torch.device("cpu")
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from homophily.methods import methods
-from homophily.traffic import Traffic, table_bytes
+from homophily.simulation.communication import Traffic, table_bytes
 from tests.methods.views import play, view_of
 
 CPU = torch.device("cpu")

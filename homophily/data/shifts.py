@@ -9,15 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from homophily.data.apportion import apportion
 from homophily.data.images import rotated
+from homophily.data.proportions import apportion
 from homophily.data.sources import coefficients, load_source
 from homophily.data.types import Change, Kind, Plan, Samples, Source
 from homophily.errors import UserError
+from homophily.plugins.registry import Registry
 from homophily.randomness import Purpose, permutation, word
-from homophily.registry import Registry
 
-shifts: Registry[Callable[..., Plan]] = Registry("shift")
+shifts: Registry[Callable[..., Plan]] = Registry("shift", passed=("source", "peers", "seed"))
 
 SWAPS = {2: [(0, 1), (6, 7)], 4: [(0, 1), (2, 3), (4, 5), (6, 7)]}  # the two settings of the PANM paper
 VEHICLES, ANIMALS = [0, 1, 8, 9], [2, 3, 4, 5, 6, 7]  # CIFAR-10's airplane, automobile, ship, truck; and the rest

@@ -15,10 +15,10 @@ from homophily.data.files import find_files
 from homophily.data.formats import read_cifar, read_idx, read_numbers
 from homophily.data.types import Samples, Source
 from homophily.errors import UserError
+from homophily.plugins.registry import Registry
 from homophily.randomness import Purpose, normal, permutation, uniform
-from homophily.registry import Registry
 
-sources: Registry[Callable[..., Source]] = Registry("data set")
+sources: Registry[Callable[..., Source]] = Registry("data set", passed=("seed",))
 
 
 def load_source(name: str, seed: int, keys: Mapping[str, Any]) -> Source:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from homophily.data.preparation import Preparation
 from homophily.errors import UserError
-from homophily.keys import must_take
+from homophily.plugins.parameters import must_take
 
 
 def _refuse_other(thing: Any, **kinds: Any) -> None:

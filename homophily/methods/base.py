@@ -12,13 +12,13 @@ import pydantic
 import torch
 from torch import Tensor
 
-from homophily import sets
 from homophily.errors import UserError
-from homophily.introductions import Fingerprints
-from homophily.keys import must_take, parsed
+from homophily.federation import peer_sets as sets
+from homophily.federation.view import View
+from homophily.fingerprints.fingerprint import Fingerprints
+from homophily.plugins.parameters import must_take, parsed
+from homophily.plugins.registry import Registry
 from homophily.randomness import Purpose, bits, uniform
-from homophily.registry import Registry
-from homophily.view import View
 
 Memory = dict[str, Tensor]
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from homophily.errors import UnsuitableError
+from homophily.federation.view import View
 from homophily.methods.base import Method, Now, methods
 from homophily.randomness import Purpose
-from homophily.view import View
 
 
 @methods("local")

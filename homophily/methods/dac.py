@@ -9,10 +9,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from homophily.federation.similarity import models_for_each
+from homophily.federation.view import View
 from homophily.methods.base import Memory, Method, Now, methods
 from homophily.randomness import Purpose
-from homophily.similarity import models_for_each
-from homophily.view import View
 
 
 @dataclass(frozen=True)

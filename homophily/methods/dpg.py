@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from homophily import sets
+from homophily.federation import peer_sets as sets
 from homophily.methods.base import Method, Now, methods
 from homophily.randomness import Purpose
 

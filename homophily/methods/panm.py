@@ -8,10 +8,10 @@ from typing import Literal
 from torch import Tensor
 
 from homophily.errors import UserError
-from homophily.groups import two_groups
+from homophily.federation.similarity import models_for_each
 from homophily.methods.base import Method, Now, methods
+from homophily.methods.em import two_groups
 from homophily.randomness import Purpose
-from homophily.similarity import models_for_each
 
 
 @methods("panm")

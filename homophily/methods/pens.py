@@ -7,9 +7,9 @@ from typing import Literal
 
 from torch import Tensor
 
+from homophily.federation.similarity import models_for_each
 from homophily.methods.base import Method, Now, methods
 from homophily.randomness import Purpose
-from homophily.similarity import models_for_each
 
 
 @methods("pens")

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from torch import nn
 
 from homophily.errors import UserError
-from homophily.registry import Registry
+from homophily.plugins.registry import Registry
 
-models: Registry[Callable[..., nn.Module]] = Registry("model")
+models: Registry[Callable[..., nn.Module]] = Registry("model", passed=("inputs", "outputs"))
 
 
 def image_shape(inputs: tuple[int, ...], name: str, least: int) -> tuple[int, int, int]:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
+from homophily.atomic_io import read_tensors
 from homophily.data.files import FOLDERS_VARIABLE, searched
 from homophily.errors import UserError
-from homophily.storage import read_tensors
 
 
 def load_weights(network: nn.Module, name: str, file: str, replaced: str) -> None:

@@ -9,8 +9,9 @@ from typing import Annotated, Any, Literal
 
 import pydantic
 
-from homophily.config import Config, make, overlaid
+from homophily.config.schema import Config
 from homophily.errors import UserError
+from homophily.simulation.configuration import make, overlaid
 
 _RECIPES = files("homophily.papers") / "recipes"
 Key = Annotated[str, pydantic.StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]

@@ -14,14 +14,14 @@ from typing import Any
 
 import torch
 
-from homophily.api import Progress
-from homophily.config import Config
+from homophily.atomic_io import locked, read_json, write_json
+from homophily.config.schema import Config
 from homophily.errors import UserError
+from homophily.experiments.runner import Progress
+from homophily.experiments.sweep import Wanted, played, work
 from homophily.papers.recipe import Recipe, load
-from homophily.prepare import Given
-from homophily.runs import Run, RunFolder
-from homophily.storage import locked, read_json, write_json
-from homophily.sweep import Wanted, played, work
+from homophily.runs.reader import Run, RunFolder
+from homophily.simulation.setup import Given
 
 _CURVES = (
     "round", "accuracy", "accuracy_over_clusters", "accuracy_by_cluster", "mse", "mse_over_clusters", "mse_by_cluster",

@@ -9,10 +9,10 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from homophily.atomic_io import write_json, write_text, writing
 from homophily.papers.claims import holds
 from homophily.papers.recipe import Printed
 from homophily.papers.reproduce import Reproduction
-from homophily.storage import write_json, write_text, writing
 
 
 @dataclass(frozen=True)

@@ -19,21 +19,22 @@ import tomli_w
 import torch
 from torch import Tensor
 
-from homophily.api import run as simulate
-from homophily.config import Config, over
+from homophily.atomic_io import read_json, read_tensors
+from homophily.config.schema import Config
 from homophily.errors import UserError
+from homophily.experiments.runner import run as simulate
 from homophily.peer import certificates
-from homophily.peer.play import play, stopping
-from homophily.peer.prepare import peer_method
+from homophily.peer.process import play, stopping
 from homophily.peer.settings import load
-from homophily.prepare import graph_of
-from homophily.runs import Run
-from homophily.storage import read_json, read_tensors
+from homophily.peer.setup import peer_method
+from homophily.runs.reader import Run
+from homophily.simulation.configuration import over
+from homophily.simulation.setup import graph_of
 
 _HOST = "127.0.0.1"
 _PORT = 7447  # where every peer has a host of its own
 _LAST_WORDS = 2000  # characters of a peer's complaint
-_LOADED = ["homophily.cli", "sklearn.datasets", "torch._dynamo"]  # which torch's optimisers import when first used
+_LOADED = ["homophily.cli.app", "sklearn.datasets", "torch._dynamo"]  # which torch's optimisers import when first used
 _PATIENCE = {"deadline": 600.0, "lease": 30.0}  # in lockstep nobody is left behind for being slow
 
 

@@ -17,20 +17,18 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from homophily.asking import Steps
-from homophily.deciding import chooses, compares, meets, remembered
-from homophily.exchange import nominal_models
-from homophily.federation import Federation
-from homophily.introductions import Fingerprints, checked, print_bytes
-from homophily.measuring import Measurer
-from homophily.merging import Merge, needs_similarity
+from homophily.federation.merging import Merge, needs_similarity
+from homophily.federation.rows import Federation
+from homophily.federation.view import View
+from homophily.fingerprints.fingerprint import Fingerprints, checked, print_bytes
 from homophily.methods.base import Memory, Method, Now, nothing_told
-from homophily.peer.gathered import Gathered, Me, looked_up
+from homophily.methods.dispatch import chooses, compares, meets, remembered
+from homophily.peer.blob_transfer import Mail, Parcel
 from homophily.peer.identity import Refused
-from homophily.peer.links import Unanswered
-from homophily.peer.mail import Mail, Parcel
-from homophily.peer.members import Announcer, Members
-from homophily.peer.parcels import (
+from homophily.peer.membership import Announcer, Members
+from homophily.peer.received import Gathered, Me, looked_up
+from homophily.peer.transport import Unanswered
+from homophily.peer.wire import (
     Expected,
     ModelParcel,
     pack_before,
@@ -41,8 +39,10 @@ from homophily.peer.parcels import (
     unpack_model,
     unpack_print,
 )
-from homophily.traffic import Traffic
-from homophily.view import View
+from homophily.simulation.asking import Steps
+from homophily.simulation.communication import Traffic
+from homophily.simulation.exchange import nominal_models
+from homophily.simulation.pairwise import Measurer
 
 T = TypeVar("T")
 _log = logging.getLogger("homophily.peer")

@@ -11,10 +11,12 @@ from typing import Literal
 
 from pydantic import Field
 
-from homophily.config import Config, Table, make, read
+from homophily.config.overlay import read
+from homophily.config.schema import Config, Table
 from homophily.errors import UserError
-from homophily.keys import parsed, refuse_unknown
 from homophily.peer.certificates import NAMES, is_name
+from homophily.plugins.parameters import parsed, refuse_unknown
+from homophily.simulation.configuration import make
 
 _ADDRESS = re.compile(r"(?:[a-zA-Z0-9.-]+|\[[0-9a-fA-F:.]+\]):([0-9]{1,5})")
 

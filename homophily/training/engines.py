@@ -6,12 +6,12 @@ import torch
 from torch import nn
 
 from homophily.data.types import Shares
-from homophily.federation import has_triton
-from homophily.layout import Layout
-from homophily.losses import Loss, cross_entropy, output_gradients
-from homophily.training.chain import Chain, Unlike, chain_of
+from homophily.federation.layout import Layout
+from homophily.federation.rows import has_triton
+from homophily.training.losses import Loss, cross_entropy, output_gradients
 from homophily.training.one_by_one import OneByOne
-from homophily.training.stacked import Stacked
+from homophily.training.stacked.chain import Chain, Unlike, chain_of
+from homophily.training.stacked.cpu import Stacked
 from homophily.training.task import Engine, Task
 from homophily.training.vectorised import Vectorised
 
@@ -35,7 +35,7 @@ def engine_of(task: Task, name: str, chain: Chain | str, chunk: int, workers: in
     if name == "vectorised" or isinstance(chain, str):
         return Vectorised(task, chunk)
     if _has_kernels(task):
-        from homophily.training.stacked_kernels import StackedKernels  # needs Triton, which only comes with a GPU
+        from homophily.training.stacked.gpu import StackedKernels  # needs Triton, which only comes with a GPU
 
         return StackedKernels(task, chain, chunk, fast)
     return Stacked(task, chain, chunk, workers)

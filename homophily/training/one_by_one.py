@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from homophily.keyed_dropout import dropout_keys
-from homophily.layout import Kept
-from homophily.modules import copied
+from homophily.federation.layout import Kept
+from homophily.models.copying import copied
+from homophily.models.keyed_dropout import dropout_keys
 from homophily.randomness import Purpose, word
+from homophily.training.cross_evaluation import Visits
 from homophily.training.schedule import batch_sizes, shuffled
 from homophily.training.task import Settings, Task
-from homophily.training.visiting import Visits
 
 _TO_SIGNED = 1 << 63
 

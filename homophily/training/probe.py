@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from homophily.errors import UserError
-from homophily.losses import Loss
-from homophily.modules import constants, hooked_parameter
+from homophily.models.copying import constants, hooked_parameter
 from homophily.training.batching import over_peers
+from homophily.training.losses import Loss
 
 _SAMPLES = 4
 ASKED_WITH = 2 * _SAMPLES

@@ -9,8 +9,8 @@ from typing import Literal, Protocol, runtime_checkable
 from torch import Tensor, nn
 
 from homophily.data.types import Shares
-from homophily.layout import Kept, Layout
-from homophily.losses import Loss
+from homophily.federation.layout import Kept, Layout
+from homophily.training.losses import Loss
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from homophily.keyed_dropout import dropout_keys
-from homophily.layout import Kept
+from homophily.federation.layout import Kept
+from homophily.models.keyed_dropout import dropout_keys
 from homophily.randomness import Purpose, bits
 from homophily.training.batching import over_peers
+from homophily.training.cross_evaluation import Visits
 from homophily.training.optimisers import RowOptimiser, row_optimiser
 from homophily.training.schedule import Step, batches, chunks
 from homophily.training.task import Task
-from homophily.training.visiting import Visits
 
 
 @dataclass

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from homophily.data.apportion import apportion, carve, deal, divide, each_within, in_proportion
+from homophily.data.proportions import apportion, carve, deal, divide, each_within, in_proportion
 
 UNHURRIED = settings(deadline=None)  # the machine may be busy
 WEIGHTS = st.lists(st.floats(0, 1), min_size=1, max_size=8).map(lambda w: torch.tensor(w, dtype=torch.float64))

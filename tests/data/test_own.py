@@ -13,8 +13,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from homophily.data.own import PeerArrays, read_folder, share_own
 from homophily.data.types import Shares
+from homophily.data.user_data import PeerArrays, read_folder, share_own
 from homophily.errors import UserError
 
 

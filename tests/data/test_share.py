@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from homophily.data.share import share_out
+from homophily.data.partition import share_out
 from homophily.data.shifts import shifts
 from homophily.data.types import Kind, Plan, Samples, Shares, Source, Split
 from homophily.errors import UserError

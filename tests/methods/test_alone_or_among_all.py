@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from homophily import deciding
-from homophily.deciding import Friends
+from homophily.federation.topology import view_of_all
 from homophily.methods import Method, Now, methods
-from homophily.topology import view_of_all
+from homophily.methods import dispatch as deciding
+from homophily.methods.dispatch import Friends
 from tests.methods.views import play, random_table, similarities, view_of
 
 PEER_METHODS = [name for name in methods if issubclass(methods.get(name), Method)]

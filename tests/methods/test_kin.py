@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import homophily
-from homophily.deciding import meet
-from homophily.kinship import kinship
 from homophily.methods import methods
-from homophily.methods.kin import balanced
+from homophily.methods.dispatch import meet
+from homophily.methods.kin.families import kinship
+from homophily.methods.kin.method import balanced
 from homophily.randomness import normal
 from tests.methods.views import view_of
 from tests.test_kinship import clusters, gaussian
@@ -59,7 +59,7 @@ def test_kin_says_what_it_could_not_have_found() -> None:
     memory = kin.introduced(view, prints, None)
     evidence = kinship(prints, torch.arange(12), 0).evidence
     assert evidence is not None
-    limit = homophily.power.smallest_difference(evidence)
+    limit = homophily.methods.kin.power.smallest_difference(evidence)
     assert memory["smallest_difference"].tolist() == [limit] * 12
     assert limit is not None
     found, advice = kin.notes(view, memory)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import homophily
 from homophily import PeerData
-from homophily.similarity import Pairs
+from homophily.federation.similarity import Pairs
 
 PEERS, CLUSTERS = 18, 3
 

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from homophily import deciding
 from homophily.methods import Method, Now, View
+from homophily.methods import dispatch as deciding
 from homophily.randomness import uniform
 
 NO = -torch.inf

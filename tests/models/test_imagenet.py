@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from homophily import run
+from homophily.atomic_io import read_tensors
 from homophily.errors import UserError
 from homophily.models import models
-from homophily.storage import read_tensors
 from homophily.training.one_by_one import OneByOne
 from homophily.training.vectorised import Vectorised
 from tests.training.nets import shares, task, trained

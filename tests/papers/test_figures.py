@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from homophily.papers.figures import written
 from homophily.papers.recipe import Recipe
 from homophily.papers.reproduce import Reproduction
+from homophily.report.paper_figures import written
 from tests.papers.test_reproduce import RECIPE
 
 pytest.importorskip("matplotlib")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from homophily.cli import app
+from homophily.cli.app import app
 from homophily.papers import recipe as recipes
 from homophily.papers.claims import holds
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 from rich.console import Console
 
+from homophily.atomic_io import locked
 from homophily.errors import UserError
 from homophily.papers import show, tables
 from homophily.papers.recipe import Recipe, load
 from homophily.papers.reproduce import Reproduction
-from homophily.storage import locked
 
 CPU = torch.device("cpu")
 RECIPE: dict[str, Any] = {
@@ -140,7 +140,7 @@ def test_columns_that_do_not_fit_a_terminal_go_below(tmp_path: Path, monkeypatch
     found = reproduction(tmp_path, seeds=1)
     found.play(CPU, budget=1e9)
     with Console(width=45, force_terminal=True, color_system=None) as narrow, narrow.capture() as shown:
-        monkeypatch.setattr("homophily.papers.show.Console", lambda: narrow)
+        monkeypatch.setattr("homophily.report.papers.Console", lambda: narrow)
         show.reproduction(found, [])
     heads = [line.split() for line in shown.get().splitlines() if "mean" in line or "more" in line]
     assert heads == [["mean", "0°"], ["more", "data"]]

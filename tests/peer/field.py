@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from homophily.config import make, overlaid
 from homophily.peer.deploy import start_peer, status, write_files
-from homophily.runs import Run
+from homophily.runs.reader import Run
+from homophily.simulation.configuration import make, overlaid
 
 PATIENCE = 90.0  # seconds; only what hangs, or a very busy machine, comes to an end by it
 ENDLESS: dict[str, Any] = {

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import zenoh
 
-from homophily.peer.links import Address, Ears, Question, ZenohLinks, _config
+from homophily.peer.transport import Address, Ears, Question, ZenohLinks, _config
 from tests.peer.people import FEDERATION, People
 
 HOST = "127.0.0.1"

@@ -17,11 +17,11 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from homophily.peer import certificates
+from homophily.peer.blob_transfer import Mail
 from homophily.peer.identity import Authority, Identity
-from homophily.peer.links import Load, Unanswered
-from homophily.peer.mail import Mail
-from homophily.peer.members import Members, Status
+from homophily.peer.membership import Members, Status
 from homophily.peer.refusals import Refusals
+from homophily.peer.transport import Load, Unanswered
 
 FEDERATION = "clinics"
 MOST = 4 << 20  # bytes of a parcel

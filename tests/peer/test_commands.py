@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from homophily.config import make
+from homophily.cli.peer import compared_bills
 from homophily.errors import UserError
 from homophily.peer import certificates
-from homophily.peer.commands import compared_bills
 from homophily.peer.deploy import deploy, status, write_files
-from homophily.peer.play import play
+from homophily.peer.process import play
 from homophily.peer.settings import load
-from homophily.runs import Run
+from homophily.runs.reader import Run
+from homophily.simulation.configuration import make
 
 Command = Callable[..., tuple[int, str, str]]
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from homophily.config import make
 from homophily.peer.deploy import write_files
 from homophily.peer.settings import load
-from homophily.runs import Run
+from homophily.runs.reader import Run
+from homophily.simulation.configuration import make
 from tests.peer.field import Field
 
 QUICK: dict[str, Any] = {"peers": 2, "rounds": 2, "data": {"train": 20, "test": 10, "angles": [0, 180]}}

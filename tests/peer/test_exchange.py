@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 
-from homophily.fingerprint import SAMPLES, summed_up
-from homophily.introductions import BUCKETS, ROWS, checked
-from homophily.kinship import kinship
-from homophily.merging import merges
+from homophily.federation.merging import merges
+from homophily.fingerprints.compute import SAMPLES, summed_up
+from homophily.fingerprints.fingerprint import BUCKETS, ROWS, checked
 from homophily.methods.dac import Dac
 from homophily.methods.dpg import Dpg
-from homophily.methods.kin import Kin
+from homophily.methods.kin.families import kinship
+from homophily.methods.kin.method import Kin
 from homophily.methods.pens import Pens
 from homophily.peer.exchange import FieldExchange, Pace, Print, _out_of_proportion
-from homophily.peer.members import Announcer, Members, Status
-from homophily.peer.parcels import Expected, pack_print
+from homophily.peer.membership import Announcer, Members, Status
+from homophily.peer.wire import Expected, pack_print
 from tests.peer.linked import opened
 from tests.peer.people import People, Village
 

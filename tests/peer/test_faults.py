@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import homophily
-from homophily.layout import Layout
-from homophily.peer.links import Address, Ears, ZenohLinks
+from homophily.federation.layout import Layout
+from homophily.peer.transport import Address, Ears, ZenohLinks
 from tests.peer.field import Field, until
 
 FINGERPRINT = 2 * (512 + sum(512 - row for row in range(19))) + 16  # bytes, of 20 samples

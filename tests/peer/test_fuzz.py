@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 from safetensors.torch import save
 
 from homophily.peer import manifest, members
+from homophily.peer.blob_transfer import part_of
 from homophily.peer.certificates import read_key
 from homophily.peer.identity import Refused
-from homophily.peer.mail import part_of
-from homophily.peer.members import Status
-from homophily.peer.parcels import (
+from homophily.peer.membership import Status
+from homophily.peer.wire import (
     Expected,
     ModelParcel,
     pack_before,

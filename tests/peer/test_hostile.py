@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import zenoh
 
+from homophily.peer.blob_transfer import Mail, Parcel
 from homophily.peer.identity import Authority
-from homophily.peer.links import Unanswered
-from homophily.peer.mail import Mail, Parcel
 from homophily.peer.manifest import CHUNK
-from homophily.peer.members import Announcer, Members, seal
-from homophily.peer.play import _joined
+from homophily.peer.membership import Announcer, Members, seal
+from homophily.peer.process import _joined
 from homophily.peer.refusals import Refusals
+from homophily.peer.transport import Unanswered
 from tests.peer.linked import QUIET, Pair, Someone, address, eventually, free_port, opened, session
 from tests.peer.people import FEDERATION, MOST, People, Village, question, soon
 

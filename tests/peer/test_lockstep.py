@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from homophily import PeerData
-from homophily.config import make
+from homophily.federation.similarity import Pairs
 from homophily.methods import Method, Now
 from homophily.peer.deploy import Deployment, deploy
-from homophily.similarity import Pairs
+from homophily.simulation.configuration import make
 
 NORMAL = {"name": "tests.peer.test_lockstep:normalised"}
 QUICK: dict[str, Any] = {"rounds": 3, "data": {"train": 20, "test": 10, "angles": [0, 180]}}

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from homophily.peer.blob_transfer import Parcel, part_of
 from homophily.peer.identity import Refused
-from homophily.peer.links import Unanswered
-from homophily.peer.mail import Parcel, part_of
 from homophily.peer.manifest import CHUNK, KINDS, parted
+from homophily.peer.transport import Unanswered
 from tests.peer.people import MOST, People, Village, question, soon
 
 DATA = bytes(range(251)) * (2 * CHUNK // 250)  # three chunks

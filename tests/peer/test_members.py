@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from homophily.peer import members
 from homophily.peer.identity import Refused
 from homophily.peer.manifest import MOST_ROUNDS
-from homophily.peer.members import Announcer, Members, Status
+from homophily.peer.membership import Announcer, Members, Status
 from tests.peer.people import FEDERATION, People
 
 SECOND = 10**9
@@ -134,7 +134,7 @@ def test_where_everyone_is_linked_those_are_there_that_live_and_have_spoken() ->
 
 def test_who_says_nothing_that_is_believed_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = 100.0
-    monkeypatch.setattr("homophily.peer.members.time.monotonic", lambda: clock)
+    monkeypatch.setattr("homophily.peer.membership.time.monotonic", lambda: clock)
     made = Members("a", ["a", "b", "c"], True, frozenset, silence=30.0)
     for name in ("b", "c"):
         made.came(name)

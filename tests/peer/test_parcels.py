@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from homophily.fingerprint import SAMPLES, rounded, summed_up
-from homophily.introductions import BUCKETS, ROWS, checked
-from homophily.layout import Layout
+from homophily.federation.layout import Layout
+from homophily.fingerprints.compute import SAMPLES, rounded, summed_up
+from homophily.fingerprints.fingerprint import BUCKETS, ROWS, checked
 from homophily.peer.identity import Refused
-from homophily.peer.parcels import (
+from homophily.peer.wire import (
     MOST_PRINT,
     MOST_SAMPLES,
     Expected,

@@ -15,9 +15,9 @@ import tomli_w
 import zenoh
 
 from homophily.errors import UserError
-from homophily.peer.links import ZenohLinks, _config
-from homophily.peer.play import play
+from homophily.peer.process import play
 from homophily.peer.settings import load
+from homophily.peer.transport import ZenohLinks, _config
 from tests.peer.linked import ALLOWED, HOST, QUIET, Pair, Someone, address, eventually, free_port, opened, session
 from tests.peer.people import FEDERATION, People
 

@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from homophily.data.types import Shares, Split
-from homophily.keyed_dropout import with_keyed_dropout
-from homophily.layout import Kept, Layout
-from homophily.losses import Loss, cross_entropy
+from homophily.federation.layout import Kept, Layout
+from homophily.models.keyed_dropout import with_keyed_dropout
+from homophily.training.losses import Loss, cross_entropy
 from homophily.training.probe import probe
 from homophily.training.task import Engine, Settings, Task
 

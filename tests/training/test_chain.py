@@ -5,11 +5,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from homophily.layout import Layout
-from homophily.losses import cross_entropy, mse
+from homophily.federation.layout import Layout
 from homophily.models import models
-from homophily.training.chain import Chain, Convolution, Dense, Unlike, chain_of
 from homophily.training.engines import read_chain
+from homophily.training.losses import cross_entropy, mse
+from homophily.training.stacked.chain import Chain, Convolution, Dense, Unlike, chain_of
 from tests.training.nets import shares
 
 

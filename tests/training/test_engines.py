@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from homophily.losses import mse
 from homophily.models import models
-from homophily.training.chain import chain_of
+from homophily.training.losses import mse
 from homophily.training.one_by_one import OneByOne
-from homophily.training.stacked import Stacked
+from homophily.training.stacked.chain import chain_of
+from homophily.training.stacked.cpu import Stacked
 from homophily.training.task import Engine, Task
 from homophily.training.vectorised import Vectorised
 from tests.training.nets import Drawing, Everything, shares, task, trained

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from homophily.errors import UserError
-from homophily.keyed_dropout import with_keyed_dropout
-from homophily.losses import Loss, cross_entropy, mse
+from homophily.models.keyed_dropout import with_keyed_dropout
+from homophily.training.losses import Loss, cross_entropy, mse
 from homophily.training.probe import Character, probe
 from tests.training.nets import Drawing, Everything
 

@@ -1,0 +1,253 @@
+"""The command line: thin. Every mistake a user can make ends in one sentence and exit code 2."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import sysconfig
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from math import inf
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from homophily.atomic_io import write_json
+from homophily.config.overlay import nested, split
+from homophily.data import shifts, sources
+from homophily.errors import DivergedWarning, UserError
+from homophily.experiments.comparison import compare as compare_methods
+from homophily.experiments.discovery import kin as compare_fingerprints
+from homophily.experiments.runner import chosen_device
+from homophily.experiments.runner import resume as resume_run
+from homophily.experiments.runner import run as start_run
+from homophily.federation.merging import merges
+from homophily.federation.similarity import metrics
+from homophily.federation.topology import topologies
+from homophily.methods import methods, theory
+from homophily.models import models
+from homophily.papers import figures, tables
+from homophily.papers import recipe as recipes
+from homophily.papers import show as papers
+from homophily.papers.reproduce import Reproduction
+from homophily.plugins.registry import Registry
+from homophily.report import console as show
+from homophily.runs.reader import Run, RunFolder
+from homophily.simulation.configuration import load
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
+
+Words = Annotated[list[str] | None, typer.Argument(metavar="[CONFIG.toml] [key=value ...]", show_default=False)]
+Out = Annotated[Path | None, typer.Option("--out", help="Folder for the run (default: a new one under runs/).")]
+Device = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on the last line.")]
+
+_HERE = Path(__file__).parent
+_KINDS: dict[str, Registry[Any]] = {
+    "methods": methods, "metrics": metrics, "merges": merges, "topologies": topologies, "data": sources,
+    "shifts": shifts, "models": models,
+}  # fmt: skip
+
+
+@app.command()
+def run(
+    words: Words = None,
+    out: Out = None,
+    resume: Annotated[Path | None, typer.Option("--resume", help="Go on with the run in this folder.")] = None,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Simulate one federation: all peers train, meet, choose and merge, round after round."""
+    config, assignments = split(words or [])
+    with _stoppable(lambda run: f"go on with: homophily run --resume {run}"), show.progress() as bar:
+        if resume is not None:
+            if config is not None or out is not None:
+                raise UserError("--resume takes its config and folder from the run: leave CONFIG.toml and --out out")
+            if device != "auto":
+                raise UserError("--resume goes on with the device of the run: leave --device out")
+            finished = resume_run(resume, nested(assignments), progress=bar)
+        else:
+            finished = start_run(load(config, nested(assignments)), out=out, device=device, progress=bar)
+    _print(finished.summary, as_json, lambda: show.summary(finished))
+    _fail_if_all_diverged(finished)
+
+
+def _fail_if_all_diverged(run: Run) -> None:
+    """A run without a single score has not succeeded."""
+    config = run.config
+    if len(run.summary["diverged"]) == config.peers:
+        _complain(
+            f"every peer has diverged, so there are no scores: training.lr = {config.training.lr:g} may be too high"
+        )
+        raise SystemExit(1)
+
+
+@app.command()
+def compare(words: Words = None, out: Out = None, device: Device = "auto", as_json: Json = False) -> None:
+    """Run several methods on the same federations: methods=local,random,oracle seeds=0,1,2."""
+    config, assignments = split(words or [])
+    with _stoppable(lambda run: f"go on with the same words and --out {run.parent}"), show.comparing() as bars:
+        comparison = compare_methods(config, nested(assignments), out=out, device=device, progress=bars)
+    table = {"methods": comparison.table(), "run": str(comparison.path)}
+    _print(table, as_json, lambda: show.comparison(comparison))
+
+
+@app.command("kin")
+def show_kin(words: Words = None, out: Out = None, device: Device = "auto", as_json: Json = False) -> None:
+    """Who is alike, before any training: how many families there are, and who belongs to which."""
+    config, assignments = split(words or [])
+    chosen = load(config, nested(assignments))
+    found = compare_fingerprints(chosen, device=device)
+    folder = RunFolder.create(out, f"kin-{Path(chosen.data.name).name}-{chosen.seed}").path
+    write_json(folder / "kin.json", found.summary())
+    picture = show.picture(found, folder / "kin.png")
+    _print({**found.summary(), "run": str(folder)}, as_json, lambda: show.acquaintance(found, picture))
+
+
+@app.command()
+def reproduce(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME ...]", show_default=False)] = None,
+    listed: Annotated[bool, typer.Option("--list", help="Name all tables and figures.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="A small version, not the paper's, in a minute.")] = False,
+    seeds: Annotated[int | None, typer.Option("--seeds", help="How many (default: the paper's).")] = None,
+    budget: Annotated[float, typer.Option("--budget", help="Seconds; the rest waits for another call.")] = inf,
+    store: Annotated[Path, typer.Option("--store", help="Where results of runs add up.")] = Path("runs/papers"),
+    out: Annotated[Path, typer.Option("--out", help="Folder for NAME.md and NAME.json.")] = Path("results"),
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Make a table or figure of the papers anew: their numbers against ours, and which claims hold."""
+    if listed or not names:
+        show.names("recipes", {name: recipes.load(name).title for name in recipes.names()})
+        return
+    if not budget >= 0:
+        raise UserError(f"--budget {budget}: must be at least 0")
+    until, chosen = time.monotonic() + budget, chosen_device(device)
+    for found in [Reproduction.of(name, store, quick, seeds) for name in names]:
+        with _stoppable(lambda run: "the same command goes on"), papers.playing(found.missing()) as bar:
+            found.play(chosen, until - time.monotonic(), bar)
+        paths = [*tables.write(found, out), *figures.written(found, out)]
+        _print(tables.as_json(found), as_json, partial(papers.reproduction, found, paths))
+
+
+@app.command("list")
+def list_names(kind: Annotated[str | None, typer.Argument(help=", ".join(_KINDS))] = None) -> None:
+    """What a config can name, a line each."""
+    if kind is not None and kind not in _KINDS:
+        raise UserError(f"there is no list of {kind!r}; there are {', '.join(_KINDS)}")
+    for name in [kind] if kind else _KINDS:
+        show.names(name, {item: _KINDS[name].about(item) for item in _KINDS[name]})
+
+
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(help="A finished run's folder.")],
+    file: Annotated[Path, typer.Argument(help="The safetensors file to write.")],
+    peer: Annotated[int, typer.Option("--peer", help="Whose model.")],
+) -> None:
+    """Write one peer's final model as safetensors, under state-dict names."""
+    print(Run(run).export(peer, file))
+
+
+@app.command("theory")
+def show_theory(
+    peers: Annotated[int, typer.Option("--peers", help="All peers.")] = 100,
+    cluster: Annotated[int, typer.Option("--cluster", help="Peers of one's own cluster, oneself included.")] = 50,
+    candidates: Annotated[int, typer.Option("--l", help="Peers drawn a round.")] = 10,
+    k: Annotated[int, typer.Option("--k", help="Neighbours wanted.")] = 5,
+    rounds: Annotated[int, typer.Option("--rounds", help="Rounds of stage 1.")] = 20,
+    as_json: Json = False,
+) -> None:
+    """How likely all k neighbours are of the own cluster, by round: PANM's stage 1 (CNI) against PENS."""
+    chances = theory.cni(rounds, peers, cluster, candidates, k)
+    fixed = theory.pens(peers, cluster, candidates, k)
+    _print({"cni": chances, "pens": [fixed] * rounds}, as_json, lambda: show.chances(chances, fixed))
+
+
+def _add_peer_commands() -> None:
+    """cert, peer, status and deploy, or the sentence that says what they need."""
+    try:
+        from homophily.peer import commands
+    except ModuleNotFoundError as error:
+        missing = error.name
+
+        def unavailable() -> None:
+            """Needs the peer extra: pip install 'homophily[peer]'."""
+            raise UserError(f"this needs {missing}: install the peer extra with pip install 'homophily[peer]'")
+
+        for name in ("cert", "peer", "status", "deploy"):
+            app.command(name, context_settings={"ignore_unknown_options": True, "allow_extra_args": True})(unavailable)
+        return
+    app.add_typer(commands.cert, name="cert")
+    app.command("peer")(commands.peer)
+    app.command("status")(commands.status)
+    app.command("deploy")(commands.run_deployment)
+
+
+_add_peer_commands()
+
+
+@contextmanager
+def _stoppable(goes_on: Callable[[Path], str]) -> Iterator[None]:
+    """Ctrl-C ends a run between two lines of its folder, and says how to go on with it."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        how = f"; {goes_on(Path(stop.args[0]))}" if stop.args else ""
+        Console(stderr=True, soft_wrap=True).print(f"stopped{escape(how)}", highlight=False)
+        raise SystemExit(130) from None
+
+
+def _print(result: dict[str, Any], as_json: bool, otherwise: Any) -> None:
+    if as_json:
+        print(json.dumps(result, ensure_ascii=False))
+    else:
+        otherwise()
+
+
+def main() -> None:
+    """Entry point of the ``homophily`` command."""
+    sys.path.insert(0, os.getcwd())  # package.module:name may stand beside the config
+    warnings.simplefilter("ignore", DivergedWarning)  # the notes of a run say the same
+    try:
+        app()
+    except Exception as error:
+        text = str(error) if isinstance(error, UserError) else _out_of_memory(error) or _in_own_code(error)
+        if text is None:
+            raise
+        _complain(" ".join(text.splitlines()))  # torch's own messages, where one is quoted, may have several lines
+        raise SystemExit(2) from None
+
+
+def _complain(sentence: str) -> None:
+    Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(sentence)}", highlight=False)
+
+
+def _out_of_memory(error: Exception) -> str | None:
+    """What a GPU that others use too may end with, although everything was sized by what was free."""
+    if not isinstance(error, torch.OutOfMemoryError):
+        return None
+    told = ". ".join(str(error).split(". ")[:3])  # how much was wanted, and how much was free
+    return f"{told}. A run that has begun can go on from its last checkpoint"
+
+
+def _in_own_code(error: Exception) -> str | None:
+    """Where in a user's own function or class something failed; None: nothing of theirs was called."""
+    installed = [Path(path).resolve() for path in sysconfig.get_paths().values()]
+    called, where = False, None
+    for frame in traceback.extract_tb(error.__traceback__):
+        file = Path(frame.filename)
+        if file.is_relative_to(_HERE):
+            called = True
+        elif called and file.is_file() and not any(file.resolve().is_relative_to(path) for path in installed):
+            where = frame
+    return where and f"{where.filename}:{where.lineno}: {where.name} fails: {type(error).__name__}: {error}"

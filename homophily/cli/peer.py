@@ -1,0 +1,129 @@
+"""The commands of real peers: cert, peer, status, deploy. Imported only with the [peer] extra installed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from homophily.config.overlay import nested, split
+from homophily.errors import UserError
+from homophily.peer import certificates, deploy
+from homophily.peer.process import play
+from homophily.peer.settings import load as load_peer
+from homophily.report import console as show
+from homophily.report.tables import print_pairs
+from homophily.runs.reader import RunFolder
+from homophily.simulation.configuration import load
+
+cert = typer.Typer(no_args_is_help=True, help="A private authority, and a certificate for each peer.")
+
+Folder = Annotated[Path, typer.Option("--folder", help="Where keys and certificates are.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on the last line.")]
+
+
+@cert.command()
+def init(folder: Folder = Path("certs")) -> None:
+    """Make the authority: ca.pem for everyone, ca.key to lock away."""
+    print(certificates.init(folder))
+
+
+@cert.command()
+def issue(
+    name: Annotated[str, typer.Argument(help="The peer's name.")],
+    host: Annotated[list[str] | None, typer.Option("--host", help="Host or address others dial; may repeat.")] = None,
+    days: Annotated[int, typer.Option("--days", min=1, max=36500, help="How long it is good for.")] = 365,
+    folder: Folder = Path("certs"),
+) -> None:
+    """Make a key and a certificate for a peer."""
+    print(certificates.issue(folder, name, host or [], days))
+
+
+def peer(
+    file: Annotated[Path, typer.Argument(metavar="PEER.toml", help="Who this peer is.")],
+    insecure: Annotated[bool, typer.Option("--insecure", help="No TLS; on loopback addresses only.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Be a peer: train on one's own data, find those who are alike, merge with them."""
+    sys.path.insert(0, str(file.parent.resolve()))  # package.module:name may stand beside the file
+    try:
+        with show.progress() as bar:
+            run = play(load_peer(file), insecure, bar, alone=True)
+    except KeyboardInterrupt:
+        Console(stderr=True).print("stopped; the same command goes on where it was", highlight=False)
+        raise SystemExit(130) from None
+    if as_json:
+        print(json.dumps(run.summary, ensure_ascii=False))
+    else:
+        show.summary(run)
+
+
+def status(
+    folder: Annotated[Path, typer.Argument(help="A peer's state folder.")],
+    as_json: Json = False,
+) -> None:
+    """What a peer is doing: round, neighbours, similarities, accuracy, traffic, who is unreachable."""
+    found = deploy.status(folder)
+    if as_json:
+        print(json.dumps(found, ensure_ascii=False))
+        return
+    if isinstance(found.get("time"), float):
+        found["time"] = datetime.fromtimestamp(found["time"]).isoformat(" ", "seconds")
+    print_pairs(Console(), {key.replace("_", " "): _words(value) for key, value in found.items()})
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_words(inner)}" for key, inner in value.items()) or "-"
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "-"
+    return f"{value:.4g}" if isinstance(value, float) and abs(value) < 1e6 else str(value)
+
+
+def run_deployment(
+    words: Annotated[list[str] | None, typer.Argument(metavar="[CONFIG.toml] [key=value ...]")] = None,
+    local: Annotated[int, typer.Option("--local", min=2, help="Peers, as processes on this machine.")] = 8,
+    pace: Annotated[str, typer.Option("--pace", help="lockstep, which equals the simulation, or free.")] = "lockstep",
+    out: Annotated[Path | None, typer.Option("--out", help="Folder (default: a new one under runs/).")] = None,
+    as_json: Json = False,
+) -> None:
+    """Play a simulation by real peers on this machine, over TLS, and compare."""
+    if pace not in ("lockstep", "free"):
+        raise UserError(f"--pace {pace}: must be lockstep or free")
+    file, assignments = split(words or [])
+    config = load(file, nested(assignments))
+    folder = RunFolder.create(out, f"deploy-{config.method.name}-{config.seed}").path
+    say = Console(stderr=True, soft_wrap=True)
+    result = deploy.deploy(
+        config, local, folder.resolve(), pace, lambda text: say.print(text, highlight=False)
+    ).result()
+    if as_json:
+        print(json.dumps(result, ensure_ascii=False))
+        return
+    by = result["largest_difference"]
+    differ = "only one side's weights have diverged" if by is None else f"weights differ by {by:.3g}"
+    same = "the same weights, bit for bit" if result["identical"] else differ
+    real, simulated = (_score(result[side]) for side in ("accuracy", "simulated_accuracy"))
+    accuracy = f"real {real}, simulated {simulated}"
+    bills = compared_bills(result)
+    Console(soft_wrap=True).print(
+        f"{local} real peers and the simulation: {same}; {bills}; {accuracy}; {result['run']}"
+    )
+
+
+def _score(value: float | None) -> str:
+    return "diverged" if value is None else f"{value:.2f}"
+
+
+def compared_bills(result: dict[str, Any]) -> str:
+    """What both sent, in a few words."""
+    costs = "{models_sent_per_peer:.2f} models and {bytes_sent_per_peer:.0f} bytes per peer"
+    real = costs.format(**result["bill"])
+    if result["bills_identical"]:
+        return f"the same bill, {real}"
+    return f"bills differ, real {real}, simulated {costs.format(**result['simulated_bill'])}"

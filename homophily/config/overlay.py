@@ -1,0 +1,95 @@
+"""A config as nested tables: read from TOML, or from ``key=value`` on the command line."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from homophily.config.schema import Config
+from homophily.errors import UserError
+
+NAMED = ("data", "model", "method", "topology")  # tables that a plain name may stand for
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise UserError(f"cannot read the config {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not a TOML file: {error}") from error
+
+
+def as_tables(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A name may stand for its table: method = "oracle"; so may a file of edges: topology = "edges.csv"."""
+    out = {k: {"name": v} if k in NAMED and isinstance(v, str) else _plain(v) for k, v in values.items()}
+    topology = out.get("topology")
+    if isinstance(topology, Mapping) and str(topology.get("name")).endswith((".csv", ".graphml")):
+        out["topology"] = {**topology, "name": "file", "path": topology["name"]}
+    return out
+
+
+def _plain(value: Any) -> Any:
+    """Python's own numbers in place of NumPy's."""
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def differing(one: Config, other: Config) -> dict[str, tuple[Any, Any]]:
+    """The keys, written with dots, in which two configs differ, with both values (None: left out)."""
+    a, b = _flat(one.toml()), _flat(other.toml())
+    return {key: (a.get(key), b.get(key)) for key in sorted(a.keys() | b.keys()) if a.get(key) != b.get(key)}
+
+
+def _flat(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for key, value in table.items():
+        out |= _flat(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}
+    return out
+
+
+def assignment(text: str) -> tuple[list[str], Any]:
+    """``training.lr=0.1`` as its path and value: a TOML value where it is one, else a text."""
+    key, equals, value = text.partition("=")
+    path = [part.strip() for part in key.split(".")]
+    if not equals or not all(path):
+        raise UserError(f"{text!r}: must be key=value")
+    try:
+        parsed_value: Any = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed_value = value
+    return path, parsed_value
+
+
+def split(words: Sequence[str]) -> tuple[Path | None, list[str]]:
+    """The config file, if the first word is no key=value, and the rest."""
+    if words and "=" not in words[0]:
+        return Path(words[0]), list(words[1:])
+    return None, list(words)
+
+
+def nested(assignments: Sequence[str]) -> dict[str, Any]:
+    """Several ``key=value`` texts as nested tables; a later one wins."""
+    out: dict[str, Any] = {}
+    for text in assignments:
+        (*path, last), value = assignment(text)
+        table = out
+        for part in path:
+            if isinstance(table.get(part), str):
+                table[part] = {"name": table[part]}
+            table = table.setdefault(part, {})
+            if not isinstance(table, dict):
+                raise UserError(f"{text!r}: {part} is not a table")
+        if last in NAMED and not path and isinstance(value, str) and isinstance(table.get(last), dict):
+            table[last]["name"] = value
+        else:
+            table[last] = value
+    return out

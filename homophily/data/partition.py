@@ -1,0 +1,184 @@
+"""Data shared out among peers: from a plan of kinds to every peer's samples, ready for a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from homophily.data.allotment import Allotment, Demand, allot_test, allot_training
+from homophily.data.missing import fill_in
+from homophily.data.normalise import Scale
+from homophily.data.preparation import Preparation, raw_kind
+from homophily.data.proportions import apportion
+from homophily.data.types import Kind, Plan, Samples, Shares, Source, Split, check_classes
+from homophily.errors import UserError
+from homophily.plugins.validation import answer
+
+Amount = int | Literal["all"]
+
+
+def share_out(
+    plan: Plan,
+    *,
+    peers: int,
+    sizes: list[int] | None,
+    train: Amount,
+    validation: int,
+    test: Amount,
+    balanced: bool,
+    normalise: str,
+    seed: int,
+) -> Shares:
+    """Every peer's data, peers of kind 0 first: ``train``, ``validation`` and ``test`` samples each.
+
+    ``sizes``: peers of each kind (None: the plan's, or equal). ``balanced``: classes as equal as they can be.
+    """
+    source = plan.source
+    _check(plan, train, validation, test, balanced)
+    if plan.proportions is not None:
+        wanted = "data.shift: proportions must have a weight for each peer and class"
+        answer(plan.proportions, (peers, source.classes or 0), wanted)
+    kind = torch.arange(len(plan.kinds)).repeat_interleave(torch.tensor(_sizes(plan, peers, sizes)))
+    cut = 0 if source.test is not None or test == "all" else test  # without a test set, it is cut from the training set
+    demand = Demand(None if train == "all" else train, validation, cut)
+    for_train, for_validation, for_test = allot_training(plan, kind, demand, balanced, seed)
+    if source.test is None:
+        tested = _split(plan, source.train, for_test, kind)
+    elif test == "all":
+        tested = _whole_test_pools(plan, source.test, kind)
+    else:
+        like = _class_counts(source, for_train) if plan.proportions is not None else None
+        tested = _split(plan, source.test, allot_test(plan, kind, test, balanced, like, seed), kind)
+    splits = [_split(plan, source.train, for_train, kind), tested]
+    if validation:
+        splits.append(_split(plan, source.train, for_validation, kind))
+    if source.classes is not None:
+        check_classes(torch.cat([split.y.flatten() for split in splits]), source.classes)
+    scale = Scale.of(normalise, source.train.x)
+    splits = [replace(split, x=scale(split.x)) for split in splits]
+    raw = raw_kind(source.train.x)
+    fill = None if raw == "pixels" else _filled(splits, shared_test=test == "all")  # of pixels none is missing
+    return Shares(
+        train=splits[0],
+        test=splits[1],
+        validation=splits[2] if validation else None,
+        classes=source.classes,
+        outputs=source.classes or prod(source.train.y.shape[1:]),
+        cluster=kind if plan.clustered else None,
+        cluster_names=tuple(k.name for k in plan.kinds) if plan.clustered else (),
+        preparation=Preparation(raw, scale, fill),
+    )
+
+
+def _check(plan: Plan, train: Amount, validation: int, test: Amount, balanced: bool) -> None:
+    """Refuse what can be refused without looking at the samples."""
+    names = [kind.name for kind in plan.kinds]
+    if not names or len(set(names)) < len(names):
+        raise UserError(f"data.shift: its kinds must be one or more with names of their own, not {names}")
+    for kind in plan.kinds:
+        _check_indices(f"train of kind {kind.name!r}", kind.train, plan.source.train)
+        if plan.source.test is not None:
+            _check_indices(f"test of kind {kind.name!r}", kind.test, plan.source.test)
+    for key, amount, least in (("train", train, 1), ("validation", validation, 0), ("test", test, 1)):
+        if amount != "all" and not (isinstance(amount, int) and amount >= least):
+            raise UserError(f"data.{key} must be at least {least}, not {amount!r}")
+    if test == "all" and plan.source.test is None:
+        raise UserError(f'data.test = "all" needs a test set, and {plan.source.name} has none; give a number')
+    if test == "all" and plan.proportions is not None:
+        raise UserError('data.test = "all" cannot follow every peer\'s own mix of labels; give a number')
+    if balanced and plan.source.classes is None:
+        raise UserError(f"data.balanced needs data with classes, and {plan.source.name} is a regression")
+    if balanced and plan.proportions is not None:
+        raise UserError("data.balanced = true contradicts a shift that gives every peer its own mix of labels")
+
+
+def _check_indices(name: str, index: Tensor, samples: Samples) -> None:
+    whole = index.dim() == 1 and index.dtype in (torch.int32, torch.int64)
+    if not whole or (len(index) and not 0 <= int(index.min()) <= int(index.max()) < len(samples)):
+        raise UserError(f"data.shift: {name} must be indices of samples, from 0 to {len(samples) - 1}")
+
+
+def _sizes(plan: Plan, peers: int, sizes: list[int] | None) -> list[int]:
+    """Peers of each kind."""
+    names = ", ".join(kind.name for kind in plan.kinds)
+    if sizes is None:
+        sizes = plan.sizes or [int(size) for size in apportion(peers, torch.ones(len(plan.kinds)))]
+        if min(sizes) < 1:
+            raise UserError(f"data.sizes: {peers} peers cannot fill {len(sizes)} kinds of data ({names})")
+    if len(sizes) != len(plan.kinds):
+        raise UserError(f"data.sizes has {len(sizes)} numbers, and there are {len(plan.kinds)} kinds of data ({names})")
+    if min(sizes) < 1:
+        raise UserError(f"data.sizes: every kind of data ({names}) needs at least one peer, not {min(sizes)}")
+    if sum(sizes) != peers:
+        raise UserError(f"data.sizes: {' + '.join(map(str, sizes))} = {sum(sizes)}, and there are {peers} peers")
+    return sizes
+
+
+def _split(plan: Plan, samples: Samples, allotment: Allotment, kind: Tensor) -> Split:
+    """The samples allotted, as their kinds make them, still raw."""
+    count = allotment.count
+    of_kind = torch.zeros(len(plan.kinds), dtype=torch.int64).index_add(0, kind, count)
+    return Split(
+        *_gathered(plan, samples, torch.split(allotment.index, of_kind.tolist())), count.cumsum(0) - count, count
+    )
+
+
+def _whole_test_pools(plan: Plan, samples: Samples, kind: Tensor) -> Split:
+    """Every kind's test samples once, for all its peers."""
+    pools = [torch.unique(k.test) for k in plan.kinds]
+    size = torch.tensor([len(pool) for pool in pools])
+    if not bool(size.all()):
+        raise UserError(f"data.test: the test set has no samples for {plan.kinds[int(size.argmin())].name}")
+    return Split(*_gathered(plan, samples, pools), (size.cumsum(0) - size)[kind], size[kind])
+
+
+def _gathered(plan: Plan, samples: Samples, index: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """x and y of the samples index[k] of every kind k, as that kind makes them."""
+    made = []
+    for kind, which in zip(plan.kinds, index, strict=True):
+        x, y = samples.x[which], samples.y[which]
+        made.append(_changed(kind, x, y) if kind.change is not None else (x, y))
+    xs, ys = zip(*made, strict=True)
+    for name, parts in (("x", xs), ("y", ys)):
+        if other := [part for part in parts if part.shape[1:] != parts[0].shape[1:]]:
+            shapes = f"{list(parts[0].shape[1:])} and {list(other[0].shape[1:])}"
+            raise UserError(f"data.shift: a sample's {name} must have one shape in all kinds of data, not {shapes}")
+    return torch.cat(xs), torch.cat(ys)
+
+
+def _changed(kind: Kind, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    assert kind.change is not None
+    made = kind.change(x, y)
+    both = isinstance(made, tuple | list) and len(made) == 2
+    if not both or not all(isinstance(part, Tensor) and part.shape[:1] == x.shape[:1] for part in made):
+        raise UserError(f"data.shift: change of kind {kind.name!r} must return x and y, a row for each sample")
+    for name, given, part in (("x", x, made[0]), ("y", y, made[1])):
+        if part.dtype != given.dtype:
+            wanted = f"must return {name} as {given.dtype}, as it was given, not as {part.dtype}"
+            raise UserError(f"data.shift: change of kind {kind.name!r} {wanted}")
+    return made
+
+
+def _class_counts(source: Source, allotment: Allotment) -> Tensor:
+    """Training samples of each class every peer has: [N, classes]."""
+    assert source.classes is not None
+    peers = len(allotment.count)
+    peer = torch.arange(peers).repeat_interleave(allotment.count)
+    cell = peer * source.classes + source.train.y[allotment.index]
+    return cell.bincount(minlength=peers * source.classes).view(peers, source.classes)
+
+
+def _filled(splits: list[Split], shared_test: bool) -> Tensor | None:
+    """Fill missing values, in place, with what each peer's own training samples (the first split's) say."""
+    if not any(bool(split.x.isnan().any()) for split in splits):
+        return None
+    if shared_test:
+        raise UserError(
+            'data.test = "all" is one set for many peers, who fill missing values each by its own data; give a number'
+        )
+    return fill_in([[split.peer(i)[0] for split in splits] for i in range(len(splits[0].start))])

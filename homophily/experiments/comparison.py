@@ -1,0 +1,232 @@
+"""Several methods on the same federations: a run for each method and seed, and a table of means and deviations."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from homophily.atomic_io import locked, plain, read_json, write_json
+from homophily.config.overlay import read
+from homophily.config.schema import Config
+from homophily.data import PeerArrays
+from homophily.errors import UnsuitableError, UserError
+from homophily.experiments.runner import Progress, chosen_device, warn_of_diverged
+from homophily.experiments.sweep import Wanted, played
+from homophily.methods import methods as registered
+from homophily.plugins.parameters import accepted, refuse_unknown
+from homophily.runs.reader import Run, RunFolder
+from homophily.simulation.configuration import make, overlaid
+from homophily.simulation.evaluation import ExtraMetric
+from homophily.simulation.setup import Given, Known, prepare
+from homophily.training.losses import Loss
+
+_PLAN = "asked.json"  # what is compared, so that the same call goes on
+_BY_HOPS = "models_per_peer_round_by_hops"  # counts up to the largest distance of a seed; beyond it there are none
+_NOT_AVERAGED = ("rounds", "run", "ever_diverged", "diverged", "notes")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The runs of a comparison and the folder that holds them."""
+
+    path: Path
+    runs: dict[str, list[Run]]  # by method, in order of seeds
+    left_out: dict[str, str]  # methods that cannot work here, and why
+
+    def table(self) -> dict[str, dict[str, Any]]:
+        """For each method, mean and standard deviation over seeds of all that a summary has: {"mean": ..., "std": ...}.
+
+        None if the number of one seed is not known, as the accuracy of a run whose peers have diverged.
+        """
+        return {name: _averaged([run.summary for run in runs]) for name, runs in self.runs.items()}
+
+
+def compare(
+    config: Config | str | Path | Mapping[str, Any] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    methods: Sequence[str] | None = None,
+    seeds: Sequence[int] | None = None,
+    model: nn.Module | None = None,
+    data: Sequence[PeerArrays] | None = None,
+    loss: Loss | None = None,
+    extra_metrics: Mapping[str, ExtraMetric] | None = None,
+    out: str | Path | None = None,
+    device: str = "auto",
+    progress: Callable[[str, int], Progress | None] | None = None,
+) -> Comparison:
+    """Run every method with every seed on the same federation.
+
+    Keys of [method] go to the methods that have them, those of [method.NAME] to that one. methods and seeds may also
+    stand in the config; methods "all" are all that can work with the data. The objects are as for ``run``. progress:
+    given a method and a seed, what to call with each of its rounds. out: a new folder, or the one in which the same
+    comparison was stopped. A config or file made for ``run`` may name a method, which then does not count.
+    """
+    below = _below(config)
+    _refuse_a_name(config, below, overrides or {}, methods)
+    if below and overrides:
+        _configs(below, methods, seeds)  # a mistake in the file is told even where it is overridden
+    values = overlaid(below, overrides or {})
+    configs, numbers = _configs(values, methods, seeds)
+    given = Given(model, data, loss, None, extra_metrics or {})
+    everyone = _is_all(methods if methods is not None else values.get("methods"))
+    known = Known()
+    left_out = _unsuitable(configs, given, device, known)
+    if left_out and not everyone:
+        raise UserError(next(iter(left_out.values())))
+    configs = {name: one for name, one in configs.items() if name not in left_out}
+    source = "own" if data is not None else Path(next(iter(configs.values())).data.name).name
+    keys = [(name, seed) for seed in numbers for name in configs]
+    asked = {key: make({**configs[key[0]].toml(), "seed": key[1]}) for key in keys}
+    folder = _folder(Path(out) if out else None, f"compare-{source}", list(asked.values()))
+    paths = {(name, seed): folder / f"{name.replace(':', '.')}-{seed}" for name, seed in asked}
+    done, wanted = {}, {}
+    with locked(folder):
+        begun = [path for path in paths.values() if RunFolder(path).begun]  # in a call that was stopped
+        if begun:
+            given = RunFolder(begun[0]).began_with(given)
+        for (name, seed), one in asked.items():
+            path = paths[name, seed]
+            told = partial(progress, name, seed) if progress else None
+            if path in begun and Run(path).finished:
+                problem, complete, _ = prepare(one, given, chosen_device(device), known=known)
+                known.forget()
+                RunFolder(path).check(complete, problem.task)
+                done[name, seed] = Run(path, model)
+            else:
+                wanted[name, seed] = Wanted(one, path, told)
+        done |= zip(wanted, played(wanted.values(), given, chosen_device(device), known), strict=True)
+    runs = {name: [done[name, seed] for seed in numbers] for name in configs}
+    comparison = Comparison(folder, runs, left_out)
+    warn_of_diverged(done.values())
+    write_json(folder / "compare.json", comparison.table())
+    return comparison
+
+
+def _folder(out: Path | None, name: str, asked: Sequence[Config]) -> Path:
+    """A new folder, or the one in which the same comparison was stopped."""
+    plan = plain([config.toml() for config in asked])
+    if out is not None and (out / _PLAN).is_file():
+        if read_json(out / _PLAN) != plan:
+            raise UserError(f"{out} holds another comparison: name another folder")
+        return out
+    folder = RunFolder.create(out, name).path
+    write_json(folder / _PLAN, plan)
+    return folder
+
+
+def _below(config: Config | str | Path | Mapping[str, Any] | None) -> Mapping[str, Any]:
+    if isinstance(config, Config):
+        return config.toml()
+    return config if isinstance(config, Mapping) else read(Path(config)) if config is not None else {}
+
+
+def _refuse_a_name(
+    config: object, below: Mapping[str, Any], overrides: Mapping[str, Any], methods: Sequence[str] | None
+) -> None:
+    """Raise a UserError if a single method is named where a comparison takes several."""
+    on_top = methods is not None or "methods" in overrides
+    made_for_run = isinstance(config, Config) or (on_top and isinstance(config, str | Path))
+    for values in (overrides,) if made_for_run else (overrides, below):
+        table = values.get("method")
+        name = table.get("name") if isinstance(table, Mapping) else table
+        if isinstance(name, str):
+            several = on_top or "methods" in below
+            hint = "only: leave method.name out" if several else f"(did you mean methods={name}?)"
+            raise UserError(f"method.name = {name!r}: a comparison takes methods=... {hint}")
+
+
+def _configs(
+    values: Mapping[str, Any], methods: Sequence[str] | None, seeds: Sequence[int] | None
+) -> tuple[dict[str, Config], list[int]]:
+    """The config of each compared method, and the seeds."""
+    names = _names(methods if methods is not None else values.get("methods"))
+    numbers = _seeds(seeds if seeds is not None else values.get("seeds"), values.get("seed", 0))
+    rest = {key: value for key, value in values.items() if key not in ("methods", "seeds")}
+    table = rest.get("method", {})
+    if isinstance(table, str):
+        table = {"name": table}
+    if not isinstance(table, Mapping):
+        make(rest)  # says what it must be
+    return {name: make({**rest, "method": keys}) for name, keys in _keys(table, names).items()}, numbers
+
+
+def _unsuitable(configs: Mapping[str, Config], given: Given, device: str, known: Known) -> dict[str, str]:
+    """Methods that cannot work with this federation, and why: found before any has run in vain."""
+    found = {}
+    for name, config in configs.items():
+        try:
+            prepare(config, given, chosen_device(device), known=known)
+        except UnsuitableError as error:
+            found[name] = str(error)
+    return found
+
+
+def _is_all(asked: Any) -> bool:
+    return asked is None or asked == "all" or asked == ["all"]
+
+
+def _names(asked: Any) -> list[str]:
+    if _is_all(asked):
+        return list(registered)
+    names = [part.strip() for part in asked.split(",")] if isinstance(asked, str) else asked
+    if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str) and name for name in names):
+        raise UserError(f'methods = {asked!r}: must be names separated by commas, or "all"')
+    if len(set(names)) < len(names):
+        raise UserError(f"methods = {','.join(names)}: each method once")
+    return list(names)
+
+
+def _seeds(asked: Any, default: int) -> list[int]:
+    if asked is None:
+        return [default]
+    parts: Sequence[Any] = (
+        asked.split(",") if isinstance(asked, str) else asked if isinstance(asked, Sequence) else [asked]
+    )
+    try:
+        numbers = [int(part) for part in parts if isinstance(part, str) or type(part) is int]
+    except (TypeError, ValueError):
+        numbers = []
+    if not numbers or len(numbers) != len(parts) or min(numbers) < 0 or len(set(numbers)) < len(numbers):
+        raise UserError(f"seeds = {asked!r}: must be different whole numbers separated by commas")
+    return numbers
+
+
+def _keys(table: Mapping[str, Any], names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """The [method] table of each compared method."""
+    common = {key: value for key, value in table.items() if not isinstance(value, Mapping) and key != "name"}
+    special = {key: value for key, value in table.items() if isinstance(value, Mapping)}
+    refuse_unknown("method", special, list(dict.fromkeys([*registered, *names])), "there are the methods")
+    takes = {name: accepted(registered.get(name), registered.passed) for name in names}
+    anyone = [key for keys in takes.values() for key in (common if keys is None else keys)]
+    refuse_unknown("method", common, list(dict.fromkeys(anyone)), "the compared methods have")
+    out = {}
+    for name, keys in takes.items():
+        mine = {key: value for key, value in common.items() if keys is None or key in keys}
+        out[name] = {**mine, **special.get(name, {}), "name": name}
+    return out
+
+
+def _averaged(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Over seeds: a mean is known only if the number of every seed is, so that no diverged run is left out silently.
+
+    A cluster that a seed does not have is not a number of that seed.
+    """
+    out: dict[str, Any] = {}
+    for key in dict.fromkeys(key for summary in summaries for key in summary):
+        cells = [summary[key] for summary in summaries if key in summary]
+        if key == _BY_HOPS:
+            longest: dict[str, float] = max(cells, key=len)
+            cells = [dict.fromkeys(longest, 0.0) | cell for cell in cells]
+        if isinstance(cells[0], dict):
+            out[key] = _averaged(cells)
+        elif key not in _NOT_AVERAGED:
+            spread = {"std": statistics.stdev(cells)} if len(cells) > 1 and None not in cells else {}
+            out[key] = None if None in cells else {"mean": statistics.fmean(cells), **spread}
+    return out

@@ -1,0 +1,110 @@
+"""Who is alike, before any training: the fingerprints of a federation and what they say, as one answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from homophily.config.schema import Config
+from homophily.data import PeerArrays
+from homophily.experiments.runner import as_config, chosen_device
+from homophily.federation.topology import view_of_all
+from homophily.fingerprints.fingerprint import Fingerprints
+from homophily.methods.kin import power
+from homophily.methods.kin.families import Kinship, kinship
+from homophily.simulation.evaluation import precision_and_recall
+from homophily.simulation.setup import Given, prepare, task_fingerprints
+from homophily.training.losses import Loss
+from homophily.training.resources import threads
+
+
+@dataclass(frozen=True)
+class Acquaintance:
+    """The answer to "who is alike?" for one federation."""
+
+    kinship: Kinship
+    prints: Fingerprints
+    cluster: Tensor | None  # [N]: the truth, where it is known
+    cluster_names: tuple[str, ...]
+    seconds: float
+
+    @property
+    def families(self) -> list[list[int]] | None:
+        """Peer ids, family by family; None: a continuum."""
+        family = self.kinship.family
+        if family is None:
+            return None
+        return [(family == f).nonzero()[:, 0].tolist() for f in range(int(family.max()) + 1)]
+
+    @property
+    def left_out(self) -> list[int]:
+        """Peers whose fingerprint could not be used."""
+        return (self.prints.count == 0).nonzero()[:, 0].tolist()
+
+    @property
+    def conclusive(self) -> bool:
+        """Whether the fingerprints show that peers differ; see ``Kinship.conclusive``."""
+        return self.kinship.conclusive
+
+    @property
+    def smallest_difference(self) -> float | None:
+        """The smallest difference of two equal groups that would have been seen; see ``power.smallest_difference``.
+
+        None: unknown, with too few samples or fingerprints that do not vary.
+        """
+        evidence = self.kinship.evidence
+        return None if evidence is None else power.smallest_difference(evidence)
+
+    def precision_and_recall(self) -> tuple[float | None, float | None]:
+        """Means over peers of the same-cluster share of one's family, and of the family's share of one's cluster."""
+        family = self.kinship.family
+        if family is None:
+            return None, None
+        view = view_of_all(len(family), 0, None, 1, None, self.cluster, family.device)
+        kin = (family[:, None] == family) & (family >= 0)[:, None] & view.known
+        return precision_and_recall(view, kin, torch.zeros_like(family, dtype=torch.bool))
+
+    def summary(self) -> dict[str, Any]:
+        """What ``homophily kin --json`` prints."""
+        precision, recall = self.precision_and_recall()
+        edge = self.kinship.edge
+        return {
+            "rank": self.kinship.rank,
+            "edge": edge**0.5 if self.kinship.enough_samples else None,
+            "singular_values": self.kinship.squared.clamp(min=0).sqrt().tolist(),
+            "families": self.families,
+            "precision": precision,
+            "recall": recall,
+            "bytes_per_peer": float(self.prints.bytes.double().mean()) * max(0, len(self.prints.count) - 1),
+            "left_out": self.left_out,
+            "enough_samples": self.kinship.enough_samples,
+            "conclusive": self.conclusive,
+            "smallest_difference": self.smallest_difference,
+            "seconds": round(self.seconds, 3),
+        }
+
+
+def kin(
+    config: Config | Mapping[str, Any] | str | Path | None = None,
+    *,
+    model: nn.Module | None = None,
+    data: Sequence[PeerArrays] | None = None,
+    loss: Loss | None = None,
+    device: str = "auto",
+) -> Acquaintance:
+    """Compare everyone's fingerprint, without training: how many families there are, and who belongs to which."""
+    chosen = as_config(config)
+    problem, _, resolved = prepare(chosen, Given(model, data, loss), chosen_device(device))
+    began = time.perf_counter()
+    with threads(resolved.threads):
+        prints = task_fingerprints(problem.task, chosen.seed)
+        found = kinship(prints, problem.task.ids, chosen.seed)
+    took = time.perf_counter() - began
+    shares = problem.task.data
+    return Acquaintance(found, prints, shares.cluster, shares.cluster_names, took)

@@ -1,0 +1,206 @@
+"""How a network becomes a row of numbers: which columns hold what, and which of them travel.
+
+A row holds what peers differ in: the trainable parameters, then those that get no gradient, then the float buffers that
+a state dict keeps. Every other buffer (integers, masks, non-persistent caches) is *kept*: it stays with its peer in a
+side table and is never merged. *Frozen* parameters (``requires_grad=False``), and buffers of frozen modules that do not
+change in training, are the same for everyone: they are in no row and are never merged, sent, billed or compared.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from homophily.errors import UserError
+from homophily.models.keyed_dropout import KeyedDropout
+
+Kept = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One tensor's place in a row."""
+
+    name: str
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+    trainable: bool
+    parameter: bool
+    personal: bool  # never merged, never sent
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The places of all tensors of a network in a row of ``width`` numbers."""
+
+    columns: tuple[Column, ...]
+    kept: tuple[str, ...]  # names of the buffers outside the row
+    frozen: tuple[str, ...]  # names of the tensors that everyone has in common
+    aliases: Mapping[str, str]  # other state-dict names of the same tensor (tied weights)
+    saved: frozenset[str]  # names a state dict has
+    dtype: torch.dtype
+
+    @classmethod
+    def of(
+        cls,
+        module: nn.Module,
+        personal: Iterable[str] = (),
+        unused: Iterable[str] = (),
+        changing: Iterable[str] | None = None,
+    ) -> Layout:
+        """The layout of ``module``. personal: name patterns never merged; unused: parameters without a gradient;
+        changing: buffers that training changes (None: all may)."""
+        patterns, unused = list(personal), set(unused)
+        parameters = dict(module.named_parameters())
+        keyed = {f"{n}.key" if n else "key" for n, m in module.named_modules() if isinstance(m, KeyedDropout)}
+        buffers = {name: b for name, b in module.named_buffers() if name not in keyed}
+        saved = dict(module.state_dict(keep_vars=True))
+        floats = {
+            name: buffer
+            for name, buffer in buffers.items()
+            if buffer.is_floating_point() and name in saved and bool(buffer.isfinite().all())
+        }
+        steady = set() if changing is None else floats.keys() - set(changing)
+        frozen: dict[str, Tensor] = {n: p for n, p in parameters.items() if not p.requires_grad}
+        frozen |= {name: floats[name] for name in floats if name in steady and _in_frozen_module(module, name)}
+        trained = {n: p for n, p in parameters.items() if n not in frozen and n not in unused}
+        rest = {n: t for n, t in [*parameters.items(), *floats.items()] if n not in trained and n not in frozen}
+        dtype = _one_dtype([*trained.values(), *rest.values()])
+        used = {pattern for pattern in patterns for name in frozen if _matches(name, pattern)}
+        columns, at = [], 0
+        for name, tensor in [*trained.items(), *rest.items()]:
+            matching = {p for p in patterns if _matches(name, p)}
+            used |= matching
+            stop = at + tensor.numel()
+            columns.append(
+                Column(name, tuple(tensor.shape), at, stop, name in trained, name in parameters, bool(matching))
+            )
+            at = stop
+        for pattern in patterns:
+            if pattern not in used:
+                there = ", ".join(floats | parameters)
+                raise UserError(f"model.personal: no layer or buffer matches {pattern!r}; there are {there}")
+        first = {id(tensor): name for name, tensor in [*parameters.items(), *buffers.items()]}
+        aliases = {name: first[id(t)] for name, t in saved.items() if id(t) in first and first[id(t)] != name}
+        kept = tuple(n for n in buffers if n not in floats)
+        return cls(tuple(columns), kept, tuple(frozen), aliases, frozenset(saved), dtype)
+
+    @property
+    def width(self) -> int:
+        return self.columns[-1].stop
+
+    @property
+    def trainable(self) -> int:
+        """The first so many numbers of a row are trained."""
+        return max((c.stop for c in self.columns if c.trainable), default=0)
+
+    def mask(self, *, shared: bool | None = None, parameter: bool | None = None) -> Tensor:
+        """[D] bool: the numbers that are (not) shared, (not) parameters."""
+        out = torch.zeros(self.width, dtype=torch.bool)
+        for c in self.columns:
+            out[c.start : c.stop] = shared in (None, not c.personal) and parameter in (None, c.parameter)
+        return out
+
+    @cached_property
+    def has_personal(self) -> bool:
+        """Whether some numbers never travel."""
+        return any(column.personal for column in self.columns)
+
+    @cached_property
+    def sent_numbers(self) -> int:
+        """How many numbers of a row travel."""
+        return int(self.mask(shared=True).sum())
+
+    @property
+    def model_bytes(self) -> int:
+        """What one model costs on the wire."""
+        return self.sent_numbers * self.dtype.itemsize
+
+    def views(self, rows: Tensor) -> dict[str, Tensor]:
+        """Each tensor of the rows [P, D] as a view [P, *shape]; of one row [D] as [*shape]."""
+        lead = rows.shape[:-1]
+        return {c.name: rows[..., c.start : c.stop].view(*lead, *c.shape) for c in self.columns}
+
+    def read(self, module: nn.Module) -> tuple[Tensor, Kept]:
+        """The row [D] and the kept buffers of a module of this layout."""
+        tensors = dict(module.named_parameters()) | dict(module.named_buffers())
+        row = torch.cat([tensors[c.name].detach().reshape(-1) for c in self.columns])
+        return row, {name: tensors[name].detach().clone() for name in self.kept}
+
+    def frozen_values(self, module: nn.Module) -> dict[str, Tensor]:
+        """The frozen tensors of a module of this layout, by name."""
+        tensors = dict(module.named_parameters()) | dict(module.named_buffers())
+        return {name: tensors[name].detach() for name in self.frozen}
+
+    def frozen_hash(self, module: nn.Module) -> str:
+        """SHA-256 over names, types, shapes and values of the frozen tensors; empty if there are none."""
+        found = hashlib.sha256()
+        for name, value in self.frozen_values(module).items():
+            found.update(f"{name} {value.dtype} {list(value.shape)} ".encode())
+            found.update(value.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        return found.hexdigest() if self.frozen else ""
+
+    def write(self, row: Tensor, kept: Kept, module: nn.Module) -> None:
+        """Copy a row [D] and its kept buffers into a module of this layout."""
+        tensors = dict(module.named_parameters()) | dict(module.named_buffers())
+        with torch.no_grad():
+            for name, value in [*self.views(row).items(), *kept.items()]:
+                tensors[name].copy_(value)
+
+    def state_dict(self, row: Tensor, kept: Kept, frozen: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The row and what is outside it under state-dict names, tied weights under each of theirs."""
+        tensors = self.views(row) | kept | dict(frozen)
+        named = {name: tensors[name] for name in tensors if name in self.saved}
+        named |= {alias: tensors[name] for alias, name in self.aliases.items()}
+        return {name: tensor.detach().clone().contiguous() for name, tensor in named.items()}
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "columns": [asdict(c) for c in self.columns],
+            "kept": list(self.kept),
+            "frozen": list(self.frozen),
+            "aliases": dict(self.aliases),
+            "saved": sorted(self.saved),
+            "dtype": str(self.dtype).removeprefix("torch."),
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Layout:
+        columns = tuple(Column(**{**c, "shape": tuple(c["shape"])}) for c in data["columns"])
+        dtype = getattr(torch, data["dtype"])
+        aside = tuple(data["kept"]), tuple(data["frozen"])
+        return cls(columns, *aside, data["aliases"], frozenset(data["saved"]), dtype)
+
+
+def _in_frozen_module(module: nn.Module, buffer: str) -> bool:
+    """Whether all parameters of the nearest module around a buffer that has any are frozen."""
+    parts = buffer.split(".")[:-1]
+    for depth in range(len(parts), -1, -1):
+        parameters = list(module.get_submodule(".".join(parts[:depth])).parameters())
+        if parameters:
+            return not any(parameter.requires_grad for parameter in parameters)
+    return False
+
+
+def _matches(name: str, pattern: str) -> bool:
+    """A pattern names a tensor, a module above it by its full name, or any one part of the name."""
+    parts = name.split(".")
+    levels = [".".join(parts[: i + 1]) for i in range(len(parts))]
+    return any(fnmatch.fnmatchcase(text, pattern) for text in [*levels, *parts])
+
+
+def _one_dtype(tensors: list[Tensor]) -> torch.dtype:
+    dtypes = {t.dtype for t in tensors}
+    if not tensors:
+        raise UserError("model: the network has no parameters")
+    if len(dtypes) > 1:
+        raise UserError(f"model: all parameters must have one dtype, not {', '.join(sorted(map(str, dtypes)))}")
+    return dtypes.pop()

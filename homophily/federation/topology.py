@@ -1,0 +1,224 @@
+"""Who can reach whom: graphs by name or from a file, the hops between peers, and the book of whom each one knows."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import torch
+from torch import Tensor
+
+from homophily.errors import UserError
+from homophily.federation.view import View
+from homophily.plugins.registry import Registry
+from homophily.randomness import Purpose, bits, word
+
+Topology = Callable[..., "nx.Graph[int] | None"]
+
+topologies: Registry[Topology] = Registry("topology", passed=("peers", "seed"))
+
+_KEYS_AT_ONCE = 1 << 24
+_TRIES = 200
+
+
+@topologies("full")
+def full(peers: int) -> None:
+    """Everyone can reach everyone in one hop."""
+
+
+@topologies("ring")
+def ring(peers: int) -> Any:
+    """Everyone has two neighbours, in a circle."""
+    return nx.cycle_graph(peers)
+
+
+@topologies("line")
+def line(peers: int) -> Any:
+    """Everyone has two neighbours, in a row; the first and the last have one."""
+    return nx.path_graph(peers)
+
+
+@topologies("star")
+def star(peers: int) -> Any:
+    """Peer 0 is everyone's only neighbour."""
+    return nx.star_graph(peers - 1)
+
+
+@topologies("torus")
+def torus(peers: int, seed: int, rows: int | None = None, shuffle: bool = False) -> Any:
+    """A grid of ``rows`` whose opposite edges meet: four neighbours each (rows left out: as square as can be).
+
+    Peers stand on it row by row, so that those of a cluster are neighbours; ``shuffle``: wherever chance puts them.
+    """
+    if rows is None:
+        rows = max((r for r in range(1, int(peers**0.5) + 1) if peers % r == 0), default=1)
+    if rows < 3 or peers % rows or peers // rows < 3:
+        raise UserError(f"topology.rows = {rows}: {peers} peers make no torus of {rows} rows; it needs 3 by 3 or more")
+    grid = nx.grid_2d_graph(rows, peers // rows, periodic=True)
+    graph = nx.convert_node_labels_to_integers(grid, ordering="sorted")
+    if not shuffle:
+        return graph
+    places = bits(seed, Purpose.TOPOLOGY, torch.arange(peers)).argsort().tolist()
+    return nx.relabel_nodes(graph, dict(enumerate(places)))
+
+
+@topologies("random")
+def random(peers: int, seed: int, low: int = 5, high: int = 10) -> Any:
+    """Connected, every peer with a uniform number of neighbours from ``low`` to ``high`` (5 to 10)."""
+    if not 1 <= low <= high < peers:
+        raise UserError(f"topology.low, topology.high: 1 <= low <= high < peers, not {low}, {high} with {peers} peers")
+    for attempt in range(_TRIES):
+        drawn = bits(seed, Purpose.TOPOLOGY, attempt, torch.arange(peers)) % (high - low + 1)
+        degrees = (low + drawn).tolist()
+        if sum(degrees) % 2 or not nx.is_graphical(degrees):
+            continue
+        with suppress(nx.NetworkXError):  # it may fail to draw one
+            graph = nx.random_degree_sequence_graph(degrees, seed=_seed(seed, attempt), tries=20)
+            if nx.is_connected(graph):
+                return graph
+    raise UserError(f"topology: found no connected graph of {peers} peers with degrees {low} to {high}")
+
+
+@topologies("small-world")
+def small_world(peers: int, seed: int, degree: int = 4, rewire: float = 0.1) -> Any:
+    """A ring with ``degree`` near neighbours each, every edge rewired with probability ``rewire`` (Watts-Strogatz)."""
+    if not 2 <= degree < peers or degree % 2 or not 0 <= rewire <= 1:
+        raise UserError(
+            f"topology.degree = {degree}, topology.rewire = {rewire}: degree must be even, from 2 to peers - 1, "
+            "rewire from 0 to 1"
+        )
+    try:
+        return nx.connected_watts_strogatz_graph(peers, degree, rewire, tries=_TRIES, seed=_seed(seed))
+    except nx.NetworkXError:
+        raise UserError(f"topology.degree = {degree}: no connected graph of {peers} peers found; raise it") from None
+
+
+@topologies("erdos-renyi")
+def erdos_renyi(peers: int, seed: int, probability: float = 0.1) -> Any:
+    """Every two peers are neighbours with the same ``probability``; redrawn until it is connected."""
+    if not 0 < probability <= 1:
+        raise UserError(f"topology.probability = {probability}: must be above 0 and at most 1")
+    for attempt in range(_TRIES):
+        graph = nx.fast_gnp_random_graph(peers, probability, seed=_seed(seed, attempt))
+        if nx.is_connected(graph):
+            return graph
+    raise UserError(f"topology.probability = {probability}: no connected graph of {peers} peers found; raise it")
+
+
+@topologies("file")
+def file(peers: int, path: str) -> Any:
+    """An edge list: CSV (two peer numbers a line) or GraphML."""
+    place = Path(path)
+    try:
+        graph = nx.read_graphml(place, node_type=str) if place.suffix == ".graphml" else _read_csv(place)
+    except OSError as error:
+        raise UserError(f"topology.path: cannot read {path}: {error.strerror}") from error
+    except (nx.NetworkXError, SyntaxError, ValueError) as error:
+        raise UserError(f"topology.path: {path} is no edge list: {error}") from error
+    graph = nx.Graph(graph.to_undirected())
+    graph.remove_edges_from(list(nx.selfloop_edges(graph)))
+    try:
+        graph = nx.relabel_nodes(graph, {node: int(str(node).removeprefix("n")) for node in graph})
+    except ValueError:
+        raise UserError(f"topology.path: {path}: peers must be numbers from 0 to {peers - 1}") from None
+    if set(graph) != set(range(peers)):
+        raise UserError(
+            f"topology.path: {path} has {len(graph)} peers and must have 0 to {peers - 1}, each once or more"
+        )
+    return graph
+
+
+def _read_csv(place: Path) -> Any:
+    graph = nx.Graph()
+    with place.open(newline="", encoding="utf-8-sig") as lines:
+        for number, cells in enumerate(csv.reader(lines), start=1):
+            if not any(cell.strip() for cell in cells):
+                continue
+            try:
+                graph.add_edge(int(cells[0]), int(cells[1]))
+            except (ValueError, IndexError):
+                if number > 1 or any(c.isdigit() for c in ",".join(cells)):  # the first line may be a heading
+                    raise ValueError(f"line {number} must be two peer numbers, not {','.join(cells)!r}") from None
+    return graph
+
+
+def _seed(*keys: int) -> int:
+    return word(keys[0], Purpose.TOPOLOGY, *keys[1:]) >> 33
+
+
+def view_of_all(
+    peers: int, seed: int, graph: Any, hops: int, book: int | None, cluster: Tensor | None, device: torch.device
+) -> View:
+    """What every peer sees: the peers within ``hops`` of a graph (None: everyone), at most ``book`` of them."""
+    me = torch.arange(peers, device=device)
+    seeds = torch.full((peers,), seed, dtype=torch.int64, device=device)
+    if graph is None:
+        known_to = me.expand(peers, peers)
+        distance = torch.ones(1, 1, dtype=torch.int64, device=device).expand(peers, peers)
+    else:
+        known_to, distance = (t.to(device) for t in _within(_checked(graph, peers), hops))
+    known = (known_to != me[:, None]) & (known_to >= 0)
+    if book is not None and book < int(known.sum(1).max()):
+        known_to, distance = _sampled(me, seeds, known_to, distance, known, book)
+        known = known_to >= 0
+    same = None if cluster is None else (cluster[known_to.clamp(min=0)] == cluster[:, None]) & known
+    return View(me, seeds, known_to, known, distance.expand(known.shape), same)
+
+
+def _checked(graph: Any, peers: int) -> Any:
+    if not isinstance(graph, nx.Graph) or graph.is_directed():
+        raise UserError(f"topology: must be an undirected networkx.Graph, not {type(graph).__name__}")
+    if len(graph) != peers:
+        raise UserError(f"topology: the graph has {len(graph)} peers, and there are {peers}")
+    if wrong := [node for node in graph if node not in range(peers)]:
+        raise UserError(f"topology: the graph's peers must be the numbers 0 to {peers - 1}, and one is {wrong[0]!r}")
+    if not nx.is_connected(graph):
+        parts = nx.number_connected_components(graph)
+        raise UserError(f"topology: the graph falls into {parts} parts; every peer must be reachable")
+    return graph
+
+
+def _within(graph: Any, hops: int) -> tuple[Tensor, Tensor]:
+    """Ids of the peers within ``hops``, ascending, padded with -1, and their distances: [N, B] each."""
+    lists = [
+        sorted(
+            (peer, far) for peer, far in nx.single_source_shortest_path_length(graph, me, cutoff=hops).items() if far
+        )
+        for me in range(len(graph))
+    ]
+    most = max(map(len, lists))
+    ids = torch.full((len(lists), most), -1, dtype=torch.int64)
+    distance = torch.ones(len(lists), most, dtype=torch.int64)
+    for me, found in enumerate(lists):
+        ids[me, : len(found)] = torch.tensor([peer for peer, _ in found])
+        distance[me, : len(found)] = torch.tensor([far for _, far in found])
+    return ids, distance
+
+
+def all_distances(graph: Any) -> Tensor:
+    """Hops between all peers of a connected graph: [N, N] int64."""
+    out = torch.zeros(len(graph), len(graph), dtype=torch.int64)
+    for me, far in nx.all_pairs_shortest_path_length(graph):
+        out[me, list(far)] = torch.tensor(list(far.values()))
+    return out
+
+
+def _sampled(
+    me: Tensor, seeds: Tensor, known_to: Tensor, distance: Tensor, known: Tensor, size: int
+) -> tuple[Tensor, Tensor]:
+    """A uniform draw of at most ``size`` of those known to each peer, ids ascending: ids and distances [P, size]."""
+    last = torch.iinfo(torch.int64).max
+    ids, far = [], []
+    for rows in me.split(max(1, _KEYS_AT_ONCE // known_to.shape[1])):
+        keys = bits(seeds[rows, None], rows[:, None], 0, Purpose.BOOK, known_to[rows])
+        keys = torch.where(known[rows], keys, last)
+        place = keys.topk(size, dim=1, largest=False, sorted=False).indices.sort(1).values
+        there = known[rows].gather(1, place)
+        order = (~there).to(torch.int8).argsort(dim=1, stable=True)  # padding last
+        ids.append(torch.where(there, known_to[rows].gather(1, place), -1).gather(1, order))
+        far.append(distance[rows].gather(1, place).gather(1, order))
+    return torch.cat(ids), torch.cat(far)

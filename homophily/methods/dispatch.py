@@ -1,0 +1,179 @@
+"""A method's decisions for all peers of a simulation, in chunks of rows, so that what is worked on stays in cache.
+
+A row decided alone equals the same row decided among all, so chunks change nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from homophily.errors import UserError
+from homophily.federation.view import View
+from homophily.methods.base import Memory, Method, Now, nothing_told
+from homophily.plugins.validation import answer
+
+_ON_CPU, _ON_GPU = 1 << 17, 1 << 26  # entries of the book decided on at a time
+
+
+def meets(method: Method, now: Now) -> Tensor:
+    """Whom some rows ask, among their contacts: [P, B] bool. A real peer may not reach all of them at the moment."""
+    asked = _a_set("meet", method.meet(now), now)
+    if not _bundled(method):
+        contacts = (now.view.book >= 0) & (now.view.book != now.view.me[:, None])
+        _refuse_outside(f"{type(method).__name__}.meet", asked, contacts, now, "are not among its contacts")
+    return asked
+
+
+def chooses(method: Method, now: Now, asked: Tensor, met: Tensor, similarity: Tensor | None) -> Tensor:
+    """With whom some rows merge, among those they met: [P, B] bool. What they remember is then in ``now.memory``.
+
+    asked: [P, B] bool, what ``meets`` answered; met: those of them who are left.
+    """
+    chosen = _a_set("choose", method.choose(now, met, similarity), now)
+    if not _bundled(method):
+        # A row that met fewer than it asked (it stopped, or a model did not come) may decide on those it asked.
+        allowed = met | (asked != met).any(1, keepdim=True)
+        _refuse_outside(f"{type(method).__name__}.choose", chosen, allowed, now, "it did not meet")
+    remembered(now.memory, len(now.view.me))
+    for name in set(method.shares) & set(now.memory):
+        wanted = f"method: memory[{name!r}], which peers share, must have a number for everyone in the book"
+        answer(now.memory[name], now.known.shape, wanted)
+    return chosen & met
+
+
+def compares(method: Method, now: Now) -> bool:
+    """Whether it wants similarities in this round."""
+    found = method.compares(now)
+    if not isinstance(found, bool):
+        raise UserError(f"method: compares must return True or False, not {type(found).__name__}")
+    return found
+
+
+def remembered(memory: object, peers: int) -> Memory:
+    """What a method wants to remember, if it can be: tables with a row for each peer that decides."""
+    if not isinstance(memory, dict):
+        raise UserError(f"method: what is remembered must be tables by name, not {type(memory).__name__}")
+    for name, table in memory.items():
+        if not isinstance(name, str):
+            raise UserError(f"method: memory[{name!r}] must have a text as its name, not {type(name).__name__}")
+        shape = table.shape if isinstance(table, Tensor) else ()
+        answer(table, (peers, *shape[1:]), f"method: memory[{name!r}] must have a row for each peer that decides")
+    return memory
+
+
+def _a_set(name: str, found: object, now: Now) -> Tensor:
+    wanted = f"method: {name} must return a set of peers"
+    chosen = answer(found, now.known.shape, wanted)
+    if chosen.dtype != torch.bool:
+        raise UserError(f"{wanted}, of torch.bool, not {chosen.dtype}")
+    return chosen
+
+
+def _bundled(method: Method) -> bool:
+    """Bundled methods are not checked: their tests do that once, and each check would have to wait for a GPU."""
+    return type(method).__module__.startswith("homophily.")
+
+
+def _refuse_outside(decision: str, chosen: Tensor, allowed: Tensor, now: Now, what: str) -> None:
+    """Raise a UserError that names the first choice outside the set [P, B] there was to choose from."""
+    outside = (chosen & ~allowed).nonzero()
+    if not len(outside):
+        return
+    row, column = outside[0].tolist()
+    me, other = int(now.view.me[row]), int(now.view.book[row, column])
+    named = "itself" if other == me else f"place {column} of its contacts, which is empty" if other < 0 else None
+    raise UserError(f"method: {decision} chose peers that {what} (peer {me} chose {named or f'peer {other}'})")
+
+
+def meet(method: Method, view: View, round: int, memory: Memory) -> Tensor:
+    """Whom everyone asks, among their contacts: [P, B] bool."""
+    out = torch.empty_like(view.known)
+    for rows in _chunks(view):
+        out[rows] = meets(method, Now(view.rows(rows), round, _rows_of(memory, rows)))
+    return out
+
+
+def choose(
+    method: Method, view: View, round: int, memory: Memory, asked: Tensor, met: Tensor, similarity: Tensor | None
+) -> tuple[Tensor, Memory]:
+    """With whom everyone merges [P, B] bool, and what everyone then remembers; ``memory`` stays as it was.
+
+    asked: what ``meet`` answered; met: those of them who are left.
+    """
+    out = torch.empty_like(view.known)
+    after: Memory = {}
+    for rows in _chunks(view):
+        friends = Friends(view, {name: memory[name] for name in method.shares if name in memory}, rows)
+        told = friends if method.shares else nothing_told
+        now = Now(view.rows(rows), round, _rows_of(memory, rows), told)
+        alike = None if similarity is None else similarity[rows]
+        out[rows] = chooses(method, now, asked[rows], met[rows], alike)
+        for name, table in now.memory.items():
+            if len(table) == len(view.me):
+                after[name] = table
+            else:
+                after.setdefault(name, table.new_empty((len(view.me), *table.shape[1:])))[rows] = table
+    return out, after
+
+
+def neighbours(method: Method, view: View, round: int, memory: Memory, partners: Tensor) -> Tensor:
+    """Whom everyone holds to be alike: [P, B] bool or weights."""
+    parts = [
+        _alike(method, Now(view.rows(rows), round, _rows_of(memory, rows)), partners[rows]) for rows in _chunks(view)
+    ]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _alike(method: Method, now: Now, partners: Tensor) -> Tensor:
+    """Whom some rows hold to be alike, among those they know: [P, B] bool or weights."""
+    wanted = "method: neighbours must return a set of peers, or weights"
+    found = answer(method.neighbours(now, partners), now.known.shape, wanted).masked_fill(~now.known, 0)
+    if found.dtype != torch.bool and bool((wrong := ~((found >= 0) & (found < torch.inf))).any()):
+        raise UserError(f"{wanted} that are finite and at least 0, not {float(found[wrong][0]):g}")
+    return found
+
+
+def _chunks(view: View) -> Iterator[slice]:
+    peers, width = view.known.shape
+    step = max(1, (_ON_GPU if view.known.is_cuda else _ON_CPU) // max(1, width))
+    return (slice(first, first + step) for first in range(0, peers, step))
+
+
+def _rows_of(memory: Memory, rows: slice) -> Memory:
+    return {name: table[rows] for name, table in memory.items()}
+
+
+class Friends:
+    """What met peers tell: their tables as they stood at the end of the last round, matched to my book by id."""
+
+    def __init__(self, view: View, memory: Memory, rows: slice) -> None:
+        self.view, self.memory = view, memory
+        self.mine = view.book[rows]
+        self.one_book = view.book.stride(0) == 0  # the same for all
+
+    def __call__(self, name: str, friends: Tensor) -> Tensor:
+        """[P, B] float64 over each row's own book: what the first of its friends [P, F] (ids) with an entry says."""
+        said = torch.full(self.mine.shape, torch.nan, dtype=torch.float64, device=self.mine.device)
+        if name not in self.memory:
+            return said
+        table = self.memory[name]
+        if not self.one_book:
+            return self._matched(table, friends)
+        for friend in friends.unbind(1)[::-1]:  # the first has the last word
+            saying = table[friend.clamp(min=0)]
+            said = torch.where(saying.isnan() | (friend < 0)[:, None], said, saying)
+        return said
+
+    def _matched(self, table: Tensor, friends: Tensor) -> Tensor:
+        """The same where books differ: what is said is written down by id, then read in the order of my own book."""
+        peers = len(self.view.me)
+        by_id = table.new_full((len(self.mine), peers + 1), torch.nan)  # the last column takes what nobody needs
+        for friend in friends.unbind(1)[::-1]:
+            about, saying = self.view.book[friend.clamp(min=0)], table[friend.clamp(min=0)]
+            silent = saying.isnan() | (about < 0) | (friend < 0)[:, None]
+            by_id.scatter_(1, torch.where(silent, peers, about), saying)
+        by_id[:, peers] = torch.nan
+        return by_id.gather(1, torch.where(self.mine < 0, peers, self.mine))

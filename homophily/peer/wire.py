@@ -1,0 +1,202 @@
+"""What is inside a parcel: a model after or before training, or a fingerprint, as safetensors.
+
+It is checked tensor by tensor when it is opened.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import dataclass, field
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from homophily.federation.layout import Layout
+from homophily.fingerprints.compute import SAMPLES
+from homophily.fingerprints.fingerprint import BUCKETS, ROWS
+from homophily.peer.identity import Refused
+from homophily.simulation.communication import table_bytes
+
+_TABLE = "table/"
+MOST_SAMPLES = 1 << 40
+
+
+@dataclass(frozen=True)
+class ModelParcel:
+    """A model after training and what goes with it. row: [d], the numbers that travel; None: the model is sick."""
+
+    row: Tensor | None
+    samples: int
+    tables: dict[str, Tensor] = field(default_factory=dict)  # [B] float64: what a method shares, over ``book``
+    book: Tensor | None = None  # [B] int64: ids
+    before: Tensor | None = None  # [d]: the same before this round's training, if asked for: a parcel of its own
+
+    @property
+    def bytes_beside(self) -> int:
+        """What travelled beside the model, as a simulation counts it."""
+        tables = 0 if self.book is None else table_bytes(len(self.book), len(self.tables))
+        return tables + (0 if self.before is None else self.before.nbytes)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a model parcel of this federation must look like."""
+
+    numbers: int
+    dtype: torch.dtype
+    tables: tuple[str, ...]
+    network: int  # says of which network and seed it is
+    book: int  # entries of the longest table, at most
+
+    @property
+    def most_bytes(self) -> int:
+        """No honest parcel is larger."""
+        numbers = self.numbers * self.dtype.itemsize
+        return numbers + table_bytes(self.book, len(self.tables)) + 8 + 4096 * (4 + len(self.tables))
+
+
+def network_number(layout: Layout, seed: int, frozen: str) -> int:
+    """The same for those who can compare and merge: all names and shapes of the network, the seed of its start, and the
+    hash of what is frozen in it."""
+    text = json.dumps([layout.to_json(), seed, frozen], sort_keys=True)
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+def pack_model(parcel: ModelParcel, network: int) -> bytes:
+    tensors = {"samples": torch.tensor([parcel.samples]), "network": torch.tensor([network])}
+    if parcel.row is not None:
+        tensors["row"] = parcel.row
+    if parcel.tables and parcel.book is not None:
+        tensors |= {"book": parcel.book, **{_TABLE + name: table for name, table in parcel.tables.items()}}
+    return _saved(tensors)
+
+
+def shared_tables(tables: dict[str, Tensor], ids: Tensor, known: Tensor) -> tuple[dict[str, Tensor], Tensor | None]:
+    """What travels of tables over ``ids`` [B]: the entries there are of known peers [B] bool, and of whom they are."""
+    there = known & ~torch.stack([table.isnan() for table in tables.values()]).all(0) if tables else known[:0]
+    if not bool(there.any()):
+        return {}, None
+    return {name: table[there].to(torch.float64) for name, table in tables.items()}, ids[there]
+
+
+def pack_before(before: Tensor, network: int) -> bytes:
+    """A model before training [d]: asked for beside the one after it by who compares what training changed."""
+    return _saved({"before": before, "network": torch.tensor([network])})
+
+
+def unpack_before(data: bytes, expected: Expected) -> Tensor:
+    """Raises Refused like ``unpack_model``."""
+    tensors = _tensors(data)
+    _check_network(tensors, expected.network)
+    before = _finite(_taken(tensors, "before", (expected.numbers,), expected.dtype))
+    if tensors:
+        raise Refused("tensor that nobody asked for")
+    return before
+
+
+def unpack_model(data: bytes, expected: Expected) -> ModelParcel:
+    """Raises Refused where a tensor is missing, unknown, of another shape or type, or not finite."""
+    tensors = _tensors(data)
+    _check_network(tensors, expected.network)
+    samples = _taken(tensors, "samples", (1,), torch.int64)
+    row = None
+    if "row" in tensors:
+        row = _finite(_taken(tensors, "row", (expected.numbers,), expected.dtype))
+    tables: dict[str, Tensor] = {}
+    book = tensors.pop("book", None) if expected.tables else None
+    if book is not None:
+        if book.dim() != 1 or book.dtype != torch.int64 or not 1 <= len(book) <= expected.book:
+            raise Refused("book of the wrong shape")
+        if bool((book[1:] <= book[:-1]).any()):
+            raise Refused("book out of order")
+        names = [name for name in expected.tables if _TABLE + name in tensors]
+        tables = {name: _taken(tensors, _TABLE + name, (len(book),), torch.float64) for name in names}
+        if any(bool(table.isinf().any()) for table in tables.values()):
+            raise Refused("not finite")
+    if tensors:
+        raise Refused("tensor that nobody asked for")
+    if not 1 <= int(samples) <= MOST_SAMPLES:
+        raise Refused("samples out of range")
+    return ModelParcel(row, int(samples), tables, book)
+
+
+def pack_print(mean: Tensor, factor: Tensor, count: int, network: int) -> bytes:
+    """A fingerprint (mean [d], factor [F, d], both rounded to float16 times a power of two) as it travels.
+
+    One of fewer than two samples tells nothing, but that there is none.
+    """
+    about = {"count": torch.tensor([count]), "network": torch.tensor([network])}
+    if count < 2:
+        return save(about)
+    scales = [_scale(values) for values in (mean, factor)]
+    halves = [(values.double() / scale).half() for values, scale in zip((mean, factor), scales, strict=True)]
+    upper = torch.ones(factor.shape, dtype=torch.bool).triu()
+    tensors = {"mean": halves[0], "factor": halves[1][upper], "scales": torch.tensor(scales).double()}
+    return save({**tensors, **about})
+
+
+def unpack_print(data: bytes, buckets: int, network: int) -> tuple[Tensor, Tensor, int]:
+    """The mean [buckets], factor [F, buckets] and count of a fingerprint, the very numbers that were packed."""
+    tensors = _tensors(data)
+    _check_network(tensors, network)
+    count = int(_taken(tensors, "count", (1,), torch.int64))
+    if not 0 <= count <= SAMPLES:
+        raise Refused("samples out of range")
+    if count < 2:
+        if tensors:
+            raise Refused("fingerprint of another form")
+        return torch.zeros(buckets), torch.zeros(0, buckets), count
+    rows = min(count, ROWS) - 1
+    upper = torch.ones(rows, buckets, dtype=torch.bool).triu()
+    mean = _finite(_taken(tensors, "mean", (buckets,), torch.float16))
+    factor = _finite(_taken(tensors, "factor", (int(upper.sum()),), torch.float16))
+    scales = _finite(_taken(tensors, "scales", (2,), torch.float64))
+    if tensors or not all(math.frexp(scale)[0] == 0.5 for scale in scales.tolist()):
+        raise Refused("fingerprint of another form")
+    whole = torch.zeros(rows, buckets, dtype=torch.float64)
+    whole[upper] = factor.double() * scales[1]
+    return _finite((mean.double() * scales[0]).float()), _finite(whole.float()), count
+
+
+MOST_PRINT = 2 * 2 * BUCKETS * (1 + ROWS) + 4096  # bytes, of a large network's
+
+
+def _check_network(tensors: dict[str, Tensor], network: int) -> None:
+    if int(_taken(tensors, "network", (1,), torch.int64)) != network:
+        raise Refused("of another network (model, classes, features, frozen weights) or seed")
+
+
+def _scale(values: Tensor) -> float:
+    """The power of two that brings the largest number to 1 at most."""
+    largest = float(values.abs().max()) if values.numel() else 0.0
+    return 2.0 ** math.ceil(math.log2(largest)) if largest > 0 else 1.0
+
+
+def _saved(tensors: dict[str, Tensor]) -> bytes:
+    return save({name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()})
+
+
+def _tensors(data: bytes) -> dict[str, Tensor]:
+    try:
+        return load(data)
+    except (SafetensorError, ValueError, KeyError, TypeError, OverflowError, RuntimeError):
+        raise Refused("not safetensors") from None
+
+
+def _taken(tensors: dict[str, Tensor], name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    found = tensors.pop(name, None)
+    if found is None:
+        raise Refused(f"without {name.partition('/')[0]}")
+    if tuple(found.shape) != shape or found.dtype != dtype:
+        raise Refused(f"{name.partition('/')[0]} of the wrong shape")
+    return found
+
+
+def _finite(tensor: Tensor) -> Tensor:
+    if not bool(tensor.isfinite().all()):
+        raise Refused("not finite")
+    return tensor

@@ -1,0 +1,225 @@
+"""What a person sees: progress bars on a terminal, tables at the end. Quiet where nobody watches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from homophily.errors import UserError
+from homophily.experiments.comparison import Comparison
+from homophily.experiments.discovery import Acquaintance
+from homophily.experiments.runner import Progress as OnRound
+from homophily.methods.kin import power
+from homophily.methods.kin.method import ADVICE, TOO_FEW
+from homophily.report import plots as pictures
+from homophily.report.tables import print_table
+from homophily.runs.reader import Run
+
+_DIVERGED = "diverged"  # instead of a mean that is not known
+_COLUMNS = (
+    TextColumn("{task.description}"),
+    BarColumn(),
+    MofNCompleteColumn(),
+    TextColumn("{task.fields[score]}"),
+    TimeRemainingColumn(),
+)
+
+
+def _watched() -> Console | None:
+    console = Console(stderr=True)
+    return console if console.is_terminal else None
+
+
+@contextmanager
+def progress() -> Iterator[OnRound | None]:
+    """A bar over the rounds of one run."""
+    with comparing() as bars:
+        yield bars("", 0) if bars else None
+
+
+@contextmanager
+def comparing() -> Iterator[Callable[[str, int], OnRound] | None]:
+    """A bar for each method and seed, as they come."""
+    console = _watched()
+    if console is None:
+        yield None
+        return
+    with Progress(*_COLUMNS, console=console, transient=True) as bar:
+
+        def start(method: str, seed: int) -> OnRound:
+            label = f"{method}, seed {seed}" if method else "rounds"
+            task = bar.add_task(label, total=None, score="")
+
+            def on_round(line: dict[str, Any]) -> None:
+                value = line.get("accuracy", line.get("mse"))
+                if value is not None:
+                    bar.update(task, score=f"{value:.1f}")
+                bar.update(task, completed=line["round"], total=line["rounds"])
+
+            return on_round
+
+        yield start
+
+
+def summary(run: Run) -> None:
+    """One run as a table."""
+    found = run.summary
+    title = f"{run.config.method.name}, {found['rounds']} rounds, {found['seconds']:.1f} s"
+    unit = "accuracy" if "accuracy" in found else "mse"
+    clusters = [(f"cluster {name}", _score(value, unit)) for name, value in found[f"{unit}_by_cluster"].items()]
+    rows = [
+        *clusters,
+        ("mean over peers", _score(found[unit], unit) if _all_scored([run]) else _DIVERGED),
+        ("merges inside the cluster", _percent(found["same_cluster_merges"])),
+        ("models sent per peer", _number(found["models_sent_per_peer"], 0)),
+    ]
+    console = Console()
+    print_table(console, ["", _unit(found)], rows, title=title, sections=[len(clusters)])
+    for note in found["notes"]:
+        console.print(f"note: {escape(note)}", soft_wrap=True, highlight=False)
+    console.print(f"run folder: {escape(str(run.path))}", soft_wrap=True, highlight=False)
+
+
+def _notes(method: str, runs: Sequence[Run]) -> list[str]:
+    """Those of a method's runs: first the ones that not all seeds have, with their seeds, then those that all have."""
+    notes = {run.config.seed: run.summary["notes"] for run in runs}
+    shared = [note for note in runs[0].summary["notes"] if all(note in found for found in notes.values())]
+    own = [f"{method}, seed {seed}: {n}" for seed, found in notes.items() for n in found if n not in shared]
+    return [*own, *(f"{method}: {note}" for note in shared)]
+
+
+def comparison(result: Comparison) -> None:
+    """All methods as one table, mean ± deviation over seeds."""
+    rows = result.table()
+    first = next(iter(rows.values()))
+    value = "accuracy" if "accuracy" in first else "mse"
+    clusters = list(first[f"{value}_by_cluster"])
+    seeds = len(next(iter(result.runs.values())))
+    title = f"{_unit(first)}, {seeds} seed{'s' * (seeds > 1)}"
+    several = clusters if len(clusters) > 1 else []
+    headings = ["method", *map(str, several), "mean", "merges inside", "models sent"]
+    lines = []
+    for method, row in rows.items():
+        means = [_score((row[f"{value}_by_cluster"][c] or {}).get("mean"), value) for c in several]
+        inside, sent = row["same_cluster_merges"], row["models_sent_per_peer"]
+        mean = _mean(row[value], value) if _all_scored(result.runs[method]) else _DIVERGED
+        lines.append([method, *means, mean, _percent(inside and inside["mean"]), _number(sent["mean"], 0)])
+    console = Console()
+    print_table(console, headings, lines, title=title)
+    notes = [note for name, runs in result.runs.items() for note in _notes(name, runs)]
+    for note in [*notes, *(f"{name} is left out: {why}" for name, why in result.left_out.items())]:
+        console.print(f"note: {escape(note)}", soft_wrap=True, highlight=False)
+    console.print(f"run folder: {escape(str(result.path))}", soft_wrap=True, highlight=False)
+
+
+def picture(found: Acquaintance, path: Path) -> Path | None:
+    """Drawn where matplotlib is installed; a note on stderr where it is not."""
+    try:
+        pictures.acquaintance(found, path)
+    except UserError as reason:
+        Console(stderr=True).print(f"note: {escape(str(reason))}", soft_wrap=True, highlight=False)
+        return None
+    return path
+
+
+def acquaintance(found: Acquaintance, picture: Path | None) -> None:
+    """Who is alike, in a few lines and a table of families; if no difference was found, which would have been."""
+    console, answer = Console(), found.summary()
+    say = partial(console.print, soft_wrap=True, highlight=False)
+    families, values = answer["families"], answer["singular_values"]
+    peers = len(found.prints.count)
+    if not answer["enough_samples"]:
+        say(f"{peers} peers, {TOO_FEW}")
+    elif not answer["conclusive"]:
+        say(f"{peers} peers, no difference found{_unseen(found)}")
+        say(ADVICE)
+    elif families is None:
+        say(f"{peers} peers, no families but a continuum: everyone differs a little from everyone")
+    else:
+        say(f"{peers} peers, {len(families)} families")
+    if answer["enough_samples"]:
+        shown = ", ".join(f"{value:.1f}" for value in values[: answer["rank"] + 3])
+        say(f"singular values {shown}, ...; noise reaches {answer['edge']:.1f}: {answer['rank']} above it")
+    for number, members in enumerate(families or []):
+        say(f"  family {number}: {len(members)} peers: {_ranges(members)}")
+    if answer["precision"] is not None or answer["recall"] is not None:
+        shares = [_number(answer[key], 3) for key in ("precision", "recall")]
+        say(f"against the truth: precision {shares[0]}, recall {shares[1]}")
+    if answer["left_out"]:
+        say(f"without a usable fingerprint, left out: {_ranges(answer['left_out'])}")
+    say(f"{answer['bytes_per_peer'] / 1e6:.2f} MB sent per peer, {answer['seconds']:.2f} s")
+    if picture is not None:
+        say(f"picture: {escape(str(picture))}")
+
+
+def _unseen(found: Acquaintance) -> str:
+    """What could not have been found, with how many samples."""
+    if found.smallest_difference is None:
+        return ""
+    counts = found.prints.count[found.prints.count > 0]
+    least, most = int(counts.min()), int(counts.max())
+    samples = f"{least} samples" if least == most else f"{least} to {most} samples"
+    unseen = power.in_words(found.smallest_difference)
+    return f": {unseen} would not have been seen with {samples} per peer and this network"
+
+
+def _ranges(peers: list[int]) -> str:
+    """3, 5-9, 12."""
+    parts: list[list[int]] = []
+    for peer in peers:
+        if parts and peer == parts[-1][-1] + 1:
+            parts[-1] = [parts[-1][0], peer]
+        else:
+            parts.append([peer])
+    return ", ".join("-".join(map(str, part)) for part in parts)
+
+
+def chances(cni: list[float], pens: float) -> None:
+    """P^t(k) by round."""
+    rows = [[str(round), f"{chance:.6f}", f"{pens:.6f}"] for round, chance in enumerate(cni, start=1)]
+    headings = ["round", "CNI (PANM)", "PENS"]
+    print_table(Console(), headings, rows, title="chance of k true neighbours", first="right")
+
+
+def names(kind: str, lines: dict[str, str]) -> None:
+    """A list of names with a line about each."""
+    console = Console()
+    console.print(f"[bold]{kind}[/]")
+    width = max(map(len, lines), default=0)
+    for name, line in lines.items():
+        console.print(f"  {name:<{width}}  {escape(line)}", soft_wrap=True, highlight=False)
+
+
+def _all_scored(runs: Sequence[Run]) -> bool:
+    """Whether no peer of any run has diverged."""
+    return not any(run.summary["diverged"] for run in runs)
+
+
+def _unit(found: dict[str, Any]) -> str:
+    return "accuracy, %" if "accuracy" in found else "mean squared error"
+
+
+def _number(value: float | None, digits: int = 1) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _score(value: float | None, unit: str) -> str:
+    """Percents with one digit after the point, errors with three that count."""
+    return "-" if value is None else f"{value:.3g}" if unit == "mse" else f"{value:.1f}"
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.0f}%"
+
+
+def _mean(cell: dict[str, float] | None, unit: str) -> str:
+    if cell is None:
+        return "-"
+    return _score(cell["mean"], unit) + (f" ± {_score(cell['std'], unit)}" if "std" in cell else "")

@@ -1,0 +1,58 @@
+"""What a person sees of a reproduction: one bar over all its runs, then the table and the claims."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from homophily.config.schema import Config
+from homophily.experiments.runner import Progress as OnRound
+from homophily.papers.reproduce import Reproduction
+from homophily.papers.tables import beside_printed, numbers, told, verdicts
+from homophily.report.tables import print_table
+
+
+@contextmanager
+def playing(wanted: Sequence[Config]) -> Iterator[Callable[[Config], OnRound] | None]:
+    """A bar over the rounds of all runs, with the time that is left."""
+    console = Console(stderr=True)
+    if not console.is_terminal or not wanted:
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(f"{len(wanted)} runs", total=sum(config.rounds for config in wanted))
+
+        def start(config: Config) -> OnRound:
+            def on_round(line: dict[str, Any]) -> None:
+                bar.update(task, advance=1, description=f"{len(wanted)} runs: {config.method.name}, seed {config.seed}")
+
+            return on_round
+
+        yield start
+
+
+def reproduction(found: Reproduction, paths: Sequence[Path]) -> None:
+    """Ours, the paper's in brackets, the difference; the claims; what is missing."""
+    console, recipe, cells = Console(), found.recipe, numbers(found)
+    note = " (a quick, small version, not the paper's)" if found.quick else ""
+    beside = ": ours (the paper's) difference" if beside_printed(cells) else ""
+    console.print(f"{recipe.title}{note}\n{recipe.unit}{beside}", markup=False, highlight=False)
+    rows = [recipe.rows[row].label + (" *" if recipe.rows[row].ours else "") for row in found.rows]
+    headings = ["", *(recipe.columns[column].label for column in found.columns)]
+    values = [[told(cells[row][column]) for column in found.columns] for row in found.rows]
+    print_table(console, headings, [[row, *line] for row, line in zip(rows, values, strict=True)])
+    if any(recipe.rows[row].ours for row in found.rows):
+        console.print("* not the paper's")
+    for one in verdicts(found, cells):
+        held = {True: "[green]held[/]", False: "[red]not held[/]", None: "not computed"}[one.held]
+        console.print(f"{held}: {escape(one.text)}", soft_wrap=True, highlight=False)
+    if missing := len(found.missing()):
+        console.print(f"{missing} runs are missing: the same command goes on with them", highlight=False)
+    console.print(f"written: {', '.join(map(str, paths))}", soft_wrap=True, highlight=False)

@@ -1,0 +1,129 @@
+"""How well each peer's model does on data of its own distribution, and whom it found."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from homophily.data.types import Split
+from homophily.errors import UserError
+from homophily.federation.rows import Federation, all_finite
+from homophily.federation.view import View
+from homophily.training.losses import masked_mean, squared_error
+from homophily.training.task import Engine, Task
+
+ExtraMetric = Callable[[Tensor, Tensor], float | Tensor]  # (outputs [n, ...], targets [n, ...]) of one peer
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Per-peer scores. value: accuracy in percent, or the mean squared error if ``regression``.
+
+    A diverged peer, whose weights or outputs are not all finite, has no scores: they are NaN.
+    """
+
+    loss: Tensor  # [N] float64
+    value: Tensor  # [N] float64
+    regression: bool
+    diverged: Tensor  # [N] bool
+    extra: dict[str, Tensor] = field(default_factory=dict)  # [N] float64 each
+
+    def of(self, peers: slice) -> Scores:
+        """Those of some peers."""
+        extra = {name: values[peers] for name, values in self.extra.items()}
+        return Scores(self.loss[peers], self.value[peers], self.regression, self.diverged[peers], extra)
+
+
+class Scorer:
+    """Evaluates rows in chunks of ``peers`` models times ``samples`` inputs."""
+
+    def __init__(
+        self, task: Task, engine: Engine, peers: int, samples: int, extra: Mapping[str, ExtraMetric] | None = None
+    ) -> None:
+        self.task, self.engine, self.peers, self.samples = task, engine, peers, samples
+        self.extra = dict(extra or {})
+        self.regression = task.data.classes is None
+
+    def test(self, federation: Federation) -> Scores:
+        """All peers on their test data."""
+        return self._score(federation, self.task.data.test, self.extra)
+
+    def validation_loss(self, federation: Federation) -> Tensor:
+        """[N] float64: mean loss on the validation data."""
+        assert self.task.data.validation is not None
+        return self._score(federation, self.task.data.validation, {}).loss
+
+    def _score(self, federation: Federation, split: Split, extra: Mapping[str, ExtraMetric]) -> Scores:
+        peers = torch.arange(len(federation.rows), device=federation.rows.device)
+        counts = split.count.cpu()
+        # Peers of like counts share a chunk, so that little is padded.
+        order = counts.argsort(stable=True).to(peers.device)
+        parts = [self._chunk(federation, split, chunk, extra) for chunk in order.split(self.peers)]
+        back = order.argsort()
+        columns = {name: torch.cat([part[name] for part in parts])[back] for name in parts[0]}
+        loss, value, diverged = (columns.pop(name) for name in ("loss", "value", "diverged"))
+        return Scores(loss, value, self.regression, diverged, columns)
+
+    def _chunk(
+        self, federation: Federation, split: Split, peers: Tensor, extra: Mapping[str, ExtraMetric]
+    ) -> dict[str, Tensor]:
+        rows = federation.rows[peers]
+        kept = {name: table[peers] for name, table in federation.kept.items()}
+        count = split.count[peers, None]
+        position = torch.arange(int(count.max()), device=peers.device)
+        sample = split.samples(peers, len(position))  # what is repeated weighs nothing
+        outputs = torch.cat(
+            [self.engine.predict(rows, kept, split.x[part]) for part in sample.split(self.samples, dim=1)], dim=1
+        )
+        targets = self.task.cast(split.y[sample])
+        there = (position < count).to(torch.float64)
+        losses = self.task.loss(outputs.flatten(0, 1), targets.flatten(0, 1)).view(sample.shape)
+        diverged = ~(all_finite(rows) & all_finite(outputs.flatten(1)))
+        means = {"loss": masked_mean(losses, there), "value": masked_mean(self._values(outputs, targets), there)}
+        out = {name: mean.masked_fill(diverged, torch.nan) for name, mean in means.items()}
+        for name, metric in extra.items():
+            numbers = [
+                math.nan if lost else _number(name, metric, outputs[i, :n], targets[i, :n])
+                for i, (n, lost) in enumerate(zip(count[:, 0].tolist(), diverged.tolist(), strict=True))
+            ]
+            out[name] = torch.tensor(numbers, dtype=torch.float64, device=peers.device)
+        return {**out, "diverged": diverged}
+
+    def _values(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Per sample [P, n]: 100 where right, or the squared error."""
+        if self.regression:
+            return squared_error(outputs, targets).flatten(2).mean(2)
+        right = 100.0 * (outputs.argmax(2) == targets).to(torch.float64)
+        return right.flatten(2).mean(2) if right.dim() > 2 else right
+
+
+def _number(name: str, metric: ExtraMetric, outputs: Tensor, targets: Tensor) -> float:
+    try:
+        return float(metric(outputs, targets))
+    except Exception as error:  # anyone's metric may raise anything; the user needs to know what it got
+        got = f"outputs {list(outputs.shape)} and targets {list(targets.shape)}"
+        raise UserError(f"extra_metrics: {name} gives no number for {got}: {error}") from error
+
+
+def precision_and_recall(view: View, neighbours: Tensor, stopped: Tensor) -> tuple[float | None, float | None]:
+    """Share of the neighbours (or their weight) in the own cluster, share of the cluster found; means over peers.
+
+    Found are neighbours in a set, and in a table of weights those with at least an equal share. Peers that have
+    stopped [P] and hold nobody are not judged.
+    """
+    if view.same is None:
+        return None, None
+    cluster = view.same.sum(1)
+    held, inside = neighbours.sum(1).double(), (neighbours * view.same).sum(1).double()
+    found = inside
+    if neighbours.dtype != torch.bool:
+        equal = held[:, None] / view.known.sum(1, keepdim=True).clamp(min=1)
+        found = ((neighbours > 0) & (neighbours >= equal * (1 - 1e-9)) & view.same).sum(1).double()
+    shares = found / cluster
+    some, judged = held > 0, (cluster > 0) & ((held > 0) | ~stopped)
+    precision = float((inside[some] / held[some]).mean()) if bool(some.any()) else None
+    return precision, float(shares[judged].mean()) if bool(judged.any()) else None

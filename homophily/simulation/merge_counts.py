@@ -1,0 +1,53 @@
+"""How often each peer merged each other's model, stored sparse."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from homophily.federation.merging import Gathering
+
+_PENDING = 1 << 22
+
+
+class MergeCounts:
+    """Counts of (peer, partner) pairs. Pairs are kept as peer * N + partner, sorted and unique."""
+
+    def __init__(self, peers: int, pairs: Tensor | None = None, counts: Tensor | None = None) -> None:
+        self.peers = peers
+        self._pairs = torch.zeros(0, dtype=torch.int64) if pairs is None else pairs
+        self._counts = torch.zeros(0, dtype=torch.int64) if counts is None else counts
+        self._pending: list[Tensor] = []
+        self._waiting = 0
+
+    def add(self, gathering: Gathering, merged: Tensor, me: Tensor) -> Tensor:
+        """Count one round's merges, ``merged`` [P, K] of a gathering; returns the pairs [M, 2] (peer, partner)."""
+        row, slot = merged.nonzero(as_tuple=True)
+        pairs = torch.stack([me[row], gathering.ids[row, slot]], dim=1)
+        self._pending.append((pairs[:, 0] * self.peers + pairs[:, 1]).cpu())
+        self._waiting += len(pairs)
+        if self._waiting > _PENDING:
+            self._settle()
+        return pairs
+
+    def _settle(self) -> None:
+        fresh = torch.cat(self._pending) if self._pending else torch.zeros(0, dtype=torch.int64)
+        self._pending, self._waiting = [], 0
+        pairs, where = torch.cat([self._pairs, fresh]).unique(return_inverse=True)
+        weight = torch.cat([self._counts, torch.ones_like(fresh)])
+        self._pairs = pairs
+        self._counts = torch.zeros(len(pairs), dtype=torch.int64).index_add_(0, where, weight)
+
+    def sparse(self) -> tuple[Tensor, Tensor]:
+        """Pairs [M] (peer * N + partner) and counts [M]."""
+        self._settle()
+        return self._pairs, self._counts
+
+    def share_inside(self, cluster: Tensor | None) -> float | None:
+        """Share of all merges between peers of one cluster."""
+        pairs, counts = self.sparse()
+        if cluster is None or not len(pairs):
+            return None
+        cluster = cluster.cpu()
+        inside = cluster[pairs // self.peers] == cluster[pairs % self.peers]
+        return float(counts[inside].sum()) / float(counts.sum())

@@ -1,0 +1,51 @@
+"""Losses: (outputs [b, ...], targets [b, ...]) -> one loss per sample [b]."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from homophily.plugins.registry import Registry
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+losses: Registry[Loss] = Registry("loss")
+
+
+@losses("cross-entropy")
+def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Cross-entropy of class scores; for sequences (outputs [b, classes, length]) the mean over the sequence."""
+    loss = F.cross_entropy(outputs, targets, reduction="none")
+    return loss.flatten(1).mean(1) if loss.dim() > 1 else loss
+
+
+@losses("mse")
+def mse(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Squared error, mean over a sample's outputs."""
+    return squared_error(outputs, targets).flatten(1).mean(1)
+
+
+def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Number by number; outputs [b] are read as [b, 1] where the targets are."""
+    return (outputs.reshape(targets.shape) - targets).square()
+
+
+def _cross_entropy_gradient(outputs: Tensor, targets: Tensor) -> Tensor:
+    chosen = F.one_hot(targets, outputs.shape[-1]).to(outputs.dtype)
+    return outputs.softmax(-1) - chosen
+
+
+def _mse_gradient(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs - targets.reshape(outputs.shape)) * (2.0 / outputs.shape[-1])
+
+
+output_gradients = {cross_entropy: _cross_entropy_gradient, mse: _mse_gradient}
+"""Of one loss per sample by the outputs [..., classes or numbers], for networks whose backward pass is written out."""
+
+
+def masked_mean(values: Tensor, there: Tensor) -> Tensor:
+    """Mean over each row's own entries: [P, n] -> [P] float64."""
+    return torch.where(there > 0, values.to(torch.float64), 0.0).sum(1) / there.sum(1)

@@ -1,0 +1,141 @@
+"""What this machine allows: the engine, how much is worked on at a time, and how many threads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+from homophily.data import Shares
+from homophily.errors import UserError
+from homophily.federation.layout import Layout
+from homophily.training.probe import Character
+from homophily.training.stacked.chain import Chain
+
+_WORTH_THREADS = 32 << 20  # bytes that a training step of all peers touches
+_CACHE = 16 << 20  # bytes that one thread works on at a time
+_COPIES = 3  # of all models: the start, the current ones, and those before training or before a merge
+_FEW_DECISIONS = 1 << 16  # entries of all books
+_SOME_MEMORY = 4 << 30  # where the system does not say how much is free
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """What was decided once for this machine, stored with the run and used again on resume."""
+
+    engine: str
+    why: str  # the engine's reason, in words
+    chunk: int  # peers trained at a time
+    score_peers: int  # peers and samples evaluated at a time
+    score_samples: int
+    measure_pairs: int  # pairs of models compared at a time
+    threads: int  # of one computation
+    workers: int = 1  # threads that train chunks side by side
+
+
+def resolve(
+    engine: str,
+    batch: int,
+    shares: Shares,
+    layout: Layout,
+    character: Character,
+    chain: Chain | str,
+    device: torch.device,
+) -> Resolved:
+    """The engine ("auto": by what the network is like), and chunk sizes from the memory that is free.
+
+    chain: what the network is as a chain of layers, or why it is none.
+    """
+    name, why = _engine(engine, character, chain)
+    free = free_memory(device)
+    row = layout.width * layout.dtype.itemsize
+    _check_memory(shares.peers, layout, _COPIES * row, free, device)
+    budget = free // 4
+    sample = character.saved_bytes
+    if name == "stacked" and isinstance(chain, Chain):
+        sample = (chain.values if device.type == "cuda" else chain.numbers) * layout.dtype.itemsize
+    # Twice what autograd saves (gradients of the same size), and rows, gradients and optimiser state.
+    training = 2 * sample * batch + 8 * row
+    most = int(shares.test.count.max())
+    samples = max(1, min(most, 512))
+    scoring = samples * sample + row + most * shares.outputs * 16
+    measuring = int(shares.train.count.max()) * sample + 4 * row
+    chunk = max(1, min(shares.peers, budget // max(1, training)))
+    # One thread where each peer is work of its own, as on a real peer, and where a step is too small to share:
+    # threads that wait for one another cost more than they bring, a hundredfold on a busy machine.
+    alone = name != "vectorised" or chunk * training < _WORTH_THREADS
+    workers = 1
+    if name == "stacked" and device.type == "cpu":
+        chunk, workers = _shared_out(shares.peers, min(chunk, _CACHE // max(1, training // 2)))
+    return Resolved(
+        engine=name,
+        why=why,
+        chunk=chunk,
+        workers=workers,
+        score_peers=max(1, min(shares.peers, budget // max(1, scoring))),
+        score_samples=samples,
+        measure_pairs=max(1, budget // max(1, measuring)),
+        threads=1 if alone else torch.get_num_threads(),
+    )
+
+
+def _engine(asked: str, character: Character, chain: Chain | str) -> tuple[str, str]:
+    """Layer by layer where the network is a chain of layers, else by torch.vmap, else one peer after the other."""
+    if asked in ("stacked", "vectorised") and character.obstacle:
+        raise UserError(f"engine = {asked!r}: this network cannot be vectorised: {character.obstacle}")
+    if asked == "stacked" and isinstance(chain, str):
+        raise UserError(f"engine = 'stacked': this network is no chain of layers that are written out: {chain}")
+    if asked != "auto":
+        return asked, "asked for"
+    if character.obstacle:
+        return "one-by-one", character.obstacle
+    if isinstance(chain, str):
+        return "vectorised", f"the network vectorises, but is no chain of layers that are written out: {chain}"
+    return "stacked", "the network is a chain of layers that are written out"
+
+
+def _shared_out(peers: int, most: int) -> tuple[int, int]:
+    """Peers trained at a time, at most ``most``, and threads, so that all threads have the same to do."""
+    chunks = -(-peers // max(1, most))
+    workers = min(torch.get_num_threads(), chunks)
+    chunks = -(-chunks // workers) * workers
+    return -(-peers // chunks), workers
+
+
+def _check_memory(peers: int, layout: Layout, each: int, free: int, device: torch.device) -> None:
+    if peers * each > free:
+        raise UserError(
+            f"peers = {peers}: their models alone take {peers:,} x {layout.width:,} numbers x "
+            f"{layout.dtype.itemsize} bytes x {_COPIES} copies = {peers * each / 2**30:,.1f} GiB, "
+            f"and {device.type} has {free / 2**30:,.1f} GiB free"
+        )
+
+
+def deciding_device(peers: int, book: int | None, device: torch.device) -> torch.device:
+    """Where decisions are made: on the CPU where they are too few to be worth a GPU's launches."""
+    few = peers * (peers if book is None else min(book, peers)) <= _FEW_DECISIONS
+    return torch.device("cpu") if few else device
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """That many torch threads for a while."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def free_memory(device: torch.device) -> int:
+    """In bytes."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    except (AttributeError, OSError, ValueError):  # not every system says
+        return _SOME_MEMORY

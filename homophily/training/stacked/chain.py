@@ -1,0 +1,269 @@
+"""Read a network as a chain of layers that can be written out for all peers at once, as the papers' networks are."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, fx, nn
+
+from homophily.federation.layout import Layout
+
+_LAYERS: dict[type, str] = {
+    nn.Linear: "linear",
+    nn.Conv2d: "conv",
+    nn.ReLU: "relu",
+    nn.MaxPool2d: "pool",
+    nn.Flatten: "flatten",
+}
+_FUNCTIONS: dict[Any, str] = {
+    (F.relu, ()): "relu", (torch.relu, ()): "relu", ("relu", ()): "relu",
+    (F.max_pool2d, (2,)): "pool", (F.max_pool2d, (2, 2)): "pool",
+    (torch.flatten, (1,)): "flatten", ("flatten", (1,)): "flatten",
+}  # fmt: skip
+_KEYS: dict[str, tuple[Any, ...]] = {
+    "inplace": (True, False), "stride": (None, 2), "padding": (0,), "dilation": (1,), "ceil_mode": (False,),
+    "return_indices": (False,),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Dense:
+    """A linear layer, with the ReLU behind it if there is one."""
+
+    weight: str
+    bias: str
+    inputs: int
+    outputs: int
+    relu: bool = False
+
+    pool: ClassVar[bool] = False
+    pixels: ClassVar[int] = 1
+
+    @property
+    def taken(self) -> tuple[int, ...]:
+        """A sample that it takes."""
+        return (self.inputs,)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """What it makes of a sample."""
+        return (self.outputs,)
+
+    @property
+    def numbers(self) -> int:
+        """Of a sample, held while it is worked on."""
+        return self.inputs + 2 * self.outputs
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """A convolution of stride 1 on [height, width, channels], with the ReLU and the 2x2 maximum behind it."""
+
+    weight: str
+    bias: str
+    height: int
+    width: int
+    channels: int
+    outputs: int
+    kernel: tuple[int, int]
+    padding: tuple[int, int]
+    relu: bool = False
+    pool: bool = False
+
+    @property
+    def convolved(self) -> tuple[int, int]:
+        """Height and width before pooling."""
+        (kh, kw), (ph, pw) = self.kernel, self.padding
+        return self.height + 2 * ph - kh + 1, self.width + 2 * pw - kw + 1
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """What it makes of a sample."""
+        high, wide = self.convolved
+        return (high // 2, wide // 2, self.outputs) if self.pool else (high, wide, self.outputs)
+
+    @property
+    def taken(self) -> tuple[int, ...]:
+        """A sample that it takes."""
+        return (self.height, self.width, self.channels)
+
+    @property
+    def pixels(self) -> int:
+        """That matter: with pooling, those that fill a window."""
+        return 4 * prod(self.shape[:2]) if self.pool else prod(self.convolved)
+
+    @property
+    def inputs(self) -> int:
+        """Numbers that an output pixel sees: kernel times channels."""
+        return prod(self.kernel) * self.channels
+
+    @property
+    def numbers(self) -> int:
+        """Of a sample, held while it is worked on: input, patches, and outputs with their gradients."""
+        pixels = prod(self.convolved)
+        return prod(self.taken) + pixels * (2 * self.inputs + 3 * self.outputs)
+
+
+Stage = Dense | Convolution
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A network as stages one after the other, images as [height, width, channels] all the way."""
+
+    stages: tuple[Stage, ...]
+    flat: bool  # inputs are flattened first
+    columns: Tensor  # [D]: where the numbers of a row, sorted as the stages use them, are in the layout's rows
+
+    @property
+    def images(self) -> bool:
+        """Inputs are [channels, height, width]."""
+        return isinstance(self.stages[0], Convolution)
+
+    @property
+    def numbers(self) -> int:
+        """Of a sample, held while all stages work on it with patches written down."""
+        return sum(stage.numbers for stage in self.stages)
+
+    @property
+    def values(self) -> int:
+        """Of a sample, before all stages and after the last."""
+        return prod(self.stages[0].taken) + sum(prod(stage.shape) for stage in self.stages)
+
+
+class Unlike(Exception):
+    """The network is no such chain; says why."""
+
+
+def chain_of(module: nn.Module, layout: Layout, inputs: tuple[int, ...]) -> Chain:
+    """The chain that ``module`` is on samples of shape ``inputs``; raises Unlike where it is none."""
+    if layout.kept or layout.frozen or not all(column.trainable for column in layout.columns):
+        raise Unlike("it has buffers or frozen parameters")
+    if _hooked(module):
+        raise Unlike("it has hooks")
+    # Tracing runs forward, which may leave what was traced in the module's attributes: of a copy.
+    made = [_read(copy.deepcopy(module).train(mode), inputs) for mode in (True, False)]
+    if made[0] != made[1]:
+        raise Unlike("it is another one in training than in evaluation")
+    stages, flat = made[0]
+    if [name for stage in stages for name in (stage.weight, stage.bias)] != [c.name for c in layout.columns]:
+        raise Unlike("its layers are not used once each, in their order")
+    return Chain(tuple(stages), flat, _columns(stages, layout))
+
+
+def _read(module: nn.Module, inputs: tuple[int, ...]) -> tuple[list[Stage], bool]:
+    """The stages, and whether inputs are flattened before the first."""
+    try:
+        graph = fx.Tracer().trace(module)
+    except Exception as error:  # anyone's module may do anything while it is traced
+        raise Unlike(f"it cannot be traced ({type(error).__name__})") from error
+    modules = dict(module.named_modules())
+    stages: list[Stage] = []
+    shape, flat, before = inputs, False, None
+    for node in graph.nodes:
+        if before is not None and (node.args[:1] != (before,) or list(before.users) != [node]):
+            raise Unlike("its layers do not follow one another")
+        before = node
+        if node.op in ("placeholder", "output"):
+            continue
+        kind, layer = _kind(node, modules)
+        if kind == "flatten":
+            flat = flat or not stages
+            shape = (prod(shape),)
+            continue
+        if kind == "linear":
+            stages.append(_dense(str(node.target), layer, shape))
+        elif kind == "conv":
+            stages.append(_convolution(str(node.target), layer, shape if stages else (*shape[1:], *shape[:1])))
+        elif stages and shape == stages[-1].shape:
+            stages[-1] = _followed(stages[-1], kind)
+        else:
+            raise Unlike(f"{kind} comes first, or after flattening")
+        shape = stages[-1].shape
+    if not stages or not isinstance(stages[-1], Dense) or stages[-1].relu:
+        raise Unlike("it does not end with a linear layer")
+    return stages, flat
+
+
+def _kind(node: fx.Node, modules: dict[str, nn.Module]) -> tuple[str, Any]:
+    """What a step of the network is: linear, conv, relu, pool or flatten; and the layer."""
+    if node.op == "call_module":
+        layer = modules[str(node.target)]
+        if _hooked(layer):
+            raise Unlike(f"layer {node.target!r} has hooks")
+        kind = _LAYERS.get(type(layer))
+        if kind is None or (isinstance(layer, nn.Flatten) and (layer.start_dim, layer.end_dim) != (1, -1)):
+            raise Unlike(f"layer {node.target!r} is {type(layer).__name__}")
+        if isinstance(layer, nn.MaxPool2d) and not _halves(layer):
+            raise Unlike(f"layer {node.target!r} is no plain 2x2 maximum")
+        return kind, layer
+    try:
+        kind = _FUNCTIONS.get((node.target, node.args[1:]))
+    except TypeError:  # slices and lists have no hash
+        kind = None
+    if kind is None or any(value not in _KEYS.get(key, ()) for key, value in node.kwargs.items()):
+        raise Unlike(f"it uses {getattr(node.target, '__name__', node.target)}")
+    return kind, None
+
+
+def _hooked(module: nn.Module) -> bool:
+    return any((module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks))
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else (value[0], value[1])
+
+
+def _halves(layer: nn.MaxPool2d) -> bool:
+    plain = _pair(layer.padding) == (0, 0) and _pair(layer.dilation) == (1, 1)
+    twos = _pair(layer.kernel_size) == _pair(layer.stride) == (2, 2)
+    return twos and plain and not layer.ceil_mode and not layer.return_indices
+
+
+def _dense(name: str, layer: nn.Linear, shape: tuple[int, ...]) -> Dense:
+    if layer.bias is None or shape != (layer.in_features,):
+        raise Unlike(f"layer {name!r} has no bias, or works on {list(shape)}")
+    return Dense(f"{name}.weight", f"{name}.bias", layer.in_features, layer.out_features)
+
+
+def _convolution(name: str, layer: nn.Conv2d, shape: tuple[int, ...]) -> Convolution:
+    plain = layer.groups == 1 and _pair(layer.stride) == _pair(layer.dilation) == (1, 1)
+    if layer.bias is None or not plain or layer.padding_mode != "zeros" or isinstance(layer.padding, str):
+        raise Unlike(f"layer {name!r} is no plain convolution (it has stride, groups, another padding or no bias)")
+    if len(shape) != 3:
+        raise Unlike(f"layer {name!r} works on {list(shape)}")
+    height, width, channels = shape
+    return Convolution(
+        f"{name}.weight", f"{name}.bias", height, width, channels, layer.out_channels,
+        _pair(layer.kernel_size), _pair(layer.padding),
+    )  # fmt: skip
+
+
+def _followed(stage: Stage, kind: str) -> Stage:
+    """The stage with a ReLU or a maximum behind it."""
+    pooled = isinstance(stage, Convolution) and stage.pool
+    if kind == "relu" and not pooled:
+        return replace(stage, relu=True)
+    if kind == "pool" and isinstance(stage, Convolution) and not pooled:
+        return replace(stage, pool=True)
+    raise Unlike(f"{kind} comes where it does not fit")
+
+
+def _columns(stages: list[Stage], layout: Layout) -> Tensor:
+    """[D]: layers count channels before pixels, stages after them, so their weights are sorted differently."""
+    places = {c.name: torch.arange(c.start, c.stop) for c in layout.columns}
+    parts, before = [], None
+    for stage in stages:
+        weight = places[stage.weight]
+        if isinstance(stage, Convolution):
+            weight = weight.view(stage.outputs, stage.channels, -1).mT
+        elif isinstance(before, Convolution):
+            weight = weight.view(stage.outputs, before.shape[2], -1).mT
+        parts += [weight.reshape(-1), places[stage.bias]]
+        before = stage
+    return torch.cat(parts)

@@ -1,0 +1,106 @@
+"""All peers in one computation, layer by layer: for networks that are a chain of layers written out here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from homophily.federation.layout import Kept
+from homophily.training.cross_evaluation import guests, most_samples
+from homophily.training.losses import output_gradients
+from homophily.training.schedule import batches, chunks
+from homophily.training.stacked.chain import Chain
+from homophily.training.stacked.row_updates import RowUpdates
+from homophily.training.stacked.written_out import StageOrder, arranged, forwards, places, there_and_back
+from homophily.training.task import Task
+
+T = TypeVar("T")
+
+_PIECES = 16  # samples a peer evaluates at a time, or a batch if that is more
+
+
+class Stacked:
+    """Trains ``chunk`` peers at a time, so that what is worked on stays in cache; chunks are shared among threads.
+
+    A thread works on peers of its own from the first step of a round to the last: nobody waits for anybody.
+    """
+
+    name = "stacked"
+
+    def __init__(self, task: Task, chain: Chain, chunk: int, workers: int) -> None:
+        self.task, self.chain, self.chunk = task, chain, chunk
+        self.places = places(chain)
+        self.order = StageOrder(chain, task.ids.device)
+        self.gradient = output_gradients[task.loss]
+        self.threads = workers
+        self.workers = ThreadPoolExecutor(workers, initializer=_one_thread) if workers > 1 else None
+
+    def on(self, task: Task, chunk: int) -> Stacked:
+        return Stacked(task, self.chain, chunk, self.threads)
+
+    def _all(self, work: Callable[[T], None], parts: Iterable[T]) -> None:
+        list((self.workers.map if self.workers else map)(torch.no_grad()(work), parts))
+
+    def train(self, rows: Tensor, kept: Kept, peers: Tensor, round: int) -> None:
+        self._all(lambda chunk: self._train(rows, chunk, round), chunks(self.task, peers, self.chunk))
+
+    def _train(self, rows: Tensor, peers: Tensor, round: int) -> None:
+        peers = peers.to(rows.device)
+        work = self.order.sorted(rows[peers])
+        updates = RowUpdates(work, self.task.settings, round)
+        for step in batches(self.task, peers, round):
+            x, y = self.task.batch(step.samples)
+            updates.active = len(x)
+            slope = self._slope(y, step.share)
+            there_and_back(self.chain, self.places, work[: len(x)], arranged(self.chain, x), slope, updates)
+            updates.move((step.before + 1)[:, None].double())
+        rows[peers] = self.order.restored(work)
+
+    def _slope(self, y: Tensor, share: Tensor) -> Callable[[Tensor], Tensor]:
+        """The gradient of the batch's loss by the outputs, of which each sample has its share."""
+        return lambda outputs: self.gradient(outputs, y) * share[..., None]
+
+    def predict(self, rows: Tensor, kept: Kept, x: Tensor) -> Tensor:
+        work = self.order.sorted(rows)
+        return self._outputs(x.shape[:2], lambda pairs: work[pairs], lambda pairs, some: x[pairs, some])
+
+    def visit(self, rows: Tensor, kept: Kept, guest: Tensor, host: Tensor) -> Tensor:
+        task, data = self.task, self.task.data.train
+        samples = data.samples(host, most_samples(task, host))
+        if task.layout.has_personal:
+            return self.predict(guests(task, rows, guest, host), kept, data.x[samples])
+        work = self.order.sorted(rows)
+        return self._outputs(
+            samples.shape, lambda pairs: work[guest[pairs]], lambda pairs, some: data.x[samples[pairs, some]]
+        )
+
+    def _outputs(
+        self, shape: Sequence[int], models: Callable[[slice], Tensor], samples: Callable[[slice, slice], Tensor]
+    ) -> Tensor:
+        """[M, n, outputs] of M pairs of a model and n samples, which are looked up a chunk at a time."""
+        (pairs, count), device = shape, self.task.ids.device
+        out = torch.empty(pairs, count, self.chain.stages[-1].outputs, dtype=self.task.layout.dtype, device=device)
+        piece = max(self.task.settings.batch, _PIECES)
+
+        def evaluate(those: slice) -> None:
+            rows = models(those)
+            for some in _slices(count, piece):
+                value = arranged(self.chain, self.task.cast(samples(those, some)))
+                for stage, place in zip(self.chain.stages, self.places, strict=True):
+                    value, _ = forwards(stage, place, rows, value)
+                out[those, some] = value
+
+        self._all(evaluate, _slices(pairs, self.chunk))
+        return out
+
+
+def _slices(count: int, size: int) -> list[slice]:
+    return [slice(first, min(first + size, count)) for first in range(0, count, size)]
+
+
+def _one_thread() -> None:
+    torch.set_num_threads(1)

@@ -1,0 +1,202 @@
+"""The stacked engine on a GPU: a step is a handful of kernels, replayed as one CUDA graph."""
+
+from __future__ import annotations
+
+from math import prod
+
+import torch
+from torch import Tensor
+
+from homophily.federation.layout import Kept
+from homophily.training.stacked import kernels
+from homophily.training.cross_evaluation import guests, most_samples
+from homophily.training.optimisers import RowAdam
+from homophily.training.schedule import chunks
+from homophily.training.stacked.chain import Chain
+from homophily.training.stacked.plans import Plan, plan
+from homophily.training.stacked.stage_kernels import Learning, StageKernels, optimiser_of, power
+from homophily.training.stacked.written_out import arranged
+from homophily.training.task import Task
+
+_KEPT_READY = 4 << 30  # bytes
+_FULL, _FAST = "tf32x3", "tf32"  # three products on tensor cores for one in float32, or just one
+
+
+class StackedKernels:
+    """Trains ``chunk`` peers at a time. fast: products are made in TF32."""
+
+    name = "stacked"
+
+    def __init__(self, task: Task, chain: Chain, chunk: int, fast: bool) -> None:
+        self.task, self.chunk = task, chunk
+        self.stages = StageKernels(chain, _FAST if fast else _FULL)
+        self.columns = chain.columns.to(task.ids.device)
+        self.slots = self.stages.slots.to(task.ids.device)
+        self.back = self.slots[self.columns.argsort()]
+        self.trainers: dict[int, Trainer] = {}
+        self.ahead: tuple[int, Tensor, Plan] | None = None  # the plan of the next round: round, peers, plan
+        self.samples: Tensor | None = None  # [N, n, ...]: everyone's training samples, for guests
+
+    def on(self, task: Task, chunk: int) -> StackedKernels:
+        return StackedKernels(task, self.stages.chain, chunk, self.stages.precision == _FAST)
+
+    def train(self, rows: Tensor, kept: Kept, peers: Tensor, round: int) -> None:
+        for chunk in chunks(self.task, peers, self.chunk):
+            trainer, there = self._trainer(len(chunk)), chunk.to(rows.device)
+            trainer.rows[: len(chunk)].index_copy_(1, self.slots, rows[there][:, self.columns])
+            trainer.train(self._plan(chunk, there, round), round)
+            rows[there] = trainer.rows[: len(chunk)][:, self.back]
+            # The next round is planned while the GPU is busy with this one, so nothing here may wait for it.
+            self.ahead = (round + 1, chunk, self._plan(chunk, there, round + 1)) if len(peers) == len(chunk) else None
+
+    def _plan(self, chunk: Tensor, there: Tensor, round: int) -> Plan:
+        """For peers by their ids here and on the GPU."""
+        if self.ahead is not None and self.ahead[0] == round and torch.equal(self.ahead[1], chunk):
+            return self.ahead[2]
+        return plan(self.task, there, int(self.task.counts[chunk[0]]), round)
+
+    def _trainer(self, peers: int) -> Trainer:
+        """With room for that many peers: few sizes serve all, so that few graphs are made."""
+        room = self.chunk if 2 * peers > self.chunk else power(peers, 1, self.chunk)
+        if room not in self.trainers:
+            self.trainers[room] = Trainer(self.task, self.stages, room)
+        return self.trainers[room]
+
+    def predict(self, rows: Tensor, kept: Kept, x: Tensor) -> Tensor:
+        return self._outputs(self._sorted(rows), self._taken(x), len(rows))
+
+    def visit(self, rows: Tensor, kept: Kept, guest: Tensor, host: Tensor) -> Tensor:
+        """Guests and hosts are looked up by the kernels: neither models nor samples are copied for each pair."""
+        task, most = self.task, most_samples(self.task, host)
+        personal = task.layout.has_personal
+        work = self._sorted(guests(task, rows, guest, host) if personal else rows)
+        return self._outputs(work, *self._hosted(host, most), None if personal else guest)
+
+    def _sorted(self, rows: Tensor) -> Tensor:
+        """Rows [P, D] as the kernels read them."""
+        work = rows.new_empty(len(rows), self.stages.width)
+        return work.index_copy_(1, self.slots, rows[:, self.columns])
+
+    def _taken(self, x: Tensor) -> Tensor:
+        """Samples [P, n, ...] as the first stage reads them."""
+        return self.stages.padded(arranged(self.stages.chain, self.task.cast(x)))
+
+    def _hosted(self, host: Tensor, most: int) -> tuple[Tensor, int, Tensor | None]:
+        """The hosts' training samples, how many pairs there are, and where among the samples each host's are."""
+        data = self.task.data.train
+        if self.samples is None and self._room_for_all(most):
+            everyone = torch.arange(self.task.data.peers, device=host.device)
+            self.samples = self._taken(data.x[data.samples(everyone, most)])
+        if self.samples is not None and self.samples.shape[1] == most:
+            return self.samples, len(host), host
+        return self._taken(data.x[data.samples(host, most)]), len(host), None
+
+    def _room_for_all(self, most: int) -> bool:
+        """Whether everyone's training samples may be kept ready beside the data: only if they are small."""
+        numbers = self.task.data.peers * most * prod(self.stages.shape(0))
+        return 4 * numbers < _KEPT_READY
+
+    def _outputs(
+        self, rows: Tensor, x: Tensor, pairs: int, whose: Tensor | None = None, who: Tensor | None = None
+    ) -> Tensor:
+        value = x
+        for i in range(len(self.stages.places)):
+            out = rows.new_zeros(pairs, x.shape[1], *self.stages.shape(i + 1))
+            self.stages.forwards(i, rows, value, out, whose=whose if i == 0 else None, who=who)
+            value = out
+        return value
+
+
+class Trainer:
+    """The memory of training so many peers, which stays where it is, and the graph of one step on it."""
+
+    def __init__(self, task: Task, stages: StageKernels, peers: int) -> None:
+        self.task, self.stages = task, stages
+        data, settings, device = task.data.train, task.settings, task.ids.device
+        batch, chain = settings.batch, stages.chain.stages
+        steps = settings.epochs * -(-int(task.counts.max()) // batch)
+
+        def memory(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+            return torch.zeros(*shape, dtype=dtype, device=device)
+
+        optimiser = optimiser_of(settings)
+        self.rows = memory(peers, stages.width)
+        self.state = [torch.zeros_like(self.rows) for _ in range(_STATES[optimiser])]
+        first, second = [*self.state, self.rows, self.rows][:2]  # what an optimiser has not is never looked at
+        self.samples, self.shares = memory(steps, peers, batch, dtype=torch.int64), memory(steps, peers, batch)
+        self.learning = Learning(
+            self.rows,
+            first,
+            second,
+            parts=memory(stages.parts(peers, batch)),
+            step=memory(1, dtype=torch.int64),
+            live=memory(steps, peers, dtype=torch.int8),
+            before=memory(steps, peers, dtype=torch.int64),
+            rates=_ageing(steps).to(device),
+            settings=settings,
+        )
+        self.ageing = self.learning.rates[:, :2].clone()
+        self.values = [memory(peers, batch, *stages.shape(i)) for i in range(len(chain) + 1)]
+        self.slopes = [memory(peers, batch, *stage.shape) for stage in chain]
+        self.largest = [memory(peers, batch, *stage.shape, dtype=torch.int8) if stage.pool else None for stage in chain]
+        self.y, self.share = memory(peers, batch, dtype=data.y.dtype), memory(peers, batch)
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def train(self, plan: Plan, round: int) -> None:
+        """One round of the first peers, whose rows are in place."""
+        at, steps, those = self.learning, len(plan.live), slice(0, plan.live.shape[1])
+        for table in (*self.state, at.live):
+            table.zero_()
+        torch.mul(self.ageing, at.settings.lr_in(round), out=at.rates[:, :2])
+        self.samples[:steps, those], self.shares[:steps, those] = plan.samples, plan.shares
+        at.live[:steps, those], at.before[:steps, those] = plan.live, plan.before.clamp(max=len(at.rates) - 1)
+        at.step.zero_()
+        for _ in range(steps):
+            self._next()
+
+    def _next(self) -> None:
+        if not self.rows.is_cuda:  # Triton's interpreter
+            self.take_step()
+            return
+        if self.graph is None:
+            self.graph = self._captured()
+        self.graph.replay()
+
+    def _captured(self) -> torch.cuda.CUDAGraph:
+        """The graph of a step. A first step that nobody takes compiles the kernels and moves nothing."""
+        live = self.learning.live.clone()
+        self.learning.live.zero_()
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            self.take_step()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self.take_step()
+        self.learning.live.copy_(live)
+        self.learning.step.zero_()
+        return graph
+
+    def take_step(self) -> None:
+        """One training step of everyone who takes part in it."""
+        stages, data, at = self.stages, self.task.data.train, self.learning
+        stages.take(data.x, data.y, self.samples, self.shares, at.step, (self.values[0], self.y, self.share))
+        for i in range(len(self.slopes)):
+            stages.forwards(i, self.rows, self.values[i], self.values[i + 1], self.largest[i])
+        stages.slope_of_loss(self.values[-1], self.y, self.share, self.slopes[-1])
+        for i in reversed(range(len(self.slopes))):
+            if i:  # before the weights move
+                stages.back(i, self.rows, self.values[i], self.slopes[i], self.largest[i], self.slopes[i - 1])
+            stages.learn(i, self.values[i], self.slopes[i], self.largest[i], at)
+        at.step.add_(1)
+
+
+_STATES = {kernels.SGD: 0, kernels.MOMENTUM: 1, kernels.ADAM: 2}
+
+
+def _ageing(steps: int) -> Tensor:
+    """[steps, 3]: for each step 1, and Adam's step size for a rate of 1 and root as its means grow old."""
+    step = torch.arange(1, steps + 1, dtype=torch.float64)
+    size, root = 1 / (1 - RowAdam.beta1**step), (1 - RowAdam.beta2**step).sqrt()
+    return torch.stack([torch.ones_like(step), size, root], dim=1).float()

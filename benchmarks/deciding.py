@@ -2,7 +2,7 @@
 
     python benchmarks/deciding.py [--device cpu] [--rounds 30] [--threads 2]
 
-10,000 peers have a bounded book of 1,000; the others know everyone.
+10,000 peers have a bounded contacts of 1,000; the others know everyone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 import torch
 
 from homophily.federation.topology import view_of_all
-from homophily.methods import Method, Now, methods
+from homophily.methods import Method, RoundContext, methods
 from homophily.methods.dispatch import choose, meet
 from homophily.randomness import uniform
 
@@ -23,12 +23,12 @@ SIZES = ((100, None), (1_000, None), (10_000, 1_000))
 NAMES = ("random", "panm", "dac", "dpg", "pens")
 
 
-def ms_a_round(method: Method, peers: int, book: int | None, rounds: int, device: torch.device) -> float:
+def ms_a_round(method: Method, peers: int, contacts: int | None, rounds: int, device: torch.device) -> float:
     """Median over rounds, the first few left out."""
     cluster = torch.arange(peers, device=device) % 4
-    view = view_of_all(peers, 0, None, 1, book, cluster, device)
+    view = view_of_all(peers, 0, None, 1, contacts, cluster, device)
     assert view.same is not None
-    noise = uniform(1, view.me[:, None], view.book).to(torch.float64)
+    noise = uniform(1, view.me[:, None], view.contacts).to(torch.float64)
     table = noise + view.same
     memory: dict[str, torch.Tensor] = {}
     times = []
@@ -38,7 +38,7 @@ def ms_a_round(method: Method, peers: int, book: int | None, rounds: int, device
         met = meet(method, view, round, memory)
         _wait(device)
         took = time.perf_counter() - began
-        alike = torch.where(met, table, -torch.inf) if method.compares(Now(view, round, memory)) else None
+        alike = torch.where(met, table, -torch.inf) if method.compares(RoundContext(view, round, memory)) else None
         _wait(device)
         began = time.perf_counter()
         _, memory = choose(method, view, round, memory, met, alike)
@@ -67,9 +67,9 @@ def main() -> None:
     )
     print(f"ms a round for meeting and choosing; torch {torch.__version__}, {name}")
     print("peers".rjust(8), *(method.rjust(9) for method in NAMES))
-    for peers, book in SIZES:
+    for peers, contacts in SIZES:
         rounds = options.rounds if peers < 10_000 else min(options.rounds, 12)
-        cells = [ms_a_round(methods.get(n)().in_rounds(rounds), peers, book, rounds, device) for n in NAMES]
+        cells = [ms_a_round(methods.get(n)().in_rounds(rounds), peers, contacts, rounds, device) for n in NAMES]
         print(str(peers).rjust(8), *(f"{cell:9.2f}" for cell in cells), flush=True)
 
 

@@ -31,8 +31,8 @@ from homophily.errors import UserError
 from homophily.experiments.runner import chosen_device, settings
 from homophily.runs.reader import machine
 from homophily.simulation.configuration import make
-from homophily.simulation.rounds import Problem
-from homophily.simulation.setup import Given, prepare
+from homophily.simulation.rounds import Experiment
+from homophily.simulation.setup import UserObjects, prepare
 from homophily.training.resources import threads
 from homophily.training.schedule import shuffled
 
@@ -80,7 +80,7 @@ SETUPS = (
 )
 
 
-def problem_of(setup: Setup, engine: str, peers: int, device: torch.device) -> tuple[Problem, Config, Any]:
+def problem_of(setup: Setup, engine: str, peers: int, device: torch.device) -> tuple[Experiment, Config, Any]:
     """The package's own preparation of a run with this engine."""
     chance = torch.Generator().manual_seed(0)
     samples = setup.batch * setup.steps_on(device)
@@ -90,19 +90,19 @@ def problem_of(setup: Setup, engine: str, peers: int, device: torch.device) -> t
     data = [homophily.PeerData(x, y, test_x=x[:1], test_y=y[:1])] * peers
     training = {"batch": setup.batch, "epochs": 1, **setup.config.get("training", {})}
     config = make({**setup.config, "engine": engine, "training": training, "method": "fedavg"})
-    return prepare(config, Given(data=data), device)
+    return prepare(config, UserObjects(data=data), device)
 
 
 def of_engine(setup: Setup, engine: str, device: torch.device) -> tuple[str, Callable[[], float]]:
     """The engine's name, and what trains a round and tells its seconds a step of all peers."""
     peers = setup.on(device)
-    problem, config, resolved = problem_of(setup, engine, peers, device)
+    experiment, config, resolved = problem_of(setup, engine, peers, device)
     some = torch.arange(FEW if resolved.engine == PLAIN else peers, device=device)
-    models = problem.start.copy()
+    models = experiment.start.copy()
 
     def once() -> float:
         with settings(config, resolved, device):
-            seconds = _timed(lambda: problem.engine.train(models.rows, models.kept, some, 1), device)
+            seconds = _timed(lambda: experiment.engine.train(models.rows, models.kept, some, 1), device)
         return seconds / setup.steps_on(device) * peers / len(some)
 
     busy = resolved.workers * resolved.threads
@@ -111,8 +111,8 @@ def of_engine(setup: Setup, engine: str, device: torch.device) -> tuple[str, Cal
 
 def of_loop(setup: Setup, count: int, device: torch.device) -> Callable[[], float]:
     """The same of the plain loop, with ``count`` CPU threads."""
-    problem, config, resolved = problem_of(setup, PLAIN, FEW, device)
-    task, rows = problem.task, problem.start.rows.clone()
+    experiment, config, resolved = problem_of(setup, PLAIN, FEW, device)
+    task, rows = experiment.task, experiment.start.rows.clone()
     module = copy.deepcopy(task.module).train()
     parameters = list(module.parameters())
     make_optimiser = torch.optim.Adam if task.settings.optimizer == "adam" else torch.optim.SGD

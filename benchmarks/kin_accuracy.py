@@ -20,9 +20,9 @@ from kin_settings import SHIFTS, TRAINING, config
 from kin_work import Row, Study
 
 from homophily.experiments.runner import chosen_device
-from homophily.experiments.sweep import Wanted, played
+from homophily.experiments.sweep import RunRequest, played
 from homophily.simulation.configuration import make
-from homophily.simulation.setup import Given
+from homophily.simulation.setup import UserObjects
 
 METHODS = ("random", "panm", "dac", "kin", "oracle")
 KEYS: dict[str, dict[str, Any]] = {"panm": {"l": 10, "tau": 10}}  # all have k = 5, and the package's other defaults
@@ -101,10 +101,10 @@ def _runs(
     store.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         wanted = [
-            Wanted(make(_config(setting, rounds, peers, seed, method)), Path(folder) / f"{method}-{seed}")
+            RunRequest(make(_config(setting, rounds, peers, seed, method)), Path(folder) / f"{method}-{seed}")
             for seed, method in missing
         ]
-        for (seed, method), run in zip(missing, played(wanted, Given(), chosen_device(device)), strict=True):
+        for (seed, method), run in zip(missing, played(wanted, UserObjects(), chosen_device(device)), strict=True):
             found[seed, method] = {"seed": seed, "method": method, **{key: run.summary[key] for key in KEPT}}
             with path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(found[seed, method]) + "\n")

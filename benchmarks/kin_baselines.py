@@ -27,7 +27,7 @@ from torch import Tensor
 from homophily.data.types import Split
 from homophily.experiments.runner import as_config, chosen_device
 from homophily.methods.kin.families import kinship
-from homophily.simulation.setup import Given, prepare, task_fingerprints
+from homophily.simulation.setup import UserObjects, prepare, task_fingerprints
 from homophily.training.task import Task
 
 DATA = ("fashion-mnist", "mnist", "cifar-10")
@@ -55,7 +55,7 @@ def _cells(indices: list[tuple[float, ...]]) -> list[str]:
 
 def _indices(asked: dict[str, Any], device: str) -> tuple[float, float, float]:
     """The adjusted Rand index of kin, PACFL and gradient cosines in one federation."""
-    task = prepare(as_config(asked), Given(), chosen_device(device))[0].task
+    task = prepare(as_config(asked), UserObjects(), chosen_device(device))[0].task
     assert task.data.cluster is not None
     truth = task.data.cluster.cpu().numpy()
     found = kinship(task_fingerprints(task, asked["seed"]), task.ids, asked["seed"]).family

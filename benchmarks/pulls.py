@@ -24,14 +24,14 @@ from typing import Any
 
 import zenoh
 
-from homophily.peer.blob_transfer import Mail, Parcel
+from homophily.peer.blob_transfer import BlobId, BlobTransfer
 from homophily.peer.deploy import write_files
 from homophily.peer.identity import Authority, Identity
 from homophily.peer.manifest import Kind
 from homophily.peer.membership import Members
 from homophily.peer.refusals import Refusals
 from homophily.peer.settings import PeerSettings, load
-from homophily.peer.transport import QUEUE, Address, Ears, ZenohLinks
+from homophily.peer.transport import QUEUE, Address, LinkHandlers, ZenohLinks
 from homophily.simulation.configuration import make
 
 PATIENCE = 120.0  # seconds
@@ -61,7 +61,7 @@ class ByMail:
             Authority(asked.path(peer.ca), peer.allow),
         )
         most: dict[Kind, int] = {"model": job.size, "before": job.size, "print": job.size}
-        self._mail = Mail(
+        self._mail = BlobTransfer(
             peer.federation, identity, authority, most, Refusals(), timeout=PATIENCE, slots=peer.slots,
             waiting=peer.waiting, pulls=job.pulls, window=peer.window, cache_bytes=peer.cache_mb << 20,
         )  # fmt: skip
@@ -72,7 +72,7 @@ class ByMail:
             (asked.path(peer.ca), asked.certificate, asked.key),
         )  # fmt: skip
         links = self._mail.links = ZenohLinks(address)
-        links.listen(Ears(lambda data: None, self._mail.asked, members.came, members.went, lambda name: None))
+        links.listen(LinkHandlers(lambda data: None, self._mail.asked, members.came, members.went, lambda name: None))
 
     def ready(self) -> bool:
         return len(self._mail.links.neighbours()) == self._job.peers - 1
@@ -81,7 +81,7 @@ class ByMail:
         self._mail.publish("model", turn, os.urandom(self._job.size))
 
     def pull(self, partners: list[int], turn: int) -> None:
-        parcels = [Parcel(self._names[i], "model", turn) for i in partners]
+        parcels = [BlobId(self._names[i], "model", turn) for i in partners]
         came = self._mail.fetch_all(parcels, len, time.monotonic() + PATIENCE)
         assert all(size == self._job.size for size in came.values()), came
 

@@ -6,7 +6,7 @@
 
 shares: the 28x28 CNN in batches of 8, 60 steps a round, on random images; the models are scored in every round.
 Training and the loss metric's forward passes are timed between waits for the device; the rest is what is left. More
-than 2,000 peers have books of 1,000, but with kin one of all. Introductions, before the first round, are fingerprints
+than 2,000 peers have contact lists of 1,000, but with kin one of all. Introductions, before the first round, are fingerprints
 and kin's decision.
 runs: start to final scores, folder included, in a process that has compiled its kernels and read the data set's files.
 sweep: 7 methods with 3 seeds.
@@ -33,7 +33,7 @@ from homophily.experiments.runner import chosen_device, settings
 from homophily.runs.reader import machine
 from homophily.simulation.configuration import make
 from homophily.simulation.rounds import Simulation
-from homophily.simulation.setup import Given, Known, prepare
+from homophily.simulation.setup import SetupCache, UserObjects, prepare
 from homophily.training.engines import read_chain
 from homophily.training.stacked.chain import Chain, Convolution
 
@@ -82,39 +82,41 @@ def shares(options: argparse.Namespace) -> Iterator[str]:
     yield "| peers | method | ms a round | training | guests | all else | training, GFLOP/s | guests, GFLOP/s |"
     yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
     for peers in options.peers:
-        known = Known()  # the data is made once for all methods
+        known = SetupCache()  # the data is made once for all methods
         for method in options.methods:
             yield _share(peers, method, options.device, known)
 
 
-def _share(peers: int, method: str, device: torch.device, known: Known) -> str:
+def _share(peers: int, method: str, device: torch.device, known: SetupCache) -> str:
     rounds = 5 if peers < 5000 else 2
     chance = torch.Generator().manual_seed(0)
     x, y = torch.randn(BATCH * STEPS, 1, 28, 28, generator=chance), torch.arange(BATCH * STEPS) % 10
     data = [homophily.PeerData(x, y, test_x=x[:100], test_y=y[:100])] * peers
     training = {"optimizer": "adam", "lr": 1e-4, "batch": BATCH, "epochs": 1}
-    book = {"book": 1000} if peers > 2000 and method != "kin" else {}  # in a book of its own each would decide alone
+    contacts = (
+        {"contacts": 1000} if peers > 2000 and method != "kin" else {}
+    )  # in contacts of its own each would decide alone
     keys = {
         "rounds": 2 * rounds + 2,
         "model": {"name": "cnn"},
         "training": training,
         "method": {"name": method, **({"t1": 1000} if method == "panm" else {})},  # it compares in every round
-        **book,
+        **contacts,
     }
-    problem, config, resolved = prepare(make(keys), Given(data=data), device, known=known)
-    chain = read_chain(problem.task.module, problem.task.layout, problem.task.loss, problem.task.data)
+    experiment, config, resolved = prepare(make(keys), UserObjects(data=data), device, known=known)
+    chain = read_chain(experiment.task.module, experiment.task.layout, experiment.task.loss, experiment.task.data)
     assert isinstance(chain, Chain)
     forward, step = operations(chain)
     clock = Clock(device)
     with settings(config, resolved, device):
-        simulation = Simulation(problem)
+        simulation = Simulation(experiment)
         clock.watch(simulation.exchange, "_introduce", lambda: 0)
         simulation.step()
         simulation.step()
         plain = statistics.median(_round(simulation, clock) for _ in range(rounds))
         samples = BATCH * STEPS
-        clock.watch(problem.engine, "train", lambda rows, kept, those, round: len(those) * samples * step)
-        clock.watch(problem.engine, "visit", lambda rows, kept, guest, host: len(guest) * samples * forward)
+        clock.watch(experiment.engine, "train", lambda rows, kept, those, round: len(those) * samples * step)
+        clock.watch(experiment.engine, "visit", lambda rows, kept, guest, host: len(guest) * samples * forward)
         watched = [_round(simulation, clock) for _ in range(rounds)]
     took = {name: clock.seconds.get(name, 0.0) / sum(watched) for name in ("train", "visit")}
     rate = [f"{clock.work[n] / clock.seconds[n] / 1e9:,.0f}" if n in clock.work else "-" for n in ("train", "visit")]

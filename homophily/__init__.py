@@ -1,19 +1,50 @@
-"""Personalised peer-to-peer federated learning: peers find those whose data is like theirs, and learn with them."""
+"""Personalised peer-to-peer federated learning: peers find those whose data is like theirs, and learn with them.
 
-from homophily.config.schema import Config
-from homophily.data.types import Kind, Plan, Samples, Source
-from homophily.data.user_data import PeerArrays as PeerData
-from homophily.errors import DivergedWarning, UnsuitableError, UserError
-from homophily.experiments.comparison import Comparison, compare
-from homophily.experiments.discovery import Acquaintance, kin
-from homophily.experiments.runner import resume, run
-from homophily.methods import Method, Now, View
-from homophily.methods.kin import power
-from homophily.randomness import Purpose
-from homophily.runs.reader import Run
+Names are imported when they are first used, so that reading a run folder loads no simulator.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from homophily.version import __version__ as __version__
 
+if TYPE_CHECKING:
+    from homophily.api import Comparison, Discovery, Simulation, compare, kin, resume, run
+    from homophily.config.schema import Config
+    from homophily.data import ClusterSpec, PartitionPlan, PeerData, Samples, Source
+    from homophily.errors import DivergedWarning, UnsuitableError, UserError
+    from homophily.experiments.callbacks import Callback
+    from homophily.methods import Method, RoundContext, View
+    from homophily.methods.kin import power
+    from homophily.randomness import Purpose
+    from homophily.runs.reader import Run
+
 __all__ = [
-    "Acquaintance", "Comparison", "Config", "DivergedWarning", "Kind", "Method", "Now", "PeerData", "Plan", "Purpose",
-    "Run", "Samples", "Source", "UnsuitableError", "UserError", "View", "compare", "kin", "power", "resume", "run",
+    "Callback", "ClusterSpec", "Comparison", "Config", "Discovery", "DivergedWarning", "Method", "PartitionPlan",
+    "PeerData", "Purpose", "RoundContext", "Run", "Samples", "Simulation", "Source", "UnsuitableError", "UserError",
+    "View", "compare", "kin", "power", "resume", "run",
 ]  # fmt: skip
+
+_MODULES = {
+    "homophily.api": ("Comparison", "Discovery", "Simulation", "compare", "kin", "resume", "run"),
+    "homophily.config.schema": ("Config",),
+    "homophily.data": ("ClusterSpec", "PartitionPlan", "PeerData", "Samples", "Source"),
+    "homophily.errors": ("DivergedWarning", "UnsuitableError", "UserError"),
+    "homophily.experiments.callbacks": ("Callback",),
+    "homophily.methods": ("Method", "RoundContext", "View"),
+    "homophily.methods.kin": ("power",),
+    "homophily.randomness": ("Purpose",),
+    "homophily.runs.reader": ("Run",),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'homophily' has no attribute {name!r}")
+    module = import_module(_MODULE_OF[name])
+    return getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -28,7 +28,7 @@ class Purpose(IntEnum):
     SHARE_TEST = 6
     SHIFT = 7  # what a shift leaves to chance (label pairs, Dirichlet proportions)
     SOURCE = 8  # synthetic data
-    BOOK = 9  # whom a peer knows
+    CONTACTS = 9  # whom a peer knows
     MEET = 10
     CHOOSE = 11
     TIES = 12

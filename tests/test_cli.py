@@ -18,7 +18,7 @@ from torch import nn
 import homophily
 from homophily.methods import methods
 from homophily.simulation.configuration import load
-from homophily.simulation.setup import Given, prepare
+from homophily.simulation.setup import UserObjects, prepare
 
 Printed = tuple[int, str, str]  # exit code, stdout, stderr
 Command = Callable[..., Printed]
@@ -171,7 +171,7 @@ def test_compare_gives_all_methods_the_same_federation(command: Command) -> None
     alone, together = (load(Path(f"both/{method}-0/config.toml")) for method in ("local", "random"))
     assert alone.data == together.data
     assert alone.training == together.training
-    first, second = (prepare(config, Given(), torch.device("cpu"))[0] for config in (alone, together))
+    first, second = (prepare(config, UserObjects(), torch.device("cpu"))[0] for config in (alone, together))
     assert torch.equal(first.task.data.train.x, second.task.data.train.x)
     assert torch.equal(first.start.rows, second.start.rows)
 
@@ -269,7 +269,7 @@ def test_export_gives_a_state_dict_that_scores_as_the_run_did(command: Command) 
     network = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
     network.load_state_dict(load_file("model.safetensors"))
     run = homophily.Run("run")
-    data = prepare(run.config, Given(), torch.device("cpu"))[0].task.data
+    data = prepare(run.config, UserObjects(), torch.device("cpu"))[0].task.data
     x, y = data.test.peer(3)
     with torch.no_grad():
         outputs = network(x)

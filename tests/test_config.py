@@ -13,9 +13,9 @@ import torch
 
 import homophily
 from homophily.config.overlay import nested
-from homophily.runs.reader import RunFolder
+from homophily.runs.reader import RunWriter
 from homophily.simulation.configuration import load, make
-from homophily.simulation.setup import Given, prepare
+from homophily.simulation.setup import UserObjects, prepare
 
 Told = tuple[int, str, str]  # exit code, stdout, stderr
 Command = Callable[..., Told]
@@ -103,7 +103,7 @@ BAD_RUNS = [
     fails("data.train=0", says=["data.train = 0", 'a whole number of at least 1 or "all"']),
     fails("data.train=some", says=["data.train", '"some"', 'a whole number of at least 1 or "all"']),
     fails("data.validation=-1", says=["data.validation = -1", "must be at least 0"]),
-    fails("book=0", says=["book = 0", 'a whole number of at least 1 or "all"']),
+    fails("contacts=0", says=["contacts = 0", 'a whole number of at least 1 or "all"']),
     # Words that are none of those there are.
     fails("score=after", says=["score", '"after"', "'after-merge' or 'after-training'"]),
     fails("engine=fast", says=["engine", '"fast"', "'auto', 'stacked', 'vectorised' or 'one-by-one'"]),
@@ -133,7 +133,7 @@ BAD_RUNS = [
     # Values that do not go together.
     fails("method.k=8", says=["method.k = 8", "from 1 to peers - 1, which is 7"]),
     fails("method.k=0", says=["method.k = 0", "from 1 to peers - 1, which is 7"]),
-    fails("book=8", says=["book = 8", "at most peers - 1, which is 7"]),
+    fails("contacts=8", says=["contacts = 8", "at most peers - 1, which is 7"]),
     fails("data.sizes=[2,2,2,3]", says=["data.sizes", "= 9", "8 peers"]),
     fails("data.sizes=[4,4]", says=["data.sizes has 2 numbers", "4 kinds of data"]),
     fails("data.sizes=[0,4,2,2]", says=["data.sizes.0 = 0", "must be at least 1"]),
@@ -381,7 +381,7 @@ topology = "full"            # a table where it has settings: { name = "torus", 
 engine = "auto"              # or "vectorised", "one-by-one"
 precision = "full"           # or "fast"
 init = "common"              # or "independent"
-book = "all"                 # or how many peers each one knows
+contacts = "all"                 # or how many peers each one knows
 evaluate = 1                 # score every so many rounds
 checkpoint = 10              # save every so many rounds
 
@@ -418,9 +418,11 @@ k = 4
 
 def test_the_file_with_all_keys_is_what_no_file_at_all_means(here: Path) -> None:
     (here / "all.toml").write_text(ALL_KEYS)
-    configs = [prepare(config, Given(), torch.device("cpu"))[1] for config in (load(here / "all.toml"), load(None))]
+    configs = [
+        prepare(config, UserObjects(), torch.device("cpu"))[1] for config in (load(here / "all.toml"), load(None))
+    ]
     for number, config in enumerate(configs):
-        RunFolder.create(here / str(number), "").write_config(config)
+        RunWriter.create(here / str(number), "").write_config(config)
     from_file, from_nothing = (tomllib.loads((here / str(n) / "config.toml").read_text()) for n in range(2))
     assert from_file == from_nothing
     asked = tomllib.loads(ALL_KEYS) | {"topology": {"name": "full"}}

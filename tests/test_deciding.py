@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from homophily import Method, Now, UserError, View
+from homophily import Method, RoundContext, UserError, View
 from homophily.federation.topology import view_of_all
 from homophily.methods import dispatch as deciding
 from homophily.methods import methods
@@ -22,7 +22,7 @@ PEER_METHODS = [name for name in methods if issubclass(methods.get(name), Method
 class Weighing(Method):
     """Holds everyone to be alike, and says nonsense of itself."""
 
-    def neighbours(self, now: Now, partners: Tensor) -> Tensor:
+    def neighbours(self, now: RoundContext, partners: Tensor) -> Tensor:
         return torch.where(now.known, 2.0, torch.nan)
 
 
@@ -38,10 +38,10 @@ def test_whom_one_does_not_know_is_no_neighbour_whatever_is_said_of_it() -> None
 class Everyone(Method):
     """Asks every place of its contacts, and merges with every place: itself and padding, too."""
 
-    def meet(self, now: Now) -> Tensor:
+    def meet(self, now: RoundContext) -> Tensor:
         return torch.ones_like(now.known)
 
-    def choose(self, now: Now, met: Tensor, similarity: Tensor | None) -> Tensor:
+    def choose(self, now: RoundContext, met: Tensor, similarity: Tensor | None) -> Tensor:
         return torch.ones_like(met)
 
 
@@ -53,14 +53,14 @@ def test_a_method_that_asks_itself_is_refused() -> None:
 
 def test_a_method_that_asks_nobody_in_particular_is_refused() -> None:
     view = view_of(3)
-    padded = replace(view, book=torch.where(view.known, view.book, -1))
+    padded = replace(view, contacts=torch.where(view.known, view.contacts, -1))
     with pytest.raises(UserError, match=r"\(peer 0 chose place 0 of its contacts, which is empty\)"):
         deciding.meet(Everyone(), padded, 1, {})
 
 
 def test_the_peer_that_is_named_is_the_one_that_decided(monkeypatch: pytest.MonkeyPatch) -> None:
     class Later(Method):
-        def meet(self, now: Now) -> Tensor:
+        def meet(self, now: RoundContext) -> Tensor:
             return torch.where(now.view.me[:, None] == 2, True, now.known)
 
     monkeypatch.setattr(deciding, "_ON_CPU", 3)  # a row at a time
@@ -77,12 +77,12 @@ def test_a_method_that_merges_with_peers_it_did_not_meet_is_refused() -> None:
     with pytest.raises(UserError, match=r"method: Everyone\.choose chose peers that it did not meet \(peer 0 chose it"):
         deciding.choose(Everyone(), view, 1, {}, met, met, None)
 
-    class Known(Method):
-        def choose(self, now: Now, met: Tensor, similarity: Tensor | None) -> Tensor:
+    class SetupCache(Method):
+        def choose(self, now: RoundContext, met: Tensor, similarity: Tensor | None) -> Tensor:
             return now.known
 
     with pytest.raises(UserError, match=r"Known\.choose chose peers that it did not meet \(peer 1 chose peer 2\)"):
-        deciding.choose(Known(), view, 1, {}, met, met, None)
+        deciding.choose(SetupCache(), view, 1, {}, met, met, None)
 
 
 def test_what_was_taken_from_those_asked_is_nobodys_mistake() -> None:
@@ -94,7 +94,7 @@ def test_what_was_taken_from_those_asked_is_nobodys_mistake() -> None:
     met[1, 3] = False  # its model did not come
 
     class Again(Method):
-        def choose(self, now: Now, met: Tensor, similarity: Tensor | None) -> Tensor:
+        def choose(self, now: RoundContext, met: Tensor, similarity: Tensor | None) -> Tensor:
             return now.known
 
     chosen, _ = deciding.choose(Again(), view, 1, {}, asked, met, None)
@@ -104,27 +104,29 @@ def test_what_was_taken_from_those_asked_is_nobodys_mistake() -> None:
 def test_contacts_that_cannot_be_reached_may_be_asked() -> None:
     """A real peer remembers others who are away for a round; a simulation has no such peers."""
     view = view_of(3)
-    away = replace(view, known=view.known & (view.book != 2))
+    away = replace(view, known=view.known & (view.contacts != 2))
 
     class Remembering(Method):
-        def meet(self, now: Now) -> Tensor:
-            return now.view.book != now.view.me[:, None]
+        def meet(self, now: RoundContext) -> Tensor:
+            return now.view.contacts != now.view.me[:, None]
 
     assert torch.equal(deciding.meet(Remembering(), away, 1, {}), view.known)
 
 
-def decisions(method: Method, view: View, rounds: int) -> Iterator[tuple[Now, Tensor, Tensor]]:
+def decisions(method: Method, view: View, rounds: int) -> Iterator[tuple[RoundContext, Tensor, Tensor]]:
     """What a method answers, untouched, where each round others cannot be reached and some models do not come."""
     memory: dict[str, Tensor] = {}
-    if method.introduces:
-        weights = torch.where(view.known, uniform(view.seed[:, None], view.me[:, None], 0, view.book), 0.0)
+    if method.uses_fingerprints:
+        weights = torch.where(view.known, uniform(view.seed[:, None], view.me[:, None], 0, view.contacts), 0.0)
         away = torch.arange(view.known.numel() * 2, dtype=torch.float64).view(*view.known.shape, 2).sin()
         memory = {"weights": weights, "family": torch.full_like(view.me, -1), "away": away}
     for round in range(1, rounds + 1):
-        reached = view.known & (uniform(view.seed[:, None], view.me[:, None], round, view.book) < 0.6)
-        now = Now(replace(view, known=reached), round, dict(memory), deciding.Friends(view, memory, slice(None)))
+        reached = view.known & (uniform(view.seed[:, None], view.me[:, None], round, view.contacts) < 0.6)
+        now = RoundContext(
+            replace(view, known=reached), round, dict(memory), deciding.SharedTables(view, memory, slice(None))
+        )
         asked = method.meet(now)
-        met = asked & reached & (uniform(view.seed[:, None], view.me[:, None], round + 100, view.book) < 0.8)
+        met = asked & reached & (uniform(view.seed[:, None], view.me[:, None], round + 100, view.contacts) < 0.8)
         alike = similarities(met, random_table(now.view, round)) if method.compares(now) else None
         yield now, asked, method.choose(now, met, alike) & ~met
         memory = now.memory

@@ -28,14 +28,14 @@ from typing import Any
 
 import pytest
 
-from homophily import Method, Now, Run, View
+from homophily import Method, RoundContext, Run, View
 from homophily.atomic_io import read_tensors
 from homophily.cli import app as cli
 from homophily.config.schema import Config, Data, Model, Topology, Training
 from homophily.config.schema import Method as MethodTable
 from homophily.data import shifts, sources
 from homophily.data.sources import HEART_FEATURES
-from homophily.federation.merging import Gathering, merges
+from homophily.federation.merging import MergeGroup, merges
 from homophily.federation.similarity import metrics
 from homophily.federation.topology import topologies
 from homophily.methods import methods
@@ -362,8 +362,8 @@ def test_the_page_on_writing_a_method_is_short_and_names_all_there_is() -> None:
     example = next(block for block in blocks("docs/write-a-method.md") if block.file)
     lines = [line for line in example.text.splitlines() if line.strip() and not line.strip().startswith("#")]
     assert len(lines) < 30
-    names = [f"now.{name}" for name in dir(Now) if not name.startswith("_")]
-    names += [f"now.{field.name}" for field in dataclasses.fields(Now)]
+    names = [f"now.{name}" for name in dir(RoundContext) if not name.startswith("_")]
+    names += [f"now.{field.name}" for field in dataclasses.fields(RoundContext)]
     names += [field.name for field in dataclasses.fields(View)]
     names += [name for name in dir(Method) if not name.startswith("_")]
     missing = [name for name in dict.fromkeys(names) if not re.search(rf"`{name}[`(]", page)]
@@ -372,7 +372,7 @@ def test_the_page_on_writing_a_method_is_short_and_names_all_there_is() -> None:
 
 def test_the_bring_your_own_page_names_what_a_merge_is_given() -> None:
     page = (ROOT / "docs/bring-your-own.md").read_text(encoding="utf-8")
-    assert not [field.name for field in dataclasses.fields(Gathering) if f"`{field.name}`" not in page]
+    assert not [field.name for field in dataclasses.fields(MergeGroup) if f"`{field.name}`" not in page]
 
 
 def test_the_data_page_names_every_data_set_shift_and_key() -> None:

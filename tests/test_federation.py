@@ -1,4 +1,4 @@
-"""A merge is a weighted sum of rows: exact, the same alone or among all, and blind to sick rows."""
+"""A merge is a weighted sum of rows: exact, the same alone or among all, and blind to diverged rows."""
 
 import pytest
 import torch
@@ -25,7 +25,9 @@ def everyone(peers: int) -> Tensor:
 def merged(rows: Tensor, partners: Tensor, personal: tuple[str, ...] = ()) -> Tensor:
     whole = federation(rows, personal)
     peers = len(rows)
-    whole.merge(gather(everyone(peers), partners, torch.arange(peers), torch.ones(peers)).without(whole.sick), uniform)
+    whole.merge(
+        gather(everyone(peers), partners, torch.arange(peers), torch.ones(peers)).without(whole.diverged), uniform
+    )
     return whole.rows
 
 
@@ -53,7 +55,7 @@ def test_one_row_merges_to_the_same_bits_as_among_all(peers: int, seed: int) -> 
     rows = normal(seed, i, torch.arange(5)).float()
     alone = federation(rows)
     me = torch.tensor([peers - 1])
-    single = gather(everyone(peers)[-1:], partners[-1:], me, torch.ones(peers)).without(alone.sick)
+    single = gather(everyone(peers)[-1:], partners[-1:], me, torch.ones(peers)).without(alone.diverged)
     share = uniform(single)
     expected = torch.zeros(5)
     for slot in range(single.ids.shape[1]):
@@ -65,12 +67,12 @@ def test_one_row_merges_to_the_same_bits_as_among_all(peers: int, seed: int) -> 
 def test_a_sick_row_is_left_out_and_heals() -> None:
     rows = torch.tensor([[1.0, 1.0], [torch.nan, 2.0], [3.0, 3.0], [torch.inf, 0.0]])
     whole = federation(rows)
-    assert whole.sick.tolist() == [False, True, False, True]
+    assert whole.diverged.tolist() == [False, True, False, True]
     partners = torch.tensor([[0, 1, 1, 0], [1, 0, 1, 0], [0, 1, 0, 0], [0, 1, 0, 0]]).bool()
     after = merged(rows, partners)
-    assert after[0].tolist() == [2.0, 2.0]  # without the sick partner
+    assert after[0].tolist() == [2.0, 2.0]  # without the diverged partner
     assert after[1].tolist() == [2.0, 2.0]  # healed: its own row left out
-    assert after[2].tolist() == [3.0, 3.0]  # its only partner is sick: as it was
+    assert after[2].tolist() == [3.0, 3.0]  # its only partner is diverged: as it was
     assert not bool(after[3].isfinite().all())  # nobody healthy to heal it
 
 
@@ -90,11 +92,11 @@ def test_a_merge_in_small_chunks_is_the_same(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_gathering_is_in_ascending_id_with_oneself_in_its_place() -> None:
     partners = torch.tensor([[False, False, False, True], [True, False, True, False]])
-    sick = torch.tensor([False, False, True, False])
+    diverged = torch.tensor([False, False, True, False])
     alike = torch.arange(8.0).view(2, 4).double()
-    found = gather(everyone(4)[:2], partners, torch.tensor([1, 3]), torch.tensor([5, 6, 7, 8]), alike).without(sick)
+    found = gather(everyone(4)[:2], partners, torch.tensor([1, 3]), torch.tensor([5, 6, 7, 8]), alike).without(diverged)
     assert found.ids.tolist() == [[1, 3, -1], [0, 2, 3]]
-    assert found.there.tolist() == [[True, True, False], [True, False, True]]
+    assert found.mask.tolist() == [[True, True, False], [True, False, True]]
     assert found.own.tolist() == [[True, False, False], [False, False, True]]
     assert found.samples.tolist() == [[6.0, 8.0, 5.0], [5.0, 7.0, 8.0]]
     assert found.similarity.tolist() == [[-torch.inf, 3.0, -torch.inf], [4.0, 6.0, -torch.inf]]
@@ -105,6 +107,6 @@ def test_a_rowwise_merge_never_sees_personal_numbers() -> None:
     rows = torch.tensor([[0.0, 0.0], [0.1, 100.0], [5.0, 0.0], [0.2, 200.0]])
     whole = federation(rows, ("bias",))
     everybody = ~torch.eye(4, dtype=torch.bool)
-    whole.merge(gather(everyone(4), everybody, torch.arange(4), torch.ones(4)).without(whole.sick), krum)
+    whole.merge(gather(everyone(4), everybody, torch.arange(4), torch.ones(4)).without(whole.diverged), krum)
     assert whole.rows[:, 0].tolist() == pytest.approx([0.1] * 4)
     assert whole.rows[:, 1].tolist() == [0.0, 100.0, 0.0, 200.0]

@@ -137,9 +137,9 @@ def test_it_ends_within_its_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Even where every sweep moves somebody: here one that always trades the two groups."""
     sweeps = []
 
-    def trade(there: Tensor, upper: Tensor, y: Tensor) -> Tensor:
+    def trade(mask: Tensor, upper: Tensor, y: Tensor) -> Tensor:
         sweeps.append(1)
-        return there & ~upper
+        return mask & ~upper
 
     monkeypatch.setattr(groups, "_reassigned", trade)
     assert found([0.1, 0.2], [0.9, 0.8])

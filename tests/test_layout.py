@@ -113,7 +113,7 @@ def test_views_share_the_rows_memory() -> None:
 def test_personal_patterns_name_tensors_or_the_modules_above_them(pattern: str, expected: set[str]) -> None:
     layout = Layout.of(Net(), [pattern])
     assert {c.name for c in layout.columns if c.personal} == expected
-    assert layout.sent_numbers == layout.width - sum(c.stop - c.start for c in layout.columns if c.personal)
+    assert layout.sent_parameters == layout.width - sum(c.stop - c.start for c in layout.columns if c.personal)
 
 
 def test_a_pattern_that_matches_nothing_is_refused() -> None:

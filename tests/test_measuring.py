@@ -5,43 +5,45 @@ import torch
 
 from homophily.federation.rows import Federation
 from homophily.simulation.configuration import make
-from homophily.simulation.pairwise import Measurer, Models, table_of
-from homophily.simulation.setup import Given, prepare
+from homophily.simulation.pairwise import Models, PairwiseEvaluator, table_of
+from homophily.simulation.setup import UserObjects, prepare
 
 CPU = torch.device("cpu")
 
 
-def measurer(metric: str, chunk: int, hidden: int = 8) -> tuple[Measurer, Models]:
+def evaluator(metric: str, chunk: int, hidden: int = 8) -> tuple[PairwiseEvaluator, Models]:
     config = make({
         "peers": 6, "data": {"train": 5, "test": 5}, "model": {"name": "mlp", "hidden": [hidden]},
         "method": {"name": "panm", "metric": metric, "l": 3, "k": 2},
     })  # fmt: skip
-    problem, _, _ = prepare(config, Given(), CPU)
-    made = problem.exchange.measurer
-    before, start = problem.start.rows, torch.zeros_like(problem.start.rows)
+    experiment, _, _ = prepare(config, UserObjects(), CPU)
+    made = experiment.exchange.evaluator
+    before, start = experiment.start.rows, torch.zeros_like(experiment.start.rows)
     now = before + torch.randn(before.shape, generator=torch.Generator().manual_seed(0))
-    models = Models(Federation(problem.start.layout, now, {}), before, start)
-    return Measurer(made.metric, made.task, made.engine, chunk, made.needs), models
+    models = Models(Federation(experiment.start.layout, now, {}), before, start)
+    return PairwiseEvaluator(made.metric, made.task, made.engine, chunk, made.cost), models
 
 
 @pytest.mark.parametrize("metric", ["loss", "l2", "cosine-weights", "cosine-gradients", "panm"])
 def test_the_size_of_a_chunk_changes_nothing(metric: str) -> None:
     me, you = (~torch.eye(6, dtype=torch.bool)).nonzero(as_tuple=True)
-    apart, together = (one.similarities(models, me, you) for one, models in (measurer(metric, 1), measurer(metric, 99)))
+    apart, together = (
+        one.similarities(models, me, you) for one, models in (evaluator(metric, 1), evaluator(metric, 99))
+    )
     assert torch.equal(apart, together)
     assert together.shape == (30,)
     assert together.unique().numel() > 6
 
 
 def test_a_cpu_compares_no_more_rows_at_a_time_than_its_cache_holds() -> None:
-    assert measurer("panm", chunk=1000)[0].chunk == 1000
-    assert 1 <= measurer("panm", chunk=1000, hidden=4000)[0].chunk < 20  # rows of 300,000 numbers
-    assert measurer("loss", chunk=1000, hidden=4000)[0].chunk == 1000  # whose engine sees to that itself
+    assert evaluator("panm", chunk=1000)[0].chunk == 1000
+    assert 1 <= evaluator("panm", chunk=1000, hidden=4000)[0].chunk < 20  # rows of 300,000 numbers
+    assert evaluator("loss", chunk=1000, hidden=4000)[0].chunk == 1000  # whose engine sees to that itself
 
 
 def test_what_cannot_be_told_is_like_nobody_unless_nothing_can() -> None:
     met = torch.tensor([[True, True, True], [True, False, True]])
     nan, inf = torch.nan, torch.inf
     found = torch.tensor([nan, -2.0, 1.0, nan, nan], dtype=torch.float64)
-    sick = torch.tensor([False, False, True, False, False])
-    assert table_of(found, met, sick).tolist() == [[-inf, -2.0, -inf], [0.0, -inf, 0.0]]
+    diverged = torch.tensor([False, False, True, False, False])
+    assert table_of(found, met, diverged).tolist() == [[-inf, -2.0, -inf], [0.0, -inf, 0.0]]

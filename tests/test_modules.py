@@ -13,7 +13,7 @@ import homophily
 from homophily.errors import UserError
 from homophily.federation.layout import Layout
 from homophily.models.copying import constants, copied, on_device
-from homophily.training.stacked.chain import Unlike, chain_of
+from homophily.training.stacked.chain import UnsupportedLayer, chain_of
 from tests.test_own import CLASSES, FEATURES, peers, rows, settings
 
 
@@ -127,7 +127,7 @@ def test_reading_a_network_leaves_its_attributes_as_they_were() -> None:
     net = Watched()
     chain_of(net, Layout.of(net), (FEATURES,))
     assert torch.equal(net.last, torch.zeros(2))
-    with pytest.raises(Unlike):
+    with pytest.raises(UnsupportedLayer):
         chain_of(Scaled(), Layout.of(Scaled()), (FEATURES,))
 
 

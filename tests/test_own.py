@@ -181,7 +181,7 @@ def test_objects_must_be_handed_over_again_on_resume(here: Path) -> None:
         return (outputs - F.one_hot(targets, CLASSES)).square().sum(1)
 
     class Everybody(homophily.Method):
-        def meet(self, now: homophily.Now) -> Tensor:
+        def meet(self, now: homophily.RoundContext) -> Tensor:
             return now.known
 
     objects: dict[str, Any] = {"model": network(), "data": peers(), "loss": squared, "method": Everybody()}

@@ -367,7 +367,7 @@ def test_a_sick_peer_is_left_out_until_its_partners_heal_it(engine: str, here: P
     assert run.summary["diverged"] == []
     assert run.scores["diverged_rounds"] == [0, 0, 1, 0, 0, 0]
     assert run.merges()[:, 2].tolist() == [3, 3, 0, 3, 3, 3]  # from round 2 on
-    assert run.merges()[2].tolist() == [4, 4, 0, 4, 4, 4]  # it took the others' models even while it was sick
+    assert run.merges()[2].tolist() == [4, 4, 0, 4, 4, 4]  # it took the others' models even while it was diverged
     assert rows(run).isfinite().all()
     assert run.summary["mse"] is not None
 

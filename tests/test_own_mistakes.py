@@ -295,7 +295,7 @@ class Boundless(Wordy):
         ("method=broken{n}:Sharing", 'method: Sharing.shares = "similarity": must be a list'),
         (
             "method=broken{n}:Flat",
-            "memory['mean'], which peers share, must have a number for everyone in the book, [4, 4]",
+            "memory['mean'], which peers share, must have a number for everyone in the contacts, [4, 4]",
         ),
         ("method=broken{n}:Numbered", "method: memory[3] must have a text as its name, not int"),
         (

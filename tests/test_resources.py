@@ -11,17 +11,17 @@ import homophily
 from homophily.errors import UserError
 from homophily.training.engines import read_chain
 from homophily.training.probe import probe
-from homophily.training.resources import Resolved, resolve
+from homophily.training.resources import ExecutionPlan, resolve
 from tests.training.nets import Drawing, Everything, shares, task
 
 CHAIN = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
 
 
-def resolved(net: nn.Module, engine: str = "auto", peers: int = 3) -> Resolved:
-    problem = task(net, shares([6] * peers, [1, 8, 8]), torch.float32)
-    found = probe(problem.module, problem.loss, problem.data.train.x, problem.data.train.y)
-    chain = read_chain(problem.module, problem.layout, problem.loss, problem.data)
-    return resolve(engine, 4, problem.data, problem.layout, found, chain, torch.device("cpu"))
+def resolved(net: nn.Module, engine: str = "auto", peers: int = 3) -> ExecutionPlan:
+    experiment = task(net, shares([6] * peers, [1, 8, 8]), torch.float32)
+    found = probe(experiment.module, experiment.loss, experiment.data.train.x, experiment.data.train.y)
+    chain = read_chain(experiment.module, experiment.layout, experiment.loss, experiment.data)
+    return resolve(engine, 4, experiment.data, experiment.layout, found, chain, torch.device("cpu"))
 
 
 @pytest.mark.parametrize(
@@ -65,13 +65,13 @@ def test_threads_have_the_same_to_do() -> None:
 
 def test_more_models_than_fit_are_refused_with_the_arithmetic() -> None:
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-    problem = task(net, shares([2], [1, 8, 8]), torch.float32)
-    found = probe(problem.module, problem.loss, problem.data.train.x, problem.data.train.y)
+    experiment = task(net, shares([2], [1, 8, 8]), torch.float32)
+    found = probe(experiment.module, experiment.loss, experiment.data.train.x, experiment.data.train.y)
     many = shares([1], [1, 8, 8])
     one = torch.ones(1, dtype=torch.int64).expand(10**9)
     many = replace(many, train=replace(many.train, start=one, count=one))
     with pytest.raises(UserError, match=r"peers = 1000000000: .* 1,000,000,000 x 650 numbers x 4 bytes x 3 copies = "):
-        resolve("auto", 4, many, problem.layout, found, "no chain", torch.device("cpu"))
+        resolve("auto", 4, many, experiment.layout, found, "no chain", torch.device("cpu"))
 
 
 def test_a_run_says_which_engine_it_took(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import homophily
-from homophily.runs.reader import RunFolder
+from homophily.runs.reader import RunWriter
 from homophily.simulation.rounds import Simulation
 from tests.processes import Ended, Processes
 
@@ -337,13 +337,13 @@ def test_after_a_checkpoint_that_took_long_there_is_none_for_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved: list[int] = []
-    save = RunFolder.save
+    save = RunWriter.save
 
-    def slowly(folder: RunFolder, simulation: Simulation) -> None:
+    def slowly(folder: RunWriter, simulation: Simulation) -> None:
         time.sleep(0.5)
         saved.append(simulation.round)
         save(folder, simulation)
 
-    monkeypatch.setattr(RunFolder, "save", slowly)
+    monkeypatch.setattr(RunWriter, "save", slowly)
     homophily.run({"peers": 4, "rounds": 5, "checkpoint": 1, "method": {"name": "local"}}, out=tmp_path / "run")
     assert saved == [1, 5]  # and the last, which is due in any case

@@ -15,7 +15,7 @@ from torch import nn
 import homophily
 from homophily.atomic_io import locked
 from homophily.report import console as show
-from homophily.runs.reader import RunFolder
+from homophily.runs.reader import RunWriter
 from tests.processes import Processes
 from tests.test_resume import TINY, outcome
 
@@ -96,7 +96,7 @@ def test_a_run_of_a_given_model_killed_before_it_began_is_in_nobodys_way(
 
     keys: dict[str, Any] = {"model": unlike_any_before(), "data": peers_that_differ(), "out": tmp_path / "run"}
     with monkeypatch.context() as sudden:
-        sudden.setattr(RunFolder, "describe", killed)
+        sudden.setattr(RunWriter, "describe", killed)
         with pytest.raises(SystemExit):
             homophily.run({"rounds": 1}, **keys)
     assert homophily.run({"rounds": 1}, **keys).finished

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from homophily.data.types import Shares, Split
+from homophily.data.types import FederatedData, Split
 from homophily.federation.rows import Federation
 from homophily.federation.view import View
 from homophily.simulation.evaluation import Scorer, precision_and_recall
@@ -20,22 +20,24 @@ def view(same: list[list[int]]) -> View:
     truth = torch.tensor(same).bool()
     peers = len(same)
     me = torch.arange(peers)
-    book = me.expand(peers, peers)
-    return View(me, torch.zeros_like(me), book, book != me[:, None], torch.ones_like(book), truth)
+    contacts = me.expand(peers, peers)
+    return View(me, torch.zeros_like(me), contacts, contacts != me[:, None], torch.ones_like(contacts), truth)
 
 
 def test_accuracy_and_loss_of_unequal_test_sets_by_hand() -> None:
     x = torch.tensor([[1.0], [2.0], [-1.0], [4.0]])
     y = torch.tensor([1, 1, 1, 0])
     split = Split(x, y, torch.tensor([0, 3]), torch.tensor([3, 1]))
-    data = Shares(split, split, None, 2, 2, None)
-    problem = task(nn.Linear(1, 2, bias=False), data, torch.float32)
+    data = FederatedData(split, split, None, 2, 2, None)
+    experiment = task(nn.Linear(1, 2, bias=False), data, torch.float32)
     # Outputs (0, x): class 1 where x > 0.
     rows = torch.tensor([[0.0, 1.0], [0.0, 1.0]])
-    federation = Federation(problem.layout, rows, {})
-    for engine in (OneByOne(problem), Vectorised(problem, 2)):
+    federation = Federation(experiment.layout, rows, {})
+    for engine in (OneByOne(experiment), Vectorised(experiment, 2)):
         for peers, samples in ((1, 1), (2, 2), (2, 100)):
-            found = Scorer(problem, engine, peers, samples, {"seen": lambda out, y: float(len(out))}).test(federation)
+            found = Scorer(experiment, engine, peers, samples, {"seen": lambda out, y: float(len(out))}).test(
+                federation
+            )
             assert torch.allclose(found.value, torch.tensor([200 / 3, 0.0]).double())
             expected = [nn.functional.cross_entropy(torch.cat([0 * x, x], 1)[a:b], y[a:b]) for a, b in ((0, 3), (3, 4))]
             assert torch.allclose(found.loss, torch.stack(expected).double(), atol=1e-6)
@@ -45,7 +47,7 @@ def test_accuracy_and_loss_of_unequal_test_sets_by_hand() -> None:
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
 def test_a_peer_whose_weights_or_outputs_are_not_finite_has_no_scores(bad: float) -> None:
     data = shares([4, 4, 4], [2], outputs=2)
-    problem = task(nn.Linear(2, 2), data, torch.float32)
+    experiment = task(nn.Linear(2, 2), data, torch.float32)
     rows = torch.ones(3, 6)
     rows[1, 0] = bad  # weights
     rows[2] = 3e38  # outputs overflow
@@ -55,8 +57,8 @@ def test_a_peer_whose_weights_or_outputs_are_not_finite_has_no_scores(bad: float
         asked.append(len(outputs))
         return 1.0
 
-    for engine in (OneByOne(problem), Vectorised(problem, 3)):
-        found = Scorer(problem, engine, 3, 10, {"seen": seen}).test(Federation(problem.layout, rows, {}))
+    for engine in (OneByOne(experiment), Vectorised(experiment, 3)):
+        found = Scorer(experiment, engine, 3, 10, {"seen": seen}).test(Federation(experiment.layout, rows, {}))
         assert found.diverged.tolist() == [False, True, True]
         for values in (found.loss, found.value, found.extra["seen"]):
             assert values.isnan().tolist() == [False, True, True]
@@ -65,9 +67,9 @@ def test_a_peer_whose_weights_or_outputs_are_not_finite_has_no_scores(bad: float
 
 def test_regression_is_scored_by_the_mean_squared_error() -> None:
     data = shares([3, 2], [2], outputs=2, regression=True)
-    problem = task(nn.Linear(2, 2), data, loss=mse)
+    experiment = task(nn.Linear(2, 2), data, loss=mse)
     rows = torch.zeros(2, 6).double()
-    found = Scorer(problem, Vectorised(problem, 2), 2, 10).test(Federation(problem.layout, rows, {}))
+    found = Scorer(experiment, Vectorised(experiment, 2), 2, 10).test(Federation(experiment.layout, rows, {}))
     expected = torch.stack([data.test.peer(i)[1].double().square().mean() for i in range(2)])
     assert found.regression
     assert torch.allclose(found.value, expected)

@@ -32,16 +32,16 @@ def test_pick_is_uniform() -> None:
 
 def test_compact_gives_columns_in_order_and_spread_undoes_it() -> None:
     members = torch.tensor([[True, False, True], [False, False, False], [False, True, False]])
-    columns, there = compact(members)
+    columns, mask = compact(members)
     assert columns.tolist() == [[0, 2], [0, 0], [1, 0]]
-    assert there.tolist() == [[True, True], [False, False], [True, False]]
-    assert torch.equal(spread(columns, there, 3), members)
+    assert mask.tolist() == [[True, True], [False, False], [True, False]]
+    assert torch.equal(spread(columns, mask, 3), members)
 
 
 def test_compact_of_nobody_is_empty() -> None:
-    columns, there = compact(torch.zeros(2, 3, dtype=torch.bool))
-    assert columns.shape == there.shape == (2, 0)
-    assert not bool(spread(columns, there, 3).any())
+    columns, mask = compact(torch.zeros(2, 3, dtype=torch.bool))
+    assert columns.shape == mask.shape == (2, 0)
+    assert not bool(spread(columns, mask, 3).any())
 
 
 @given(st.integers(1, 8), st.integers(1, 12), st.integers(0, 14), st.integers(0, 10**6))
@@ -49,7 +49,7 @@ def test_top_takes_the_largest_and_breaks_ties_by_key(rows: int, columns: int, k
     among, keys = drawn(rows, columns, seed)
     i, j = torch.arange(rows)[:, None], torch.arange(columns)
     values = (bits(seed, i, 2, j) % 3).double()
-    values[values == 2] = -torch.inf  # a sick member is still a member
+    values[values == 2] = -torch.inf  # a diverged member is still a member
     best = top(among, k, values, keys)
     for row in range(rows):
         members = among[row].nonzero()[:, 0].tolist()

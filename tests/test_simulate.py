@@ -9,11 +9,11 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import homophily
-from homophily import Method, Now
+from homophily import Method, RoundContext
 from homophily.simulation.configuration import make
 from homophily.simulation.exchange import PeerExchange
 from homophily.simulation.rounds import Simulation
-from homophily.simulation.setup import Given, prepare
+from homophily.simulation.setup import UserObjects, prepare
 
 QUICK: dict[str, Any] = {
     "peers": 8,
@@ -86,7 +86,7 @@ def test_a_fixed_topology_never_changes() -> None:
 
 
 def test_a_bounded_book_bounds_whom_one_ever_meets() -> None:
-    counts = run(book=3, rounds=20).merges()
+    counts = run(contacts=3, rounds=20).merges()
     assert int((counts > 0).sum(1).max()) <= 3
     assert int((run(rounds=20).merges() > 0).sum(1).min()) > 3
 
@@ -139,10 +139,10 @@ class MostAlike(Method):
     def __init__(self, metric: str) -> None:
         self.metric = metric
 
-    def meet(self, now: Now) -> Tensor:
+    def meet(self, now: RoundContext) -> Tensor:
         return now.known
 
-    def choose(self, now: Now, met: Tensor, similarity: Tensor | None) -> Tensor:
+    def choose(self, now: RoundContext, met: Tensor, similarity: Tensor | None) -> Tensor:
         assert similarity is not None
         now.memory["chosen"] = now.memory.get("chosen", torch.zeros(len(met))) + 1
         return similarity == similarity.amax(1, keepdim=True)
@@ -163,10 +163,10 @@ def test_every_metric_finds_the_own_cluster_in_both_engines(metric: str) -> None
 class Recalling(Method):
     """Merges with all it asked, whether or not they are among those met."""
 
-    def meet(self, now: Now) -> Tensor:
+    def meet(self, now: RoundContext) -> Tensor:
         return now.known
 
-    def choose(self, now: Now, met: Tensor, similarity: Tensor | None) -> Tensor:
+    def choose(self, now: RoundContext, met: Tensor, similarity: Tensor | None) -> Tensor:
         return now.known
 
 
@@ -257,8 +257,8 @@ def test_a_sick_peer_heals_with_fedsim_whatever_the_metric(name: str, metric: st
 @pytest.mark.parametrize(("name", "table"), [("dac", "similarity"), ("dpg", "probability")])
 def test_who_is_sick_remembers_what_it_knew_of_others(name: str, table: str) -> None:
     config = {"peers": 8, "rounds": 9, "method": {"name": name, "k": 3, "metric": "cosine-weights"}}
-    problem, *_ = prepare(make(config), Given(), torch.device("cpu"))
-    simulation = Simulation(problem)
+    experiment, *_ = prepare(make(config), UserObjects(), torch.device("cpu"))
+    simulation = Simulation(experiment)
     simulation.step()
     assert isinstance(simulation.exchange, PeerExchange)
     before = simulation.exchange.memory[table].clone()
@@ -314,9 +314,9 @@ def test_a_table_is_told_only_where_it_is_shared() -> None:
     class Eavesdropper(MostAlike):
         """Reads a table that its peers do not hand over."""
 
-        def choose(self, now: Now, met: Tensor, similarity: Tensor | None) -> Tensor:
+        def choose(self, now: RoundContext, met: Tensor, similarity: Tensor | None) -> Tensor:
             now.memory["secret"] = torch.zeros(met.shape, dtype=torch.float64)
-            now.told("secret", now.view.book[:, :1])
+            now.told("secret", now.view.contacts[:, :1])
             return met
 
     with pytest.raises(ValueError, match="must list it in `shares`"):

@@ -1,4 +1,4 @@
-"""Graphs, hops and books."""
+"""Graphs, hops and contact lists."""
 
 from pathlib import Path
 
@@ -13,14 +13,14 @@ from homophily.methods import View
 CPU = torch.device("cpu")
 
 
-def seen(graph: object, peers: int, hops: int = 1, book: int | None = None) -> View:
-    return view_of_all(peers, 3, graph, hops, book, None, CPU)
+def seen(graph: object, peers: int, hops: int = 1, contacts: int | None = None) -> View:
+    return view_of_all(peers, 3, graph, hops, contacts, None, CPU)
 
 
 def known(view: View, peer: int) -> dict[int, int]:
     """Whom a peer knows, and how far away."""
     there = view.known[peer]
-    return dict(zip(view.book[peer][there].tolist(), view.hops[peer][there].tolist(), strict=True))
+    return dict(zip(view.contacts[peer][there].tolist(), view.hops[peer][there].tolist(), strict=True))
 
 
 def test_in_a_full_topology_everyone_is_one_hop_away() -> None:
@@ -118,13 +118,13 @@ def test_files_that_do_not_fit_are_refused(tmp_path: Path, text: str, sentence: 
 
 
 def test_a_bounded_book_is_a_uniform_sample_in_ascending_order() -> None:
-    view = seen(None, 50, book=7)
-    assert view.book.shape == (50, 7)
-    assert bool((view.book[:, 1:] > view.book[:, :-1]).all())
-    assert not bool((view.book == view.me[:, None]).any())
-    often = view.book.flatten().bincount(minlength=50)
+    view = seen(None, 50, contacts=7)
+    assert view.contacts.shape == (50, 7)
+    assert bool((view.contacts[:, 1:] > view.contacts[:, :-1]).all())
+    assert not bool((view.contacts == view.me[:, None]).any())
+    often = view.contacts.flatten().bincount(minlength=50)
     assert int(often.max()) < 20
-    ring = seen(topologies.get("ring")(peers=9), 9, hops=3, book=2)
+    ring = seen(topologies.get("ring")(peers=9), 9, hops=3, contacts=2)
     assert ring.known.sum(1).tolist() == [2] * 9
     assert bool((ring.hops[ring.known] <= 3).all())
 

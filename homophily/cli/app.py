@@ -21,27 +21,28 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from homophily.api import compare as compare_methods
+from homophily.api import kin as compare_fingerprints
+from homophily.api import resume as resume_run
+from homophily.api import run as start_run
 from homophily.atomic_io import write_json
 from homophily.config.overlay import nested, split
 from homophily.data import shifts, sources
 from homophily.errors import DivergedWarning, UserError
-from homophily.experiments.comparison import compare as compare_methods
-from homophily.experiments.discovery import kin as compare_fingerprints
 from homophily.experiments.runner import chosen_device
-from homophily.experiments.runner import resume as resume_run
-from homophily.experiments.runner import run as start_run
 from homophily.federation.merging import merges
 from homophily.federation.similarity import metrics
 from homophily.federation.topology import topologies
 from homophily.methods import methods, theory
 from homophily.models import models
-from homophily.papers import figures, tables
 from homophily.papers import recipe as recipes
-from homophily.papers import show as papers
+from homophily.papers import tables
 from homophily.papers.reproduce import Reproduction
 from homophily.plugins.registry import Registry
 from homophily.report import console as show
-from homophily.runs.reader import Run, RunFolder
+from homophily.report import paper_figures, papers
+from homophily.runs.reader import Run
+from homophily.runs.writer import RunWriter
 from homophily.simulation.configuration import load
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -51,7 +52,7 @@ Out = Annotated[Path | None, typer.Option("--out", help="Folder for the run (def
 Device = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on the last line.")]
 
-_HERE = Path(__file__).parent
+_HERE = Path(__file__).parent.parent
 _KINDS: dict[str, Registry[Any]] = {
     "methods": methods, "metrics": metrics, "merges": merges, "topologies": topologies, "data": sources,
     "shifts": shifts, "models": models,
@@ -74,9 +75,9 @@ def run(
                 raise UserError("--resume takes its config and folder from the run: leave CONFIG.toml and --out out")
             if device != "auto":
                 raise UserError("--resume goes on with the device of the run: leave --device out")
-            finished = resume_run(resume, nested(assignments), progress=bar)
+            finished = resume_run(resume, nested(assignments), callbacks=bar)
         else:
-            finished = start_run(load(config, nested(assignments)), out=out, device=device, progress=bar)
+            finished = start_run(load(config, nested(assignments)), out=out, device=device, callbacks=bar)
     _print(finished.summary, as_json, lambda: show.summary(finished))
     _fail_if_all_diverged(finished)
 
@@ -96,7 +97,7 @@ def compare(words: Words = None, out: Out = None, device: Device = "auto", as_js
     """Run several methods on the same federations: methods=local,random,oracle seeds=0,1,2."""
     config, assignments = split(words or [])
     with _stoppable(lambda run: f"go on with the same words and --out {run.parent}"), show.comparing() as bars:
-        comparison = compare_methods(config, nested(assignments), out=out, device=device, progress=bars)
+        comparison = compare_methods(config, nested(assignments), out=out, device=device, callbacks=bars)
     table = {"methods": comparison.table(), "run": str(comparison.path)}
     _print(table, as_json, lambda: show.comparison(comparison))
 
@@ -107,7 +108,7 @@ def show_kin(words: Words = None, out: Out = None, device: Device = "auto", as_j
     config, assignments = split(words or [])
     chosen = load(config, nested(assignments))
     found = compare_fingerprints(chosen, device=device)
-    folder = RunFolder.create(out, f"kin-{Path(chosen.data.name).name}-{chosen.seed}").path
+    folder = RunWriter.create(out, f"kin-{Path(chosen.data.name).name}-{chosen.seed}").path
     write_json(folder / "kin.json", found.summary())
     picture = show.picture(found, folder / "kin.png")
     _print({**found.summary(), "run": str(folder)}, as_json, lambda: show.acquaintance(found, picture))
@@ -135,7 +136,7 @@ def reproduce(
     for found in [Reproduction.of(name, store, quick, seeds) for name in names]:
         with _stoppable(lambda run: "the same command goes on"), papers.playing(found.missing()) as bar:
             found.play(chosen, until - time.monotonic(), bar)
-        paths = [*tables.write(found, out), *figures.written(found, out)]
+        paths = [*tables.write(found, out), *paper_figures.written(found, out)]
         _print(tables.as_json(found), as_json, partial(papers.reproduction, found, paths))
 
 
@@ -176,7 +177,7 @@ def show_theory(
 def _add_peer_commands() -> None:
     """cert, peer, status and deploy, or the sentence that says what they need."""
     try:
-        from homophily.peer import commands
+        from homophily.cli import peer as commands
     except ModuleNotFoundError as error:
         missing = error.name
 

@@ -13,12 +13,10 @@ from rich.console import Console
 
 from homophily.config.overlay import nested, split
 from homophily.errors import UserError
-from homophily.peer import certificates, deploy
-from homophily.peer.process import play
-from homophily.peer.settings import load as load_peer
+from homophily.peer import Peer, certificates, deploy
 from homophily.report import console as show
 from homophily.report.tables import print_pairs
-from homophily.runs.reader import RunFolder
+from homophily.runs.writer import RunWriter
 from homophily.simulation.configuration import load
 
 cert = typer.Typer(no_args_is_help=True, help="A private authority, and a certificate for each peer.")
@@ -53,7 +51,7 @@ def peer(
     sys.path.insert(0, str(file.parent.resolve()))  # package.module:name may stand beside the file
     try:
         with show.progress() as bar:
-            run = play(load_peer(file), insecure, bar, alone=True)
+            run = Peer(file, insecure=insecure, callbacks=bar, alone=True).result()
     except KeyboardInterrupt:
         Console(stderr=True).print("stopped; the same command goes on where it was", highlight=False)
         raise SystemExit(130) from None
@@ -97,7 +95,7 @@ def run_deployment(
         raise UserError(f"--pace {pace}: must be lockstep or free")
     file, assignments = split(words or [])
     config = load(file, nested(assignments))
-    folder = RunFolder.create(out, f"deploy-{config.method.name}-{config.seed}").path
+    folder = RunWriter.create(out, f"deploy-{config.method.name}-{config.seed}").path
     say = Console(stderr=True, soft_wrap=True)
     result = deploy.deploy(
         config, local, folder.resolve(), pace, lambda text: say.print(text, highlight=False)

@@ -88,7 +88,7 @@ class Config(Table):
     engine: Literal["auto", "stacked", "vectorised", "one-by-one"] = "auto"
     precision: Literal["full", "fast"] = "full"
     init: Literal["common", "independent"] = "common"
-    book: _amount(1, "all") = "all"  # type: ignore[valid-type]
+    contacts: _amount(1, "all") = "all"  # type: ignore[valid-type]
     evaluate: int = Field(1, ge=1, le=_MANY)
     checkpoint: int = Field(10, ge=1, le=_MANY)
     extra_metrics: list[str] = []

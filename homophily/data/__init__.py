@@ -1,9 +1,24 @@
-"""Data: sources, shifts, and the split into peers."""
+"""Everyone's data: data sets, shifts between clusters, and the partition into peers.
 
-from homophily.data.setup import Ready, ready
+Importing this registers the bundled data sets and shifts.
+"""
+
+from homophily.data.setup import PreparedData, prepared_data
 from homophily.data.shifts import shifts
 from homophily.data.sources import sources
-from homophily.data.types import Kind, Plan, Samples, Shares, Source, Split
-from homophily.data.user_data import PeerArrays
+from homophily.data.types import ClusterSpec, FederatedData, PartitionPlan, Samples, Source, Split
+from homophily.data.user_data import PeerData
 
-__all__ = ["Kind", "PeerArrays", "Plan", "Ready", "Samples", "Shares", "Source", "Split", "ready", "shifts", "sources"]
+__all__ = [
+    "ClusterSpec",
+    "FederatedData",
+    "PartitionPlan",
+    "PeerData",
+    "PreparedData",
+    "Samples",
+    "Source",
+    "Split",
+    "prepared_data",
+    "shifts",
+    "sources",
+]

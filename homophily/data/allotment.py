@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from homophily.data.proportions import apportion, carve, deal, divide, each_within, in_proportion
-from homophily.data.types import Kind, Plan
+from homophily.data.types import ClusterSpec, PartitionPlan
 from homophily.errors import UserError
 from homophily.randomness import Purpose, bits
 
@@ -67,7 +67,7 @@ class Pool:
         return self.label.bincount(minlength=len(self.classes))
 
 
-def allot_training(plan: Plan, kind: Tensor, demand: Demand, balanced: bool, seed: int) -> list[Allotment]:
+def allot_training(plan: PartitionPlan, kind: Tensor, demand: Demand, balanced: bool, seed: int) -> list[Allotment]:
     """Divide the training samples among peers of the given kind [N]: one allotment for each of PARTS."""
     source = plan.source.train
     by_class = balanced or plan.proportions is not None
@@ -88,7 +88,9 @@ def allot_training(plan: Plan, kind: Tensor, demand: Demand, balanced: bool, see
     return _by_part(torch.cat(indices), torch.cat(rows), len(kind), seed)
 
 
-def allot_test(plan: Plan, kind: Tensor, test: int, balanced: bool, like: Tensor | None, seed: int) -> Allotment:
+def allot_test(
+    plan: PartitionPlan, kind: Tensor, test: int, balanced: bool, like: Tensor | None, seed: int
+) -> Allotment:
     """Draw ``test`` samples of the test set for every peer from its kind's pool; peers may share samples.
 
     ``like`` [N, classes]: counts whose proportions a peer's test samples follow; None: the pool's own.
@@ -106,7 +108,7 @@ def allot_test(plan: Plan, kind: Tensor, test: int, balanced: bool, like: Tensor
     return Allotment(torch.cat(indices), torch.cat(sums))
 
 
-def _distinct_pools(kinds: list[Kind]) -> list[tuple[Tensor, list[int]]]:
+def _distinct_pools(kinds: list[ClusterSpec]) -> list[tuple[Tensor, list[int]]]:
     """The training pools, each once, with the kinds that draw from it."""
     pools: dict[bytes, tuple[Tensor, list[int]]] = {}
     for k, kind in enumerate(kinds):

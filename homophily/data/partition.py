@@ -15,7 +15,7 @@ from homophily.data.missing import fill_in
 from homophily.data.normalise import Scale
 from homophily.data.preparation import Preparation, raw_kind
 from homophily.data.proportions import apportion
-from homophily.data.types import Kind, Plan, Samples, Shares, Source, Split, check_classes
+from homophily.data.types import ClusterSpec, FederatedData, PartitionPlan, Samples, Source, Split, check_classes
 from homophily.errors import UserError
 from homophily.plugins.validation import answer
 
@@ -23,7 +23,7 @@ Amount = int | Literal["all"]
 
 
 def share_out(
-    plan: Plan,
+    plan: PartitionPlan,
     *,
     peers: int,
     sizes: list[int] | None,
@@ -33,7 +33,7 @@ def share_out(
     balanced: bool,
     normalise: str,
     seed: int,
-) -> Shares:
+) -> FederatedData:
     """Every peer's data, peers of kind 0 first: ``train``, ``validation`` and ``test`` samples each.
 
     ``sizes``: peers of each kind (None: the plan's, or equal). ``balanced``: classes as equal as they can be.
@@ -63,7 +63,7 @@ def share_out(
     splits = [replace(split, x=scale(split.x)) for split in splits]
     raw = raw_kind(source.train.x)
     fill = None if raw == "pixels" else _filled(splits, shared_test=test == "all")  # of pixels none is missing
-    return Shares(
+    return FederatedData(
         train=splits[0],
         test=splits[1],
         validation=splits[2] if validation else None,
@@ -75,7 +75,7 @@ def share_out(
     )
 
 
-def _check(plan: Plan, train: Amount, validation: int, test: Amount, balanced: bool) -> None:
+def _check(plan: PartitionPlan, train: Amount, validation: int, test: Amount, balanced: bool) -> None:
     """Refuse what can be refused without looking at the samples."""
     names = [kind.name for kind in plan.kinds]
     if not names or len(set(names)) < len(names):
@@ -103,7 +103,7 @@ def _check_indices(name: str, index: Tensor, samples: Samples) -> None:
         raise UserError(f"data.shift: {name} must be indices of samples, from 0 to {len(samples) - 1}")
 
 
-def _sizes(plan: Plan, peers: int, sizes: list[int] | None) -> list[int]:
+def _sizes(plan: PartitionPlan, peers: int, sizes: list[int] | None) -> list[int]:
     """Peers of each kind."""
     names = ", ".join(kind.name for kind in plan.kinds)
     if sizes is None:
@@ -119,7 +119,7 @@ def _sizes(plan: Plan, peers: int, sizes: list[int] | None) -> list[int]:
     return sizes
 
 
-def _split(plan: Plan, samples: Samples, allotment: Allotment, kind: Tensor) -> Split:
+def _split(plan: PartitionPlan, samples: Samples, allotment: Allotment, kind: Tensor) -> Split:
     """The samples allotted, as their kinds make them, still raw."""
     count = allotment.count
     of_kind = torch.zeros(len(plan.kinds), dtype=torch.int64).index_add(0, kind, count)
@@ -128,7 +128,7 @@ def _split(plan: Plan, samples: Samples, allotment: Allotment, kind: Tensor) -> 
     )
 
 
-def _whole_test_pools(plan: Plan, samples: Samples, kind: Tensor) -> Split:
+def _whole_test_pools(plan: PartitionPlan, samples: Samples, kind: Tensor) -> Split:
     """Every kind's test samples once, for all its peers."""
     pools = [torch.unique(k.test) for k in plan.kinds]
     size = torch.tensor([len(pool) for pool in pools])
@@ -137,7 +137,7 @@ def _whole_test_pools(plan: Plan, samples: Samples, kind: Tensor) -> Split:
     return Split(*_gathered(plan, samples, pools), (size.cumsum(0) - size)[kind], size[kind])
 
 
-def _gathered(plan: Plan, samples: Samples, index: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+def _gathered(plan: PartitionPlan, samples: Samples, index: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """x and y of the samples index[k] of every kind k, as that kind makes them."""
     made = []
     for kind, which in zip(plan.kinds, index, strict=True):
@@ -151,7 +151,7 @@ def _gathered(plan: Plan, samples: Samples, index: Sequence[Tensor]) -> tuple[Te
     return torch.cat(xs), torch.cat(ys)
 
 
-def _changed(kind: Kind, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+def _changed(kind: ClusterSpec, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     assert kind.change is not None
     made = kind.change(x, y)
     both = isinstance(made, tuple | list) and len(made) == 2

@@ -62,7 +62,7 @@ class Preparation:
         """One peer's alone."""
         return replace(self, fill=self.fill if self.fill is None else self.fill[peer : peer + 1])
 
-    def told(self, peer: int) -> dict[str, Any]:
+    def as_dict(self, peer: int) -> dict[str, Any]:
         """For the file of one model: what to subtract from a sample, to multiply it by, and then to fill in."""
         own = self.of(peer).tensors()
         numbers = {name: (tensor[0] if tensor.dim() else tensor).tolist() for name, tensor in own.items()}

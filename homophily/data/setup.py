@@ -10,8 +10,8 @@ from typing import Any
 from homophily.data.partition import share_out
 from homophily.data.shifts import shifts
 from homophily.data.sources import sources
-from homophily.data.types import Plan, Shares, Source
-from homophily.data.user_data import PeerArrays, read_folder, share_own
+from homophily.data.types import FederatedData, PartitionPlan, Source
+from homophily.data.user_data import PeerData, read_folder, share_own
 from homophily.errors import UserError
 from homophily.plugins.parameters import accepted, checked, must_take, refuse_unknown, taken
 from homophily.plugins.registry import GIVEN, import_object
@@ -21,21 +21,21 @@ _DEFAULTS = {"peers": 60, "shift": "rotation", "normalise": "standard", "train":
 
 
 @dataclass(frozen=True)
-class Ready:
+class PreparedData:
     """Everyone's data, and the settings that made it with nothing left out."""
 
-    shares: Shares
+    shares: FederatedData
     settings: dict[str, Any]  # of the [data] table
 
 
-def ready(
+def prepared_data(
     name: str,
     keys: Mapping[str, Any],
     settings: Mapping[str, Any],
     peers: int | None,
     seed: int,
-    arrays: Sequence[PeerArrays] | None = None,
-) -> Ready:
+    arrays: Sequence[PeerData] | None = None,
+) -> PreparedData:
     """The data called ``name``. keys: of the source and the shift; settings: how it is shared out (None: left out)."""
     given = {key: value for key, value in settings.items() if value is not None}
     if arrays is not None:
@@ -63,8 +63,8 @@ def _made(
     given: Mapping[str, Any],
     peers: int | None,
     seed: int,
-) -> Ready:
-    """Data that a function makes: a Source to be shared out, or a list of PeerArrays."""
+) -> PreparedData:
+    """Data that a function makes: a Source to be shared out, or a list of PeerData."""
     names = accepted(function, ["seed"])
     mine = {key: value for key, value in keys.items() if names is None or key in names}
     asked = checked("data", f"data set {name!r}", function, mine, ["seed"])
@@ -72,7 +72,7 @@ def _made(
     rest = {key: value for key, value in keys.items() if key not in mine}
     if isinstance(made, Source):
         return _shifted(made, {**asked}, rest, given, peers, seed)
-    if isinstance(made, Sequence) and made and all(isinstance(peer, PeerArrays) for peer in made):
+    if isinstance(made, Sequence) and made and all(isinstance(peer, PeerData) for peer in made):
         return _own(made, given, rest, peers, seed, asked)
     raise UserError(f"data.name = {name!r}: must return a Source or a list of PeerData, not {type(made).__name__}")
 
@@ -84,7 +84,7 @@ def _shifted(
     given: Mapping[str, Any],
     peers: int | None,
     seed: int,
-) -> Ready:
+) -> PreparedData:
     refuse_unknown("defaults", source.defaults, ["peers", *_SHARING], f"data set {source.name!r} may have")
     answers = {**_DEFAULTS, **source.defaults, **given}
     count = peers if peers is not None else answers["peers"]
@@ -99,22 +99,22 @@ def _shifted(
     asked = checked("data", f"shift {answers['shift']!r}", shift, shift_keys, passed)
     must_take(shift, passed, f"data.shift = {answers['shift']!r}", asked)
     plan = shift(source, count, seed, **asked)
-    if not isinstance(plan, Plan):
+    if not isinstance(plan, PartitionPlan):
         raise UserError(f"data.shift = {answers['shift']!r}: must return a Plan, not {type(plan).__name__}")
     sharing: dict[str, Any] = {key: answers.get(key) for key in _SHARING if key != "shift"}
     sharing["balanced"] = bool(sharing["balanced"])
     shares = share_out(plan, peers=count, seed=seed, **sharing)
-    return Ready(shares, {**source_keys, **asked, **sharing, "shift": answers["shift"]})
+    return PreparedData(shares, {**source_keys, **asked, **sharing, "shift": answers["shift"]})
 
 
 def _own(
-    arrays: Sequence[PeerArrays],
+    arrays: Sequence[PeerData],
     given: Mapping[str, Any],
     keys: Mapping[str, Any],
     peers: int | None,
     seed: int,
     made_with: Mapping[str, Any] | None = None,
-) -> Ready:
+) -> PreparedData:
     """Per-peer arrays as they are: the data says whose it is."""
     refuse_unknown("data", keys, ["name", "train", "validation", "test", "normalise"], "own data has")
     if given.get("shift", "natural") != "natural":
@@ -129,4 +129,4 @@ def _own(
     sharing = {key: given.get(key) for key in ("train", "validation", "test")}
     normalise = given.get("normalise", "unit")
     shares = share_own(list(arrays), **sharing, seed=seed, normalise=normalise)
-    return Ready(shares, {**(made_with or {}), **sharing, "normalise": normalise, "shift": "natural"})
+    return PreparedData(shares, {**(made_with or {}), **sharing, "normalise": normalise, "shift": "natural"})

@@ -12,12 +12,12 @@ from torch import Tensor
 from homophily.data.images import rotated
 from homophily.data.proportions import apportion
 from homophily.data.sources import coefficients, load_source
-from homophily.data.types import Change, Kind, Plan, Samples, Source
+from homophily.data.types import Change, ClusterSpec, PartitionPlan, Samples, Source
 from homophily.errors import UserError
 from homophily.plugins.registry import Registry
 from homophily.randomness import Purpose, permutation, word
 
-shifts: Registry[Callable[..., Plan]] = Registry("shift", passed=("source", "peers", "seed"))
+shifts: Registry[Callable[..., PartitionPlan]] = Registry("shift", passed=("source", "peers", "seed"))
 
 SWAPS = {2: [(0, 1), (6, 7)], 4: [(0, 1), (2, 3), (4, 5), (6, 7)]}  # the two settings of the PANM paper
 VEHICLES, ANIMALS = [0, 1, 8, 9], [2, 3, 4, 5, 6, 7]  # CIFAR-10's airplane, automobile, ship, truck; and the rest
@@ -26,13 +26,13 @@ SUPERCLASS_SIZES = [26, 13, 13]  # ... and to how many peers
 
 
 @shifts("iid")
-def iid(source: Source, peers: int, seed: int) -> Plan:
+def iid(source: Source, peers: int, seed: int) -> PartitionPlan:
     """No shift: every peer draws from the same distribution."""
-    return Plan([_everything(source, "all")], source)
+    return PartitionPlan([_everything(source, "all")], source)
 
 
 @shifts("rotation")
-def rotation(source: Source, peers: int, seed: int, *, angles: Sequence[float] = (0, 90, 180, 270)) -> Plan:
+def rotation(source: Source, peers: int, seed: int, *, angles: Sequence[float] = (0, 90, 180, 270)) -> PartitionPlan:
     """Each cluster sees its images turned by its own angle, in degrees counter-clockwise."""
     shape = source.train.x.shape[1:]
     if len(shape) != 3 or shape[-1] != shape[-2]:
@@ -43,13 +43,13 @@ def rotation(source: Source, peers: int, seed: int, *, angles: Sequence[float] =
     def turn(angle: float) -> Change:
         return lambda x, y: (rotated(x, angle), y)
 
-    return Plan([_everything(source, f"{a:.10g}°", turn(a) if a % 360 else None) for a in angles], source)
+    return PartitionPlan([_everything(source, f"{a:.10g}°", turn(a) if a % 360 else None) for a in angles], source)
 
 
 @shifts("label-swap")
 def label_swap(
     source: Source, peers: int, seed: int, *, clusters: int = 4, pairs: list[tuple[int, int]] | None = None
-) -> Plan:
+) -> PartitionPlan:
     """Each cluster has two labels exchanged: the PANM paper's 2 or 4 clusters, or one for each of your pairs."""
     classes = _classes(source, "label-swap")
     if pairs is None and clusters not in SWAPS:
@@ -69,11 +69,13 @@ def label_swap(
 
         return change
 
-    return Plan([_everything(source, f"{a}↔{b}", swap(a, b)) for a, b in pairs], source)
+    return PartitionPlan([_everything(source, f"{a}↔{b}", swap(a, b)) for a, b in pairs], source)
 
 
 @shifts("label-groups")
-def label_groups(source: Source, peers: int, seed: int, *, groups: str | list[list[int]] = "vehicles-animals") -> Plan:
+def label_groups(
+    source: Source, peers: int, seed: int, *, groups: str | list[list[int]] = "vehicles-animals"
+) -> PartitionPlan:
     """Each cluster holds some labels only: vehicles-animals, random pairs, superclasses, or your lists of labels."""
     classes = _classes(source, "label-groups")
     if groups == "superclasses":
@@ -82,24 +84,26 @@ def label_groups(source: Source, peers: int, seed: int, *, groups: str | list[li
         if source.name != "cifar-10":
             raise UserError(f"data.groups = 'vehicles-animals' are labels of cifar-10, not of {source.name}")
         kinds = [_labels(source, VEHICLES, "vehicles"), _labels(source, ANIMALS, "animals")]
-        return Plan(kinds, source, sizes=_in_ratio(peers, [len(VEHICLES), len(ANIMALS)]))
+        return PartitionPlan(kinds, source, sizes=_in_ratio(peers, [len(VEHICLES), len(ANIMALS)]))
     if groups == "pairs":
         if classes % 2:
             raise UserError(f"data.groups = 'pairs' needs an even number of labels, and {source.name} has {classes}")
         pairs = [sorted(pair) for pair in permutation(classes, seed, Purpose.SHIFT).view(-1, 2).tolist()]
         # Named alike under every seed, so that runs can be compared.
-        return Plan([_labels(source, pair, f"pair {number}") for number, pair in enumerate(pairs, start=1)], source)
+        return PartitionPlan(
+            [_labels(source, pair, f"pair {number}") for number, pair in enumerate(pairs, start=1)], source
+        )
     if isinstance(groups, str) or not groups or not all(g and set(g) <= set(range(classes)) for g in groups):
         raise UserError(
             "data.groups must be 'vehicles-animals', 'pairs', 'superclasses' "
             f"or lists of labels from 0 to {classes - 1}, not {groups!r}"
         )
     _refuse_equal("groups", groups)
-    return Plan([_labels(source, group, "+".join(map(str, group))) for group in groups], source)
+    return PartitionPlan([_labels(source, group, "+".join(map(str, group))) for group in groups], source)
 
 
 @shifts("concept")
-def concept(source: Source, peers: int, seed: int, *, clusters: int = 3) -> Plan:
+def concept(source: Source, peers: int, seed: int, *, clusters: int = 3) -> PartitionPlan:
     """Each cluster of the linear data has coefficients of its own: the same inputs mean different targets."""
     if source.name != "linear":
         raise UserError(f"data.shift = 'concept' needs the linear data, not {source.name}")
@@ -110,11 +114,13 @@ def concept(source: Source, peers: int, seed: int, *, clusters: int = 3) -> Plan
     def tilt(by: Tensor) -> Change:
         return lambda x, y: (x, y + (x.to(by) @ by).to(y).unsqueeze(1))
 
-    return Plan([_everything(source, f"concept {j}", tilt(theta[j] - theta[0])) for j in range(clusters)], source)
+    return PartitionPlan(
+        [_everything(source, f"concept {j}", tilt(theta[j] - theta[0])) for j in range(clusters)], source
+    )
 
 
 @shifts("domain")
-def domain(source: Source, peers: int, seed: int, *, other: str = "mnist") -> Plan:
+def domain(source: Source, peers: int, seed: int, *, other: str = "mnist") -> PartitionPlan:
     """Two clusters, the data set and an ``other`` one of the same input shape; a model tells the labels of both."""
     offset = _classes(source, "domain")
     if other == source.name:
@@ -140,11 +146,11 @@ def domain(source: Source, peers: int, seed: int, *, other: str = "mnist") -> Pl
         defaults=source.defaults,
     )
     first = _where(both, lambda samples: samples.y < offset, source.name)
-    return Plan([first, _where(both, lambda samples: samples.y >= offset, second.name)], both)
+    return PartitionPlan([first, _where(both, lambda samples: samples.y >= offset, second.name)], both)
 
 
 @shifts("dirichlet")
-def dirichlet(source: Source, peers: int, seed: int, *, alpha: float = 0.5) -> Plan:
+def dirichlet(source: Source, peers: int, seed: int, *, alpha: float = 0.5) -> PartitionPlan:
     """No clusters: each peer draws its own mix of labels from Dirichlet(alpha); small alpha, very different peers."""
     classes = _classes(source, "dirichlet")
     if not 0 < alpha < math.inf:
@@ -154,20 +160,20 @@ def dirichlet(source: Source, peers: int, seed: int, *, alpha: float = 0.5) -> P
     # each class's Dirichlet division among peers, which is how the field divides a whole data set.
     drawn = chance.standard_gamma(alpha, size=(peers, classes)) + np.finfo(np.float64).tiny
     proportions = torch.from_numpy(drawn)
-    return Plan([_everything(source, "all")], source, clustered=False, proportions=proportions)
+    return PartitionPlan([_everything(source, "all")], source, clustered=False, proportions=proportions)
 
 
 @shifts("natural")
-def natural(source: Source, peers: int, seed: int) -> Plan:
+def natural(source: Source, peers: int, seed: int) -> PartitionPlan:
     """The data's own owners (hospitals, for one) are the clusters, with peers in proportion to their samples."""
     owned = [s.owner for s in (source.train, source.test) if s is not None]
     if not source.owners or any(owner is None for owner in owned):
         raise UserError(f"data.shift = 'natural' needs data that says whose each sample is, and {source.name} does not")
     kinds = [_where(source, _of_owner(k), name) for k, name in enumerate(source.owners)]
-    return Plan(kinds, source, sizes=_in_ratio(peers, [len(kind.train) for kind in kinds]))
+    return PartitionPlan(kinds, source, sizes=_in_ratio(peers, [len(kind.train) for kind in kinds]))
 
 
-def _superclasses(source: Source, peers: int, seed: int) -> Plan:
+def _superclasses(source: Source, peers: int, seed: int) -> PartitionPlan:
     """Random superclasses, as many as SUPERCLASSES says, to each of three groups."""
     if source.train.coarse is None or len(torch.unique(source.train.coarse)) != sum(SUPERCLASSES):
         raise UserError(
@@ -176,7 +182,7 @@ def _superclasses(source: Source, peers: int, seed: int) -> Plan:
     drawn = torch.split(permutation(sum(SUPERCLASSES), seed, Purpose.SHIFT), SUPERCLASSES)
     names = [f"{letter} ({count} superclasses)" for letter, count in zip("ABC", SUPERCLASSES, strict=True)]
     kinds = [_where(source, _in_superclasses(some), name) for some, name in zip(drawn, names, strict=True)]
-    return Plan(kinds, source, sizes=_in_ratio(peers, SUPERCLASS_SIZES))
+    return PartitionPlan(kinds, source, sizes=_in_ratio(peers, SUPERCLASS_SIZES))
 
 
 Chosen = Callable[[Samples], Tensor]  # [n] bool: which samples a kind draws from
@@ -204,22 +210,22 @@ def _of_owner(which: int) -> Chosen:
     return chosen
 
 
-def _labels(source: Source, labels: list[int], name: str) -> Kind:
+def _labels(source: Source, labels: list[int], name: str) -> ClusterSpec:
     return _where(source, lambda samples: torch.isin(samples.y, torch.tensor(labels)), name)
 
 
-def _where(source: Source, chosen: Chosen, name: str) -> Kind:
+def _where(source: Source, chosen: Chosen, name: str) -> ClusterSpec:
     """The kind that draws from the chosen samples."""
     train, test = (
         chosen(s).nonzero().flatten() if s is not None else torch.zeros(0, dtype=torch.int64)
         for s in (source.train, source.test)
     )
-    return Kind(name, train, test)
+    return ClusterSpec(name, train, test)
 
 
-def _everything(source: Source, name: str, change: Change | None = None) -> Kind:
+def _everything(source: Source, name: str, change: Change | None = None) -> ClusterSpec:
     """The kind that draws from all samples."""
-    return Kind(name, torch.arange(len(source.train)), torch.arange(len(source.test or ())), change)
+    return ClusterSpec(name, torch.arange(len(source.train)), torch.arange(len(source.test or ())), change)
 
 
 def _in_ratio(peers: int, ratio: list[int]) -> list[int]:

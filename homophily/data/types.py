@@ -81,7 +81,7 @@ Change = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
-class Kind:
+class ClusterSpec:
     """One distribution of data: which samples it draws from and what it makes of them."""
 
     name: str
@@ -96,10 +96,10 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Plan:
+class PartitionPlan:
     """What a shift decides: the kinds of data, and how peers differ."""
 
-    kinds: list[Kind]
+    kinds: list[ClusterSpec]
     source: Source  # what the kinds' indices refer to (a shift may have joined two data sets)
     clustered: bool = True  # False: kinds are no clusters (Dirichlet), so nothing is known of who is alike
     sizes: list[int] | None = None  # peers of each kind when the config leaves ``sizes`` out; None: equal
@@ -108,7 +108,7 @@ class Plan:
     def __post_init__(self) -> None:
         _refuse_other(self, kinds=Sequence, source=Source)
         for kind in self.kinds:
-            if not isinstance(kind, Kind):
+            if not isinstance(kind, ClusterSpec):
                 raise UserError(f"Plan: kinds must be list[Kind], and one is {type(kind).__name__}")
 
 
@@ -136,7 +136,7 @@ class Split:
 
 
 @dataclass(frozen=True)
-class Shares:
+class FederatedData:
     """The data of all peers: everything a federation trains and is tested on."""
 
     train: Split
@@ -167,7 +167,7 @@ class Shares:
                 found.update(table.cpu().contiguous().numpy().tobytes())
         return found.hexdigest()
 
-    def to(self, device: torch.device) -> Shares:
+    def to(self, device: torch.device) -> FederatedData:
         return replace(
             self,
             train=self.train.to(device),

@@ -16,7 +16,7 @@ from torch import Tensor
 from homophily.data.missing import fill_in
 from homophily.data.normalise import Scale, as_floats
 from homophily.data.preparation import Preparation, raw_kind
-from homophily.data.types import Shares, Split
+from homophily.data.types import FederatedData, Split
 from homophily.errors import UserError
 from homophily.randomness import Purpose, permutation
 
@@ -26,7 +26,7 @@ _LAST_CLASS = 10**6
 
 
 @dataclass(frozen=True, eq=False)
-class PeerArrays:
+class PeerData:
     """One peer's samples, as numpy arrays, torch tensors or nested lists with a row for each sample.
 
     x: [n, ...] uint8 pixels, float features (NaN: missing) or integer tokens.
@@ -43,19 +43,19 @@ class PeerArrays:
     name: str | None = None
 
 
-_KEYS_OF_A_FILE = [field.name for field in fields(PeerArrays) if field.name != "name"]
+_KEYS_OF_A_FILE = [field.name for field in fields(PeerData) if field.name != "name"]
 
 
-def read_folder(path: Path | str) -> list[PeerArrays]:
-    """The peers of a folder: a .npz file each, with x, y and any other field of PeerArrays, in order of file name."""
+def read_folder(path: Path | str) -> list[PeerData]:
+    """The peers of a folder: a .npz file each, with x, y and any other field of PeerData, in order of file name."""
     files = sorted(file for file in Path(path).glob("*.npz") if not file.is_dir())
     if not files:
         raise UserError(f"{path}: there is no .npz file in this folder; it must hold one for each peer")
     return [read_file(file) for file in files]
 
 
-def read_file(file: Path) -> PeerArrays:
-    """One peer's samples from a .npz file with x, y and any other field of PeerArrays."""
+def read_file(file: Path) -> PeerData:
+    """One peer's samples from a .npz file with x, y and any other field of PeerData."""
     try:
         with file.open("rb") as opened:
             if opened.read(4) not in (b"PK\x03\x04", b"PK\x05\x06", b"\x93NUM"):  # what is neither may be a pickle
@@ -74,7 +74,7 @@ def read_file(file: Path) -> PeerArrays:
     for key in ("x", "y"):
         if key not in found:
             raise UserError(f"{file}: the key {key!r} is missing")
-    return PeerArrays(**found, name=file.stem)
+    return PeerData(**found, name=file.stem)
 
 
 def _read_key(file: Path, archive: np.lib.npyio.NpzFile, key: str) -> Any:
@@ -129,13 +129,13 @@ _Divided = tuple[_Part, _Part | None, _Part]  # for training, validation and tes
 
 
 def share_own(
-    peers: Sequence[PeerArrays],
+    peers: Sequence[PeerData],
     train: Amount,
     validation: int | None,
     test: Amount,
     seed: int,
     normalise: str = "unit",
-) -> Shares:
+) -> FederatedData:
     """Every peer gets its own samples; validation and test samples it did not bring are cut from them by a keyed draw.
 
     ``train`` and ``test`` None or "all": all there are, or a fifth as test samples where they have to be cut.
@@ -153,7 +153,7 @@ def share_own(
     targets = [part.y for peer in checked for part in peer.parts()]
     classes = None if targets[0].is_floating_point() else 1 + max(int(y.max()) for y in targets)
     cluster, cluster_names = _clusters(peers)
-    return Shares(
+    return FederatedData(
         train=training,
         test=testing,
         validation=validating,
@@ -174,7 +174,7 @@ def _check_amount(key: str, value: Amount, least: int) -> None:
         raise UserError(f"data.{key} must be a whole number of at least {least}{other}, not {value!r}")
 
 
-def _checked_peer(peer: PeerArrays, number: int) -> _Peer:
+def _checked_peer(peer: PeerData, number: int) -> _Peer:
     label = f"peer {peer.name!r}" if peer.name else f"peer {number}"
 
     def optional(part: str, x: Array | None, y: Array | None) -> _Part | None:
@@ -331,7 +331,7 @@ def _split(parts: list[_Part]) -> Split:
     return Split(as_floats(x), y, count.cumsum(0) - count, count)
 
 
-def _clusters(peers: Sequence[PeerArrays]) -> tuple[Tensor | None, tuple[str, ...]]:
+def _clusters(peers: Sequence[PeerData]) -> tuple[Tensor | None, tuple[str, ...]]:
     """Cluster ids [N] in order of first appearance, and their names; unknown as soon as one peer does not tell."""
     told = [str(peer.cluster) for peer in peers if peer.cluster is not None]
     if len(told) < len(peers):

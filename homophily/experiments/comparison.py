@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,21 +14,29 @@ from torch import nn
 from homophily.atomic_io import locked, plain, read_json, write_json
 from homophily.config.overlay import read
 from homophily.config.schema import Config
-from homophily.data import PeerArrays
+from homophily.data import PeerData
 from homophily.errors import UnsuitableError, UserError
-from homophily.experiments.runner import Progress, chosen_device, warn_of_diverged
-from homophily.experiments.sweep import Wanted, played
+from homophily.experiments.callbacks import Callback
+from homophily.experiments.queue import RunRequest, execute
+from homophily.experiments.runner import chosen_device, form, warn_of_diverged, with_start
+from homophily.methods import Method
 from homophily.methods import methods as registered
+from homophily.methods.server import ServerMethod
 from homophily.plugins.parameters import accepted, refuse_unknown
-from homophily.runs.reader import Run, RunFolder
+from homophily.plugins.registry import GIVEN
+from homophily.runs.reader import Run
+from homophily.runs.writer import RunWriter
 from homophily.simulation.configuration import make, overlaid
 from homophily.simulation.evaluation import ExtraMetric
-from homophily.simulation.setup import Given, Known, prepare
+from homophily.simulation.setup import SetupCache, UserObjects, prepare
 from homophily.training.losses import Loss
 
 _PLAN = "asked.json"  # what is compared, so that the same call goes on
 _BY_HOPS = "models_per_peer_round_by_hops"  # counts up to the largest distance of a seed; beyond it there are none
 _NOT_AVERAGED = ("rounds", "run", "ever_diverged", "diverged", "notes")
+
+
+Compared = str | Method | ServerMethod | type[Method] | type[ServerMethod]
 
 
 @dataclass(frozen=True)
@@ -51,33 +59,40 @@ def compare(
     config: Config | str | Path | Mapping[str, Any] | None = None,
     overrides: Mapping[str, Any] | None = None,
     *,
-    methods: Sequence[str] | None = None,
+    methods: Compared | Sequence[Compared] | Mapping[str, Compared] | None = None,
     seeds: Sequence[int] | None = None,
     model: nn.Module | None = None,
-    data: Sequence[PeerArrays] | None = None,
+    data: Sequence[PeerData] | None = None,
     loss: Loss | None = None,
     extra_metrics: Mapping[str, ExtraMetric] | None = None,
+    callbacks: Callable[[str, int], Sequence[Callback]] | None = None,
     out: str | Path | None = None,
     device: str = "auto",
-    progress: Callable[[str, int], Progress | None] | None = None,
 ) -> Comparison:
     """Run every method with every seed on the same federation.
 
-    Keys of [method] go to the methods that have them, those of [method.NAME] to that one. methods and seeds may also
-    stand in the config; methods "all" are all that can work with the data. The objects are as for ``run``. progress:
-    given a method and a seed, what to call with each of its rounds. out: a new folder, or the one in which the same
-    comparison was stopped. A config or file made for ``run`` may name a method, which then does not count.
+    config: as for ``run``, also with ``methods`` and ``seeds``; overrides: nested keys over it. Keys of [method] go to
+    the methods that have them, those of [method.NAME] to that one. A config or file made for ``run`` may name a method,
+    which then does not count.
+    methods: names, ``Method`` objects or classes, in a list or by the name to show; "all": all that can work with the
+    data.
+    seeds: a run for each; None: the seed of the config.
+    model, data, loss, extra_metrics, device: as for ``run``.
+    callbacks: given a method and a seed, the callbacks of that run.
+    out: a new folder, or the one in which the same comparison was stopped.
+    Raises UserError for bad input; warns with DivergedWarning if models have diverged.
     """
     below = _below(config)
-    _refuse_a_name(config, below, overrides or {}, methods)
+    named, objects_by_name = _given_methods(methods)
+    _refuse_a_name(config, below, overrides or {}, named)
     if below and overrides:
-        _configs(below, methods, seeds)  # a mistake in the file is told even where it is overridden
+        _configs(below, named, seeds, objects_by_name)  # a mistake in the file is reported even if it is overridden
     values = overlaid(below, overrides or {})
-    configs, numbers = _configs(values, methods, seeds)
-    given = Given(model, data, loss, None, extra_metrics or {})
-    everyone = _is_all(methods if methods is not None else values.get("methods"))
-    known = Known()
-    left_out = _unsuitable(configs, given, device, known)
+    configs, numbers = _configs(values, named, seeds, objects_by_name)
+    objects = UserObjects(model, data, loss, None, extra_metrics or {})
+    everyone = _is_all(named if named is not None else values.get("methods"))
+    cache = SetupCache()
+    left_out = _unsuitable(configs, objects, objects_by_name, device, cache)
     if left_out and not everyone:
         raise UserError(next(iter(left_out.values())))
     configs = {name: one for name, one in configs.items() if name not in left_out}
@@ -86,27 +101,60 @@ def compare(
     asked = {key: make({**configs[key[0]].toml(), "seed": key[1]}) for key in keys}
     folder = _folder(Path(out) if out else None, f"compare-{source}", list(asked.values()))
     paths = {(name, seed): folder / f"{name.replace(':', '.')}-{seed}" for name, seed in asked}
-    done, wanted = {}, {}
+    done, requests = {}, {}
     with locked(folder):
-        begun = [path for path in paths.values() if RunFolder(path).begun]  # in a call that was stopped
+        begun = [path for path in paths.values() if RunWriter(path).begun]  # in a call that was stopped
         if begun:
-            given = RunFolder(begun[0]).began_with(given)
+            objects = with_start(RunWriter(begun[0]), objects)
         for (name, seed), one in asked.items():
-            path = paths[name, seed]
-            told = partial(progress, name, seed) if progress else None
+            path, method = paths[name, seed], objects_by_name.get(name)
             if path in begun and Run(path).finished:
-                problem, complete, _ = prepare(one, given, chosen_device(device), known=known)
-                known.forget()
-                RunFolder(path).check(complete, problem.task)
+                experiment, complete, _ = prepare(
+                    one, replace(objects, method=method), chosen_device(device), cache=cache
+                )
+                cache.forget()
+                RunWriter(path).check(form(experiment.task), complete, experiment.task.data.digest)
                 done[name, seed] = Run(path, model)
             else:
-                wanted[name, seed] = Wanted(one, path, told)
-        done |= zip(wanted, played(wanted.values(), given, chosen_device(device), known), strict=True)
+                watching = partial(callbacks, name, seed) if callbacks is not None else tuple
+                requests[name, seed] = RunRequest(one, path, watching, method)
+        done |= zip(requests, execute(requests.values(), objects, chosen_device(device), cache), strict=True)
     runs = {name: [done[name, seed] for seed in numbers] for name in configs}
     comparison = Comparison(folder, runs, left_out)
     warn_of_diverged(done.values())
     write_json(folder / "compare.json", comparison.table())
     return comparison
+
+
+def _given_methods(methods: Any) -> tuple[Any, dict[str, Method | ServerMethod]]:
+    """What is asked for as names, and the objects among them by name. A class is made with its defaults."""
+    if methods is None or isinstance(methods, str):
+        return methods, {}
+    single = isinstance(methods, Method | ServerMethod | type)
+    items = methods if isinstance(methods, Mapping) else [methods] if single else methods
+    if not isinstance(items, Mapping | Sequence):
+        return methods, {}  # a mistake that is reported later
+    named = items if isinstance(items, Mapping) else {}
+    pairs = list(named.items()) if named else [(_name_of(one), one) for one in items]
+    names = [name for name, _ in pairs]
+    if len(set(map(str, names))) < len(names) and not all(isinstance(one, str) for _, one in pairs):
+        raise UserError("methods: two of them have one name; give each its own: methods={'small': ..., 'large': ...}")
+    objects = {name: one() if isinstance(one, type) else one for name, one in pairs if not isinstance(one, str)}
+    for name, one in pairs:
+        if isinstance(one, str) and name != one:
+            raise UserError(f"methods: {name!r} must be a Method object or class to be shown under another name")
+    wrong = [one for one in objects.values() if not isinstance(one, Method | ServerMethod)]
+    if wrong:
+        raise UserError(f"methods: must be names, homophily.Method objects or classes, and one is {wrong[0]!r}")
+    return names, objects
+
+
+def _name_of(method: Any) -> Any:
+    """What a method is called in tables: its registered name, or that of its class."""
+    if isinstance(method, str):
+        return method
+    kind = method if isinstance(method, type) else type(method)
+    return next((name for name in registered if registered.get(name) is kind), kind.__name__)
 
 
 def _folder(out: Path | None, name: str, asked: Sequence[Config]) -> Path:
@@ -116,7 +164,7 @@ def _folder(out: Path | None, name: str, asked: Sequence[Config]) -> Path:
         if read_json(out / _PLAN) != plan:
             raise UserError(f"{out} holds another comparison: name another folder")
         return out
-    folder = RunFolder.create(out, name).path
+    folder = RunWriter.create(out, name).path
     write_json(folder / _PLAN, plan)
     return folder
 
@@ -143,7 +191,10 @@ def _refuse_a_name(
 
 
 def _configs(
-    values: Mapping[str, Any], methods: Sequence[str] | None, seeds: Sequence[int] | None
+    values: Mapping[str, Any],
+    methods: Sequence[str] | None,
+    seeds: Sequence[int] | None,
+    objects: Mapping[str, Method | ServerMethod],
 ) -> tuple[dict[str, Config], list[int]]:
     """The config of each compared method, and the seeds."""
     names = _names(methods if methods is not None else values.get("methods"))
@@ -154,15 +205,30 @@ def _configs(
         table = {"name": table}
     if not isinstance(table, Mapping):
         make(rest)  # says what it must be
-    return {name: make({**rest, "method": keys}) for name, keys in _keys(table, names).items()}, numbers
+    tables = _keys(table, [name for name in names if name not in objects])
+    tables |= {name: _table_of(method) for name, method in objects.items()}
+    return {name: make({**rest, "method": tables[name]}) for name in names}, numbers
 
 
-def _unsuitable(configs: Mapping[str, Config], given: Given, device: str, known: Known) -> dict[str, str]:
+def _table_of(method: Method | ServerMethod) -> dict[str, Any]:
+    """The [method] table of a method object: its settings, so that a stopped comparison goes on with the same."""
+    settings = {field.name: getattr(method, field.name) for field in fields(method)} if is_dataclass(method) else {}
+    plain_ones = {key: value for key, value in settings.items() if isinstance(value, bool | int | float | str)}
+    return {**plain_ones, "name": GIVEN}
+
+
+def _unsuitable(
+    configs: Mapping[str, Config],
+    objects: UserObjects,
+    methods: Mapping[str, Method | ServerMethod],
+    device: str,
+    cache: SetupCache,
+) -> dict[str, str]:
     """Methods that cannot work with this federation, and why: found before any has run in vain."""
     found = {}
     for name, config in configs.items():
         try:
-            prepare(config, given, chosen_device(device), known=known)
+            prepare(config, replace(objects, method=methods.get(name)), chosen_device(device), cache=cache)
         except UnsuitableError as error:
             found[name] = str(error)
     return found

@@ -12,20 +12,20 @@ import torch
 from torch import Tensor, nn
 
 from homophily.config.schema import Config
-from homophily.data import PeerArrays
+from homophily.data import PeerData
 from homophily.experiments.runner import as_config, chosen_device
 from homophily.federation.topology import view_of_all
 from homophily.fingerprints.fingerprint import Fingerprints
 from homophily.methods.kin import power
 from homophily.methods.kin.families import Kinship, kinship
 from homophily.simulation.evaluation import precision_and_recall
-from homophily.simulation.setup import Given, prepare, task_fingerprints
+from homophily.simulation.setup import UserObjects, prepare, task_fingerprints
 from homophily.training.losses import Loss
 from homophily.training.resources import threads
 
 
 @dataclass(frozen=True)
-class Acquaintance:
+class Discovery:
     """The answer to "who is alike?" for one federation."""
 
     kinship: Kinship
@@ -94,17 +94,17 @@ def kin(
     config: Config | Mapping[str, Any] | str | Path | None = None,
     *,
     model: nn.Module | None = None,
-    data: Sequence[PeerArrays] | None = None,
+    data: Sequence[PeerData] | None = None,
     loss: Loss | None = None,
     device: str = "auto",
-) -> Acquaintance:
+) -> Discovery:
     """Compare everyone's fingerprint, without training: how many families there are, and who belongs to which."""
     chosen = as_config(config)
-    problem, _, resolved = prepare(chosen, Given(model, data, loss), chosen_device(device))
+    experiment, _, plan = prepare(chosen, UserObjects(model, data, loss), chosen_device(device))
     began = time.perf_counter()
-    with threads(resolved.threads):
-        prints = task_fingerprints(problem.task, chosen.seed)
-        found = kinship(prints, problem.task.ids, chosen.seed)
+    with threads(plan.threads):
+        prints = task_fingerprints(experiment.task, chosen.seed)
+        found = kinship(prints, experiment.task.ids, chosen.seed)
     took = time.perf_counter() - began
-    shares = problem.task.data
-    return Acquaintance(found, prints, shares.cluster, shares.cluster_names, took)
+    shares = experiment.task.data
+    return Discovery(found, prints, shares.cluster, shares.cluster_names, took)

@@ -1,109 +1,43 @@
-"""Run, continue and compare: what the command line and Python callers use."""
+"""One run from its first round to its last, or several side by side: played, written down and finished."""
 
 from __future__ import annotations
 
+import os
+import platform
+import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor
 
-from homophily.atomic_io import locked
 from homophily.config.schema import Config
-from homophily.data import PeerArrays
+from homophily.data.sources import sources
 from homophily.errors import DivergedWarning, UserError
-from homophily.methods import Method
+from homophily.experiments.callbacks import Callbacks
 from homophily.plugins.registry import GIVEN
-from homophily.runs.reader import Run, RunFolder
-from homophily.simulation.configuration import load, make, over
-from homophily.simulation.evaluation import ExtraMetric, Scores
-from homophily.simulation.rounds import Problem, Simulation
-from homophily.simulation.setup import Given, prepare
-from homophily.training.losses import Loss
-from homophily.training.resources import Resolved, threads
+from homophily.runs.reader import Run
+from homophily.runs.writer import Outcome, RunWriter
+from homophily.simulation.configuration import load, make
+from homophily.simulation.evaluation import Scores
+from homophily.simulation.rounds import Computation, Experiment, OneRun, RunState, play_round
+from homophily.simulation.setup import UserObjects
+from homophily.simulation.side_by_side import SideBySide
+from homophily.training.resources import ExecutionPlan, threads
+from homophily.training.task import Task
+from homophily.version import __version__
 
 _NOTICEABLE, _REST = 0.1, 20  # a checkpoint that takes so many seconds comes after twenty times as many without
-_WRITTEN = 400 << 20  # bytes a second that a first checkpoint is thought to take
-Progress = Callable[[dict[str, Any]], None]  # called with each round's line of metrics
-
-
-def run(
-    config: Config | Mapping[str, Any] | str | Path | None = None,
-    *,
-    model: nn.Module | None = None,
-    data: Sequence[PeerArrays] | None = None,
-    loss: Loss | None = None,
-    method: Method | None = None,
-    extra_metrics: Mapping[str, ExtraMetric] | None = None,
-    out: str | Path | None = None,
-    device: str = "auto",
-    progress: Progress | None = None,
-) -> Run:
-    """Simulate a federation from its first round to its last and return the finished run.
-
-    config: a TOML file, nested keys as in one, or None for the defaults. The keyword arguments take objects in place
-    of the names a config has: any ``nn.Module``, one ``PeerData`` a peer, a loss ``(outputs, targets) -> [samples]``,
-    a ``Method``, and metrics ``(outputs, targets) -> float`` that are scored for every peer.
-    """
-    given = Given(model, data, loss, method, extra_metrics or {})
-    finished = _start(as_config(config), given, Path(out) if out else None, device, progress)
-    warn_of_diverged([finished])
-    return finished
-
-
-def resume(
-    path: str | Path,
-    overrides: Mapping[str, Any] | None = None,
-    *,
-    model: nn.Module | None = None,
-    data: Sequence[PeerArrays] | None = None,
-    loss: Loss | None = None,
-    method: Method | None = None,
-    extra_metrics: Mapping[str, ExtraMetric] | None = None,
-    progress: Progress | None = None,
-) -> Run:
-    """Go on with a run that was stopped, or with a finished one for more rounds: ``resume(path, {"rounds": 100})``.
-
-    Objects that were given to ``run`` must be given again, a model with whatever weights.
-    """
-    found = Run(path)
-    for key in overrides or {}:
-        if key not in ("rounds", "evaluate", "checkpoint"):
-            raise UserError(f"{key}: a resumed run can change rounds, evaluate and checkpoint only")
-    stored = found.config
-    config = over(stored, overrides or {})
-    if config.rounds < stored.rounds:
-        raise UserError(f"rounds = {config.rounds}: this run has {stored.rounds} already, and they cannot be undone")
-    if found.finished and found.summary["rounds"] == config.rounds:
-        warn_of_diverged([found])
-        return Run(path, model)
-    folder = RunFolder(found.path)
-    given = folder.began_with(Given(model, data, loss, method, extra_metrics or {}))
-    device, resolved = found.began_on()
-    chosen = chosen_device(device)
-    with locked(found.path), settings(config, resolved, chosen):
-        problem, config, _ = prepare(config, given, chosen, resolved)
-        playing = again(problem, config, given, folder, progress)
-        if playing.simulation.finished and found.finished and found.summary["rounds"] == playing.simulation.round:
-            return Run(path, model)  # everyone had stopped
-        folder.write_config(config)
-        finished = playing.play()
-    warn_of_diverged([finished])
-    return finished
-
-
-def warn_of_diverged(runs: Iterable[Run]) -> None:
-    """One warning to the caller of the public function, if peers of some runs have diverged."""
-    diverged = {run.path: len(run.summary["diverged"]) for run in runs}
-    if found := [f"{peers} peers in {path}" for path, peers in diverged.items() if peers]:
-        which = ", ".join(found[:3]) + (f" and {len(found) - 3} more runs" if len(found) > 3 else "")
-        why = "weights or outputs hold a NaN or an infinity"
-        warnings.warn(f"models have diverged ({why}) and have no scores: {which}", DivergedWarning, stacklevel=3)
+_WRITTEN = 400 << 20  # bytes per second that a first checkpoint is thought to take
+_WRITERS = 8  # finished runs that are written at a time
 
 
 def as_config(config: Config | Mapping[str, Any] | str | Path | None) -> Config:
@@ -117,91 +51,226 @@ def as_config(config: Config | Mapping[str, Any] | str | Path | None) -> Config:
     return make(config or {})
 
 
-def _start(config: Config, given: Given, out: Path | None, device: str, progress: Progress | None) -> Run:
-    chosen = chosen_device(device)
-    problem, complete, resolved = prepare(config, given, chosen)
-    playing = begin(problem, complete, resolved, given, out, progress)
-    with locked(playing.folder.path), settings(complete, resolved, chosen):
-        return playing.play()
+@dataclass(eq=False)
+class ActiveRun:
+    """A run that is being played, its folder, and what watches it."""
+
+    state: RunState
+    writer: RunWriter
+    config: Config
+    objects: UserObjects
+    callbacks: Callbacks
+
+    def __post_init__(self) -> None:
+        rows = self.state.federation.rows
+        self.rested = time.monotonic() + _rest(rows.nbytes / _WRITTEN)  # no checkpoint before this time
+        self.state.may_end = bool(self.callbacks)
+
+    # What callbacks see
+
+    @property
+    def path(self) -> Path:
+        return self.writer.path
+
+    @property
+    def round(self) -> int:
+        return self.state.round
+
+    def state_dict(self, peer: int) -> dict[str, Tensor]:
+        federation, task = self.state.federation, self.state.experiment.task
+        if not 0 <= peer < len(federation.rows):
+            raise UserError(f"peer {peer!r}: this run has peers 0 to {len(federation.rows) - 1}")
+        kept = {name: table[peer] for name, table in federation.kept.items()}
+        return task.layout.state_dict(federation.rows[peer], kept, task.layout.frozen_values(task.module))
+
+    def stop(self) -> None:
+        self.state.end()
+
+    # What is written
+
+    def save(self) -> None:
+        """Write a checkpoint."""
+        numbers = {**self.state.numbers(), "callbacks": self.callbacks.state()}
+        self.writer.save(self.state.round, self.state.tensors(), numbers)
+
+    def restore(self) -> None:
+        """Go on from the last checkpoint, or from the start."""
+        if (found := self.writer.last_checkpoint()) is not None:
+            path, (tensors, numbers) = found
+            try:
+                self.state.restore(tensors, numbers)
+            except (KeyError, TypeError, AttributeError, RuntimeError) as error:
+                raise UserError(f"{path} is damaged, or of another version: {error}") from error
+            self.callbacks.restore(numbers.get("callbacks", []))
+        self.writer.cut_metrics(self.state.round)
+
+    def finish(self, summary: dict[str, Any], scores: Scores) -> Run:
+        """Write what a finished run leaves behind."""
+        self.save()
+        self.writer.finish(_outcome(self.state, summary, scores))
+        self.callbacks.end(self, summary)
+        return Run(self.path, self.objects.model)
 
 
 def begin(
-    problem: Problem, config: Config, resolved: Resolved, given: Given, out: Path | None, progress: Progress | None
-) -> Playing:
+    experiment: Experiment,
+    config: Config,
+    plan: ExecutionPlan,
+    objects: UserObjects,
+    out: Path | None,
+    callbacks: Callbacks,
+) -> ActiveRun:
     """A run before its first round, its folder made."""
     named = [config.method.name, Path(config.data.name).name, str(config.seed)]
     name = "-".join("own" if part == GIVEN else part for part in named)
-    folder = RunFolder.create(out, "".join(c if c.isalnum() or c in "-_." else "-" for c in name))
-    folder.keep_start(given)
-    folder.describe(config, resolved, problem.task, problem.task.ids.device)
-    return Playing(Simulation(problem), folder, config, given, progress)
+    writer = RunWriter.create(out, "".join(c if c.isalnum() or c in "-_." else "-" for c in name))
+    writer.keep_start(objects.model)
+    writer.describe(config, description(config, plan, experiment.task))
+    return ActiveRun(RunState(experiment), writer, config, objects, callbacks)
 
 
-def again(problem: Problem, config: Config, given: Given, folder: RunFolder, progress: Progress | None) -> Playing:
+def again(
+    experiment: Experiment, config: Config, objects: UserObjects, writer: RunWriter, callbacks: Callbacks
+) -> ActiveRun:
     """A run that was stopped, after the last round that it kept."""
-    folder.check(config, problem.task)
-    simulation = Simulation(problem)
-    folder.restore(simulation)
-    return Playing(simulation, folder, config, given, progress)
+    writer.check(form(experiment.task), config, experiment.task.data.digest)
+    found = ActiveRun(RunState(experiment), writer, config, objects, callbacks)
+    found.restore()
+    return found
 
 
-@dataclass(eq=False)
-class Playing:
-    """A run that is being played, and its folder."""
-
-    simulation: Simulation
-    folder: RunFolder
-    config: Config
-    given: Given
-    progress: Progress | None
-
-    def __post_init__(self) -> None:
-        rows = self.simulation.federation.rows
-        self.rested = time.monotonic() + _rest(rows.nbytes / _WRITTEN)  # no checkpoint before this time
-
-    def play(self) -> Run:
-        """To the end."""
-        try:
-            while not self.simulation.finished:
-                written_down({self: self.simulation.step()})
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt(str(self.folder.path)) from None  # the caller can say what to resume
-        return self.finish()
-
-    def finish(self) -> Run:
-        """Final scores, and what a finished run keeps."""
-        return self.keep(*self.simulation.result())
-
-    def keep(self, summary: dict[str, Any], scores: Scores) -> Run:
-        """Write down what a finished run keeps."""
-        self.folder.finish(self.simulation, {**summary, "run": str(self.folder.path)}, scores)
-        return Run(self.folder.path, self.given.model)
+def with_start(writer: RunWriter, objects: UserObjects) -> UserObjects:
+    """The objects given again, a model with the weights with which the run began."""
+    return replace(objects, model=writer.with_start(objects.model))
 
 
-def written_down(lines: Mapping[Playing, dict[str, Any]]) -> None:
-    """Write a round of runs down; save them if it is time, all or none, so that they can go on together."""
-    for one, line in lines.items():
-        one.folder.append(line)
+def plan_of(run: Run) -> ExecutionPlan:
+    """How a stored run computes."""
+    try:
+        return ExecutionPlan(**run.about["plan"])
+    except TypeError as error:
+        raise UserError(f"{run.path / 'run.json'} is damaged, or of another version: {error}") from error
+
+
+class RoundPlayer:
+    """Plays one run, or several side by side, round by round, and writes each round down."""
+
+    def __init__(self, runs: Sequence[ActiveRun]) -> None:
+        self.runs = runs
+        states = [run.state for run in runs]
+        self._compute: Computation = OneRun(states[0]) if len(states) == 1 else SideBySide(states)
+        for run in runs:
+            run.callbacks.start(run)
+
+    @property
+    def finished(self) -> bool:
+        return all(run.state.finished for run in self.runs)
+
+    def step(self) -> dict[int, dict[str, Any]]:
+        """One round of the runs, by number, that are not finished; returns the metrics of each."""
+        going = {number: run for number, run in enumerate(self.runs) if not run.state.finished}
+        metrics = play_round({number: run.state for number, run in going.items()}, self._compute)
+        for number, run in going.items():
+            run.callbacks.round(run, metrics[number])
+            run.writer.append(metrics[number])
+        _save_if_due(list(going.values()))
+        return metrics
+
+    def finish(self) -> list[Run]:
+        """Final scores, and what finished runs leave behind."""
+        results = [run.state.result() for run in self.runs]
+        with ThreadPoolExecutor(_WRITERS) as pool:  # a disk has time for more than one run's files
+            return list(pool.map(lambda run, result: run.finish(*result), self.runs, results))
+
+
+def play(runs: Sequence[ActiveRun]) -> list[Run]:
+    """All runs to their ends."""
+    player = RoundPlayer(runs)
+    try:
+        while not player.finished:
+            player.step()
+    except KeyboardInterrupt:
+        stopped = next((run for run in runs if not run.state.finished), runs[0])
+        raise KeyboardInterrupt(str(stopped.path)) from None  # the caller can say what to resume
+    return player.finish()
+
+
+def _save_if_due(runs: Sequence[ActiveRun]) -> None:
+    """Write checkpoints if it is time, of all runs or of none, so that they can go on together."""
     began = time.monotonic()
-    due = [one for one in lines if one.simulation.round % one.config.checkpoint == 0]
-    if due and began >= max(one.rested for one in due):
-        for one in due:
-            one.folder.save(one.simulation)
+    due = [run for run in runs if run.state.round % run.config.checkpoint == 0]
+    if due and began >= max(run.rested for run in due):
+        for run in due:
+            run.save()
         over = time.monotonic()
-        for one in due:
-            one.rested = over + _rest(over - began)
-    for one, line in lines.items():
-        if one.progress is not None:
-            one.progress({**line, "rounds": one.config.rounds})
+        for run in due:
+            run.rested = over + _rest(over - began)
 
 
 def _rest(seconds: float) -> float:
-    """How long nothing is saved, where saving takes so many seconds."""
+    """How long no checkpoint is written, if writing one takes so many seconds."""
     return _REST * seconds if seconds > _NOTICEABLE else 0.0
 
 
+def _outcome(state: RunState, summary: dict[str, Any], scores: Scores) -> Outcome:
+    """What a finished run leaves behind."""
+    task, models, data = state.experiment.task, state.models(), state.experiment.task.data
+    columns = {
+        "mse" if scores.regression else "accuracy": scores.value,
+        "loss": scores.loss,
+        **scores.extra,
+        "models_received": state.exchange.traffic.received,
+        "diverged_rounds": state.diverged_rounds,
+    }
+    table: dict[str, list[Any] | None] = {name: values.tolist() for name, values in columns.items()}
+    table["peer"] = None if data.names is None else list(data.names)
+    table["cluster"] = None if data.cluster is None else [data.cluster_names[c] for c in data.cluster.tolist()]
+    kept = {f"kept/{name}": buffers for name, buffers in models.kept.items()}
+    frozen = {f"frozen/{name}": value for name, value in task.layout.frozen_values(task.module).items()}
+    tensors = {"rows": models.rows, **kept, **frozen}
+    return Outcome(summary, table, state.exchange.final(), tensors, data.preparation)
+
+
+def description(config: Config, plan: ExecutionPlan, task: Task) -> dict[str, Any]:
+    """What ``run.json`` says of a run."""
+    device = task.ids.device
+    return {
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": sys.argv,
+        "seed": config.seed,
+        "versions": {
+            "homophily": __version__,
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+        },
+        "machine": machine(device),
+        "device": str(device),
+        "plan": asdict(plan),
+        **form(task),
+        **({} if config.data.name in sources else {"data": task.data.digest}),
+    }
+
+
+def form(task: Task) -> dict[str, Any]:
+    """What a model takes, puts out and looks like, and what of it everyone has in common."""
+    return {
+        "inputs": task.data.inputs,
+        "outputs": task.data.outputs,
+        "layout": task.layout.to_json(),
+        "frozen": task.layout.frozen_hash(task.module),
+    }
+
+
+def machine(device: torch.device) -> str:
+    """What a device is, in words."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{platform.machine()}, {os.cpu_count()} cores"
+
+
 def chosen_device(name: str, key: str = "device") -> torch.device:
-    """The device called auto, cpu or cuda. key: what a complaint calls it."""
+    """The device called auto, cpu or cuda. key: what an error message calls it."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name not in ("cpu", "cuda"):
@@ -211,15 +280,24 @@ def chosen_device(name: str, key: str = "device") -> torch.device:
     return torch.device(name)
 
 
+def warn_of_diverged(runs: Iterable[Run]) -> None:
+    """One warning to the caller of the public function, if peers of some runs have diverged."""
+    diverged = {run.path: len(run.summary["diverged"]) for run in runs}
+    if found := [f"{peers} peers in {path}" for path, peers in diverged.items() if peers]:
+        which = ", ".join(found[:3]) + (f" and {len(found) - 3} more runs" if len(found) > 3 else "")
+        why = "weights or outputs hold a NaN or an infinity"
+        warnings.warn(f"models have diverged ({why}) and have no scores: {which}", DivergedWarning, stacklevel=3)
+
+
 @contextmanager
-def settings(config: Config, resolved: Resolved, device: torch.device) -> Iterator[None]:
+def torch_settings(config: Config, plan: ExecutionPlan, device: torch.device) -> Iterator[None]:
     """torch's process-wide settings for the time of a run."""
     precision, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high" if config.precision == "fast" else "highest")
         torch.backends.cudnn.allow_tf32 = config.precision == "fast"
     try:
-        with threads(resolved.threads):
+        with threads(plan.threads):
             yield
     finally:
         torch.set_float32_matmul_precision(precision)

@@ -86,8 +86,8 @@ class Layout:
             at = stop
         for pattern in patterns:
             if pattern not in used:
-                there = ", ".join(floats | parameters)
-                raise UserError(f"model.personal: no layer or buffer matches {pattern!r}; there are {there}")
+                mask = ", ".join(floats | parameters)
+                raise UserError(f"model.personal: no layer or buffer matches {pattern!r}; there are {mask}")
         first = {id(tensor): name for name, tensor in [*parameters.items(), *buffers.items()]}
         aliases = {name: first[id(t)] for name, t in saved.items() if id(t) in first and first[id(t)] != name}
         kept = tuple(n for n in buffers if n not in floats)
@@ -115,14 +115,14 @@ class Layout:
         return any(column.personal for column in self.columns)
 
     @cached_property
-    def sent_numbers(self) -> int:
+    def sent_parameters(self) -> int:
         """How many numbers of a row travel."""
         return int(self.mask(shared=True).sum())
 
     @property
     def model_bytes(self) -> int:
         """What one model costs on the wire."""
-        return self.sent_numbers * self.dtype.itemsize
+        return self.sent_parameters * self.dtype.itemsize
 
     def views(self, rows: Tensor) -> dict[str, Tensor]:
         """Each tensor of the rows [P, D] as a view [P, *shape]; of one row [D] as [*shape]."""

@@ -1,4 +1,4 @@
-"""Merging: how much each partner's row, and one's own, counts; or what to make of the rows where some may be bad."""
+"""Aggregation (merge): how much each model of a group counts, or what to make of models some of which may be bad."""
 
 from __future__ import annotations
 
@@ -10,103 +10,131 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from homophily.federation.peer_sets import compact
+from homophily.federation.view import View
 from homophily.plugins.registry import Registry
+
+_NOBODY = torch.iinfo(torch.int64).max
 
 
 @dataclass(frozen=True)
-class Gathering:
-    """Who merges: for each peer its partners and itself in ascending id, [P, K], padded."""
+class MergeGroup:
+    """Who merges: for each of P peers its partners and itself in ascending id, [P, K], padded."""
 
-    ids: Tensor  # [P, K] int64
-    there: Tensor  # [P, K] bool: not padding, and not left out
-    own: Tensor  # [P, K] bool: oneself
+    ids: Tensor  # [P, K] int64; padding: -1
+    rows: Tensor  # [P, K] int64: where their models are; padding: anywhere
+    mask: Tensor  # [P, K] bool: not padding, and not left out
+    is_self: Tensor  # [P, K] bool: the peer itself
     samples: Tensor  # [P, K] float64: how many training samples each has
-    similarity: Tensor  # [P, K] float64: to oneself; -inf where not measured
+    similarity: Tensor  # [P, K] float64: to the peer itself; -inf if not measured
 
     @classmethod
-    def joined(cls, runs: Sequence[Gathering | None], peers: int) -> Gathering:
+    def joined(cls, runs: Sequence[MergeGroup | None], peers: int) -> MergeGroup:
         """Those of several runs of as many peers each, one below the other; in a run without one nobody merges."""
-        there = [one for one in runs if one is not None]
-        width = max(one.ids.shape[1] for one in there)
+        given = [one for one in runs if one is not None]
+        width = max(one.ids.shape[1] for one in given)
 
-        def column(name: str, padding: Any) -> Tensor:
-            nobody = getattr(there[0], name).new_full((peers, width), padding)
-            filled = [nobody if one is None else _widened(getattr(one, name), width, padding) for one in runs]
-            return torch.cat(filled)
+        def column(name: str, padding: Any, step: int = 0) -> Tensor:
+            nobody = getattr(given[0], name).new_full((peers, width), padding)
+            parts = [nobody if one is None else _widened(getattr(one, name), width, padding) for one in runs]
+            return torch.cat([part + number * step if step else part for number, part in enumerate(parts)])
 
         ids = column("ids", -1)
         run = torch.arange(len(ids), device=ids.device)[:, None] // peers
-        rest = {"there": False, "own": False, "samples": 0.0, "similarity": -torch.inf}
-        return cls(torch.where(ids < 0, ids, ids + run * peers), **{name: column(name, rest[name]) for name in rest})
+        return cls(
+            ids=torch.where(ids < 0, ids, ids + run * peers),
+            rows=column("rows", 0, step=peers),
+            mask=column("mask", False),
+            is_self=column("is_self", False),
+            samples=column("samples", 0.0),
+            similarity=column("similarity", -torch.inf),
+        )
 
-    def without(self, sick: Tensor) -> Gathering:
-        """The same with the sick [N] left out."""
-        return replace(self, there=self.there & ~sick[self.ids.clamp(min=0)])
+    def without(self, diverged: Tensor) -> MergeGroup:
+        """The same with models that have diverged left out. diverged: [M] bool, of all models at hand."""
+        return replace(self, mask=self.mask & ~diverged[self.rows])
 
 
 def _widened(column: Tensor, width: int, padding: Any) -> Tensor:
     return pad(column, (0, width - column.shape[1]), value=padding)
 
 
-Merge = Callable[..., Tensor]
-"""Usually weights of a sum of rows: (gathering) -> [P, K] float64. A peer's add up to 1; all 0: it keeps its model.
+def gather(
+    view: View, partners: Tensor, local: Callable[[Tensor], Tensor], samples: Tensor, similarity: Tensor | None = None
+) -> MergeGroup:
+    """Partners (a set of contacts, [P, B] bool) and each peer itself in ascending id.
 
-Marked ``rowwise`` it is another way to make one row of many: (rows [P, K, d], there [P, K], own [P, K]) -> [P, d].
+    local: ids to rows; samples: [M], of each row; similarity: [P, B] float64, None if nothing was measured.
+    """
+    columns, mask = compact(partners)
+    ids = torch.where(mask, view.contacts.gather(1, columns), _NOBODY)
+    ids, order = torch.cat([ids, view.me[:, None]], dim=1).sort(1)
+    alike = torch.full_like(ids, -torch.inf, dtype=torch.float64)
+    if similarity is not None:
+        alike[:, :-1] = torch.where(mask, similarity.gather(1, columns), -torch.inf)
+        alike = alike.gather(1, order)
+    mask = ids != _NOBODY
+    ids = torch.where(mask, ids, -1)
+    rows = local(ids)
+    return MergeGroup(ids, rows, mask, ids == view.me[:, None], samples[rows].to(torch.float64), alike)
+
+
+Merge = Callable[..., Tensor]
+"""Usually weights of a sum of models: (group) -> [P, K] float64. A peer's add up to 1; all 0: it keeps its model.
+
+Marked ``rowwise`` it makes one model of many itself: (rows [P, K, d], mask [P, K], is_self [P, K]) -> [P, d].
 Marked ``by_similarity`` it needs similarities in every round, so a method that compares."""
 
 merges: Registry[Merge] = Registry("merge")
 
-_ROWWISE: set[Merge] = set()
-_BY_SIMILARITY: set[Merge] = set()
-
 
 def rowwise(merge: Merge) -> Merge:
-    """Mark a merge that works on rows and not by weights."""
-    _ROWWISE.add(merge)
+    """Mark a merge that works on the models themselves and not by weights."""
+    merge.rowwise = True  # type: ignore[attr-defined]
     return merge
 
 
 def is_rowwise(merge: Merge) -> bool:
-    return merge in _ROWWISE
+    return getattr(merge, "rowwise", False)
 
 
 def given_to(merge: Merge) -> tuple[str, ...]:
     """What it is called with."""
-    return ("rows", "there", "own") if is_rowwise(merge) else ("gathering",)
+    return ("rows", "mask", "is_self") if is_rowwise(merge) else ("group",)
 
 
 def by_similarity(merge: Merge) -> Merge:
     """Mark a merge whose weights are similarities."""
-    _BY_SIMILARITY.add(merge)
+    merge.by_similarity = True  # type: ignore[attr-defined]
     return merge
 
 
 def needs_similarity(merge: Merge) -> bool:
-    return merge in _BY_SIMILARITY
+    return getattr(merge, "by_similarity", False)
 
 
 @merges("uniform")
-def uniform(gathering: Gathering) -> Tensor:
+def uniform(group: MergeGroup) -> Tensor:
     """Everyone counts the same: 1 / (k + 1)."""
-    return _normalised(gathering.there.to(torch.float64))
+    return _normalised(group.mask.to(torch.float64))
 
 
 @merges("fedavg")
-def fedavg(gathering: Gathering) -> Tensor:
+def fedavg(group: MergeGroup) -> Tensor:
     """In proportion to the number of training samples."""
-    return _normalised(torch.where(gathering.there, gathering.samples, 0.0))
+    return _normalised(torch.where(group.mask, group.samples, 0.0))
 
 
 @merges("fedsim")
 @by_similarity
-def fedsim(gathering: Gathering) -> Tensor:
+def fedsim(group: MergeGroup) -> Tensor:
     """In proportion to similarity, one's own weight that of the most similar partner; nothing positive: unchanged.
 
-    Whose own model is sick takes its partners' as they are, since nothing is known of how similar they would be.
+    Whose own model is diverged takes its partners' as they are, since nothing is known of how similar they would be.
     """
-    partner = gathering.there & ~gathering.own & gathering.similarity.isfinite()
-    weight = torch.where(partner, gathering.similarity, 0.0).clamp(min=0.0)
-    own = gathering.own & gathering.there
+    partner = group.mask & ~group.is_self & group.similarity.isfinite()
+    weight = torch.where(partner, group.similarity, 0.0).clamp(min=0.0)
+    own = group.is_self & group.mask
     most = weight.amax(1, keepdim=True)
     weight = torch.where((most > 0) | own.any(1, keepdim=True), weight, partner.to(torch.float64))
     return _normalised(torch.where(own, most, weight))
@@ -119,10 +147,10 @@ def _normalised(weights: Tensor) -> Tensor:
 
 @merges("median")
 @rowwise
-def median(rows: Tensor, there: Tensor, own: Tensor) -> Tensor:
+def median(rows: Tensor, mask: Tensor, is_self: Tensor) -> Tensor:
     """The median of every number, which up to half of bad peers cannot move far."""
-    count = there.sum(1)
-    sorted_rows = torch.where(there[..., None], rows, torch.inf).sort(1).values
+    count = mask.sum(1)
+    sorted_rows = torch.where(mask[..., None], rows, torch.inf).sort(1).values
     low, high = ((count - 1) // 2).clamp(min=0), (count // 2).clamp(max=rows.shape[1] - 1)
     middle = [sorted_rows[torch.arange(len(rows), device=rows.device), at] for at in (low, high)]
     return 0.5 * (middle[0] + middle[1])
@@ -130,11 +158,11 @@ def median(rows: Tensor, there: Tensor, own: Tensor) -> Tensor:
 
 @merges("trimmed-mean")
 @rowwise
-def trimmed_mean(rows: Tensor, there: Tensor, own: Tensor) -> Tensor:
+def trimmed_mean(rows: Tensor, mask: Tensor, is_self: Tensor) -> Tensor:
     """The mean of every number without its largest and smallest quarter."""
-    count = there.sum(1)
+    count = mask.sum(1)
     cut = count // 4
-    sorted_rows = torch.where(there[..., None], rows, torch.inf).sort(1).values
+    sorted_rows = torch.where(mask[..., None], rows, torch.inf).sort(1).values
     total, kept = torch.zeros_like(rows[:, 0]), (count - 2 * cut).clamp(min=1)[:, None]
     for slot in range(rows.shape[1]):
         inside = (slot >= cut) & (slot < count - cut)
@@ -144,17 +172,17 @@ def trimmed_mean(rows: Tensor, there: Tensor, own: Tensor) -> Tensor:
 
 @merges("krum")
 @rowwise
-def krum(rows: Tensor, there: Tensor, own: Tensor) -> Tensor:
+def krum(rows: Tensor, mask: Tensor, is_self: Tensor) -> Tensor:
     """The one model that lies closest to its nearest half of the others; of equals, one's own."""
-    count = there.sum(1)
-    both = there[:, :, None] & there[:, None, :] & ~torch.eye(there.shape[1], dtype=torch.bool, device=rows.device)
+    count = mask.sum(1)
+    both = mask[:, :, None] & mask[:, None, :] & ~torch.eye(mask.shape[1], dtype=torch.bool, device=rows.device)
     distance = torch.stack(
         [(rows - rows[:, slot : slot + 1]).square().sum(2, dtype=torch.float64) for slot in range(rows.shape[1])], dim=2
     )
     nearest = torch.where(both, distance, torch.inf).sort(2).values.cumsum(2)
     wanted = (count // 2).clamp(min=1)  # with f bad ones among n = 2 f + 2 or more, n - f - 2 would be half or more
     score = nearest.gather(2, (wanted - 1)[:, None, None].expand(-1, rows.shape[1], 1))[..., 0]
-    score = torch.where(there, score.clamp(max=torch.finfo(torch.float64).max), torch.inf)  # one alone is its own best
-    least = (score == score.amin(1, keepdim=True)) & there
-    best = torch.where(least & own, 2, least.long()).argmax(1)
+    score = torch.where(mask, score.clamp(max=torch.finfo(torch.float64).max), torch.inf)  # one alone is its own best
+    least = (score == score.amin(1, keepdim=True)) & mask
+    best = torch.where(least & is_self, 2, least.long()).argmax(1)
     return rows[torch.arange(len(rows), device=rows.device), best]

@@ -1,4 +1,4 @@
-"""Sets of peers as rows of booleans over the book, with a leading axis of deciding peers: [P, B]."""
+"""Sets of peers as rows of booleans over the contacts, with a leading axis of deciding peers: [P, B]."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ def pick_weighted(among: Tensor, k: int, log_weights: Tensor, uniforms: Tensor) 
 
 def ranked(among: Tensor, values: Tensor, ties: Tensor) -> tuple[Tensor, Tensor]:
     """The set's columns from the largest value down, equal values by the smaller tie key: (columns, there) [P, K]."""
-    columns, there = compact(among)
+    columns, mask = compact(among)
     order = ties.gather(1, columns).argsort(dim=1, stable=True)
-    columns, there = columns.gather(1, order), there.gather(1, order)
+    columns, mask = columns.gather(1, order), mask.gather(1, order)
     order = values.gather(1, columns).argsort(dim=1, descending=True, stable=True)
-    columns, there = columns.gather(1, order), there.gather(1, order)
-    order = (~there).to(torch.int8).argsort(dim=1, stable=True)  # padding last, whatever its value
-    return columns.gather(1, order), there.gather(1, order)
+    columns, mask = columns.gather(1, order), mask.gather(1, order)
+    order = (~mask).to(torch.int8).argsort(dim=1, stable=True)  # padding last, whatever its value
+    return columns.gather(1, order), mask.gather(1, order)
 
 
 def top(among: Tensor, k: int, values: Tensor, ties: Tensor) -> Tensor:
     """The ``k`` of the set with the largest values (all, if fewer); equal values: the smaller tie key. [P, B] bool."""
-    columns, there = ranked(among, values, ties)
-    return spread(columns[:, :k], there[:, :k], among.shape[1])
+    columns, mask = ranked(among, values, ties)
+    return spread(columns[:, :k], mask[:, :k], among.shape[1])
 
 
 def total(members: Tensor, values: Tensor) -> Tensor:
     """Sum of the members' values, one after the other, so that padding changes no bit: [P, 1]."""
-    columns, there = compact(members)
-    picked = torch.where(there, values.gather(1, columns), 0.0)
+    columns, mask = compact(members)
+    picked = torch.where(mask, values.gather(1, columns), 0.0)
     return torch.nn.functional.pad(picked, (1, 0)).cumsum(1)[:, -1:]
 
 
@@ -64,8 +64,8 @@ def compact(members: Tensor) -> tuple[Tensor, Tensor]:
     return columns, torch.arange(most, device=members.device) < count[:, None]
 
 
-def spread(columns: Tensor, there: Tensor, width: int) -> Tensor:
+def spread(columns: Tensor, mask: Tensor, width: int) -> Tensor:
     """The set with these columns: the inverse of compact. [P, width] bool."""
     out = torch.zeros(len(columns), width + 1, dtype=torch.bool, device=columns.device)
-    out.scatter_(1, torch.where(there, columns, width), True)
+    out.scatter_(1, torch.where(mask, columns, width), True)
     return out[:, :width]

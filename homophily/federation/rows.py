@@ -11,12 +11,10 @@ from torch import Tensor
 
 from homophily.errors import UserError
 from homophily.federation.layout import Kept, Layout
-from homophily.federation.merging import Gathering, Merge, is_rowwise
-from homophily.federation.peer_sets import compact
+from homophily.federation.merging import Merge, MergeGroup, is_rowwise
 from homophily.plugins.validation import answer
 
 _ON_CPU, _ON_GPU = 2 << 20, 256 << 20  # bytes of rows gathered at a time, on a CPU no more than its cache holds
-_NOBODY = torch.iinfo(torch.int64).max
 _ROUNDING = 1e-6  # of weights in float32
 
 
@@ -29,7 +27,7 @@ class Federation:
     kept: Kept
 
     @property
-    def sick(self) -> Tensor:
+    def diverged(self) -> Tensor:
         """[N] bool: the model holds a NaN or an infinity."""
         return ~all_finite(self.rows)
 
@@ -43,24 +41,26 @@ class Federation:
         for name, table in self.kept.items():
             table[those] = other.kept[name][those]
 
-    def merge(self, gathering: Gathering, how: Merge) -> Tensor:
-        """Shared numbers are merged over each peer's gathering; who has no partner stays as it is.
+    def merge(self, group: MergeGroup, how: Merge, models: Tensor | None = None) -> Tensor:
+        """Merge shared parameters over each peer's group; a peer without a partner keeps its model.
 
-        Returns whose models were merged: [P, K] bool, oneself left out.
+        models: [M, D], the rows that the group names; None: these. Returns whose models were merged: [P, K] bool,
+        each peer itself left out.
         """
-        share = None if is_rowwise(how) else _weights(gathering, how)
-        weighty = gathering.there if share is None else share > 0
-        partners = weighty & ~gathering.own
+        models = self.rows if models is None else models
+        share = None if is_rowwise(how) else _weights(group, how)
+        weighty = group.mask if share is None else share > 0
+        partners = weighty & ~group.is_self
         some = partners.any(1).nonzero()[:, 0]
-        width = self.layout.width * self.rows.element_size() * (1 if share is not None else 3 * gathering.ids.shape[1])
+        width = self.layout.width * self.rows.element_size() * (1 if share is not None else 3 * group.ids.shape[1])
         device = self.rows.device
         merged = []
         for peers in some.split(max(1, (_ON_GPU if self.rows.is_cuda else _ON_CPU) // max(1, width))):
-            ids, there, here = gathering.ids[peers].clamp(min=0).to(device), gathering.there[peers], peers.to(device)
+            among, mask, here = group.rows[peers].to(device), group.mask[peers], peers.to(device)
             if share is None:
-                rows = self._rowwise(ids, there.to(device), gathering.own[peers].to(device), how, here)
+                rows = self._rowwise(models[among], mask.to(device), group.is_self[peers].to(device), how, here)
             else:
-                rows = self._sum(ids, there, share[peers])
+                rows = self._sum(models, among, mask, share[peers])
             merged.append((here, rows))
         for here, rows in merged:
             if self.layout.has_personal:
@@ -68,44 +68,43 @@ class Federation:
             self.rows[here] = rows
         return partners
 
-    def heal(self, start: Federation) -> None:
-        """Personal numbers that are not finite begin again: merging cannot reach them."""
+    def recover(self, start: Federation) -> None:
+        """Personal parameters that are not finite start again: merging cannot reach them."""
         if self.layout.has_personal:
             personal = self.layout.mask(shared=False).to(self.rows.device)
             shared_well = torch.where(personal, 0.0, self.rows).isfinite().all(1, keepdim=True)
             self.rows.copy_(torch.where(personal & shared_well & ~self.rows.isfinite(), start.rows, self.rows))
 
-    def _sum(self, ids: Tensor, there: Tensor, share: Tensor) -> Tensor:
+    def _sum(self, models: Tensor, among: Tensor, mask: Tensor, share: Tensor) -> Tensor:
         """Weight times row, one partner after the other, multiply and add apart: the same bits alone or among all."""
-        share = share.to(self.rows.device, self.rows.dtype)
-        if self.rows.is_cuda and has_triton():
+        share = share.to(models.device, models.dtype)
+        if models.is_cuda and has_triton():
             from homophily.federation.merge_kernel import weighted_rows  # needs Triton, which only comes with a GPU
 
-            return weighted_rows(self.rows, ids, share)
-        total = torch.zeros(len(share), self.layout.width, dtype=self.rows.dtype, device=self.rows.device)
-        for slot in range(ids.shape[1]):
-            term = self.rows[ids[:, slot]].mul_(share[:, slot, None])
-            if not bool(there[:, slot].all()):  # the row is left out, not multiplied by zero: it may be sick
-                term[~there[:, slot].to(term.device)] = 0.0
+            return weighted_rows(models, among, share)
+        total = torch.zeros(len(share), self.layout.width, dtype=models.dtype, device=models.device)
+        for slot in range(among.shape[1]):
+            term = models[among[:, slot]].mul_(share[:, slot, None])
+            if not bool(mask[:, slot].all()):  # the row is left out, not multiplied by zero: it may have diverged
+                term[~mask[:, slot].to(term.device)] = 0.0
             total += term
         return total
 
-    def _rowwise(self, ids: Tensor, there: Tensor, own: Tensor, how: Merge, peers: Tensor) -> Tensor:
-        """Personal numbers are hidden from the merge: they do not travel."""
+    def _rowwise(self, rows: Tensor, mask: Tensor, is_self: Tensor, how: Merge, peers: Tensor) -> Tensor:
+        """Personal parameters are hidden from the merge: they do not travel."""
         shared = self.layout.mask(shared=True).to(self.rows.device)
-        rows = self.rows[ids]
         out = self.rows[peers].clone()
-        given = torch.where(there[..., None], rows, 0.0)[..., shared]
+        given = torch.where(mask[..., None], rows, 0.0)[..., shared]
         wanted = len(given), given.shape[2]
-        merged = answer(how(given, there, own), wanted, "merge: must return a model for everyone who merges")
+        merged = answer(how(given, mask, is_self), wanted, "merge: must return a model for everyone who merges")
         out[:, shared] = merged.to(out.dtype)
         return out
 
 
-def _weights(gathering: Gathering, how: Merge) -> Tensor:
+def _weights(group: MergeGroup, how: Merge) -> Tensor:
     """What ``how`` answers, if it can be a merge's weights."""
-    share = answer(how(gathering), gathering.ids.shape, "merge: must return a weight for everyone gathered")
-    share = torch.where(gathering.there, share, 0.0)
+    share = answer(how(group), group.ids.shape, "merge: must return a weight for everyone gathered")
+    share = torch.where(group.mask, share, 0.0)
     total, least = share.sum(1, dtype=torch.float64), share.amin(1)
     off = ~(((total - 1).abs() < _ROUNDING) | (total == 0)) | (least < 0)
     if bool(off.any()):
@@ -124,20 +123,3 @@ def all_finite(rows: Tensor) -> Tensor:
 def has_triton() -> bool:
     """Whether kernels can be compiled for a GPU."""
     return importlib.util.find_spec("triton") is not None
-
-
-def gather(book: Tensor, partners: Tensor, me: Tensor, samples: Tensor, similarity: Tensor | None = None) -> Gathering:
-    """Partners (a set over the book, [P, B] bool) and oneself [P] in ascending id.
-
-    samples: [N]; similarity: [P, B] float64, None where nothing was measured.
-    """
-    columns, there = compact(partners)
-    ids = torch.where(there, book.gather(1, columns), _NOBODY)
-    ids, order = torch.cat([ids, me[:, None]], dim=1).sort(1)
-    alike = torch.full_like(ids, -torch.inf, dtype=torch.float64)
-    if similarity is not None:
-        alike[:, :-1] = torch.where(there, similarity.gather(1, columns), -torch.inf)
-        alike = alike.gather(1, order)
-    there = ids != _NOBODY
-    ids = torch.where(there, ids, -1)
-    return Gathering(ids, there, ids == me[:, None], samples[ids.clamp(min=0)].to(torch.float64), alike)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal, Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -32,11 +33,11 @@ class Pairs(Protocol):
     def your_update(self) -> Tensor: ...
 
     @property
-    def my_path(self) -> Tensor:
+    def my_displacement(self) -> Tensor:
         """The way my model has gone since its own initialisation."""
 
     @property
-    def your_path(self) -> Tensor: ...
+    def your_displacement(self) -> Tensor: ...
 
     def loss(self, on: Literal["own", "peer"]) -> Tensor:
         """[M] float64: mean loss of your model on my training data, or of mine on yours."""
@@ -47,49 +48,80 @@ Metric = Callable[..., Tensor]
 metrics: Registry[Metric] = Registry("metric")
 
 
+@dataclass(frozen=True)
+class MetricCost:
+    """What a metric asks for beside the two models, and so what travels for each peer met."""
+
+    models: int = 1  # that travel: with a loss on the peer's data, one's own goes there too
+    updates: bool = False  # what this round's training changed: the model before training travels as well
+    displacement: bool = False  # how far the models have come since the first round
+    common_start: bool = False  # its meaning depends on all peers starting from one model
+    losses: Literal["own", "peer"] | None = None  # nothing but losses, on one's own or the peer's data
+
+    @property
+    def own_model(self) -> bool:
+        """Whether nothing can be measured if one's own model has diverged."""
+        return self.losses != "own"
+
+
+_UNDECLARED = MetricCost(updates=True, displacement=True)  # a metric that does not say may ask for anything
+
+
+def costs(cost: MetricCost | Callable[..., MetricCost]) -> Callable[[Metric], Metric]:
+    """Decorator: declare what a metric asks for; a function gets the metric's keys."""
+
+    def declare(metric: Metric) -> Metric:
+        metric.cost = cost  # type: ignore[attr-defined]
+        return metric
+
+    return declare
+
+
+def cost_of(metric: Metric, keys: Mapping[str, Any]) -> MetricCost:
+    """What a metric asks for, with these keys."""
+    cost = getattr(metric, "cost", _UNDECLARED)
+    return cost if isinstance(cost, MetricCost) else cost(**keys)
+
+
+def _cost_of_losses(on: Literal["own", "peer"] = "own") -> MetricCost:
+    return MetricCost(models=2 if on == "peer" else 1, losses=on)
+
+
 @metrics("loss")
+@costs(_cost_of_losses)
 def inverse_loss(pairs: Pairs, on: Literal["own", "peer"] = "own") -> Tensor:
     """Inverse loss of the peer's model on one's own training data (on = "peer": of one's own on the peer's)."""
     return 1.0 / pairs.loss(on).clamp(min=_FLOOR)
 
 
 @metrics("l2")
+@costs(MetricCost())
 def inverse_distance(pairs: Pairs) -> Tensor:
     """Inverse Euclidean distance of the weights."""
     return 1.0 / (pairs.mine - pairs.yours).square().sum(1, dtype=torch.float64).sqrt().clamp(min=_FLOOR)
 
 
 @metrics("cosine-weights")
+@costs(MetricCost())
 def cosine_of_weights(pairs: Pairs) -> Tensor:
     """Cosine of the weights."""
     return cosine(pairs.mine, pairs.yours)
 
 
 @metrics("cosine-gradients")
-def cosine_of_paths(pairs: Pairs) -> Tensor:
+@costs(MetricCost(displacement=True))
+def cosine_of_displacements(pairs: Pairs) -> Tensor:
     """Cosine of the ways the weights have gone since each one's own initialisation."""
-    return cosine(pairs.my_path, pairs.your_path)
+    return cosine(pairs.my_displacement, pairs.your_displacement)
 
 
 @metrics("panm")
+@costs(MetricCost(updates=True, displacement=True, common_start=True))
 def panm(pairs: Pairs, alpha: float = 0.5) -> Tensor:
     """alpha times the cosine of this round's updates plus 1 - alpha times that of the ways since the start."""
-    return alpha * cosine(pairs.my_update, pairs.your_update) + (1.0 - alpha) * cosine(pairs.my_path, pairs.your_path)
-
-
-def needs_updates(metric: str) -> bool:
-    """Whether it asks what this round's training changed. A user's own may."""
-    return metric not in ("loss", "l2", "cosine-weights", "cosine-gradients")
-
-
-def needs_path(metric: str) -> bool:
-    """Whether it asks how far the other has come since its own start."""
-    return metric in ("panm", "cosine-gradients")
-
-
-def models_for_each(metric: str, on: str) -> int:
-    """Models that travel for each peer met in a comparison: on the peer's data, one's own goes there too."""
-    return 2 if metric == "loss" and on == "peer" else 1
+    return alpha * cosine(pairs.my_update, pairs.your_update) + (1.0 - alpha) * cosine(
+        pairs.my_displacement, pairs.your_displacement
+    )
 
 
 def cosine(a: Tensor, b: Tensor) -> Tensor:

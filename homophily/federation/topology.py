@@ -1,4 +1,4 @@
-"""Who can reach whom: graphs by name or from a file, the hops between peers, and the book of whom each one knows."""
+"""Who can reach whom: graphs by name or from a file, the hops between peers, and the contacts of whom each one knows."""
 
 from __future__ import annotations
 
@@ -151,9 +151,9 @@ def _seed(*keys: int) -> int:
 
 
 def view_of_all(
-    peers: int, seed: int, graph: Any, hops: int, book: int | None, cluster: Tensor | None, device: torch.device
+    peers: int, seed: int, graph: Any, hops: int, contacts: int | None, cluster: Tensor | None, device: torch.device
 ) -> View:
-    """What every peer sees: the peers within ``hops`` of a graph (None: everyone), at most ``book`` of them."""
+    """What every peer sees: the peers within ``hops`` of a graph (None: everyone), at most ``contacts`` of them."""
     me = torch.arange(peers, device=device)
     seeds = torch.full((peers,), seed, dtype=torch.int64, device=device)
     if graph is None:
@@ -162,8 +162,8 @@ def view_of_all(
     else:
         known_to, distance = (t.to(device) for t in _within(_checked(graph, peers), hops))
     known = (known_to != me[:, None]) & (known_to >= 0)
-    if book is not None and book < int(known.sum(1).max()):
-        known_to, distance = _sampled(me, seeds, known_to, distance, known, book)
+    if contacts is not None and contacts < int(known.sum(1).max()):
+        known_to, distance = _sampled(me, seeds, known_to, distance, known, contacts)
         known = known_to >= 0
     same = None if cluster is None else (cluster[known_to.clamp(min=0)] == cluster[:, None]) & known
     return View(me, seeds, known_to, known, distance.expand(known.shape), same)
@@ -214,11 +214,11 @@ def _sampled(
     last = torch.iinfo(torch.int64).max
     ids, far = [], []
     for rows in me.split(max(1, _KEYS_AT_ONCE // known_to.shape[1])):
-        keys = bits(seeds[rows, None], rows[:, None], 0, Purpose.BOOK, known_to[rows])
+        keys = bits(seeds[rows, None], rows[:, None], 0, Purpose.CONTACTS, known_to[rows])
         keys = torch.where(known[rows], keys, last)
         place = keys.topk(size, dim=1, largest=False, sorted=False).indices.sort(1).values
-        there = known[rows].gather(1, place)
-        order = (~there).to(torch.int8).argsort(dim=1, stable=True)  # padding last
-        ids.append(torch.where(there, known_to[rows].gather(1, place), -1).gather(1, order))
+        mask = known[rows].gather(1, place)
+        order = (~mask).to(torch.int8).argsort(dim=1, stable=True)  # padding last
+        ids.append(torch.where(mask, known_to[rows].gather(1, place), -1).gather(1, order))
         far.append(distance[rows].gather(1, place).gather(1, order))
     return torch.cat(ids), torch.cat(far)

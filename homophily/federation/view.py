@@ -1,4 +1,4 @@
-"""What deciding peers know: the book, how far its peers are, and in a simulation the truth."""
+"""What deciding peers know: the contacts, how far its peers are, and in a simulation the truth."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class View:
-    """What the deciding peers know. P rows decide; each row's book lists B peers, ids ascending, padded with -1."""
+    """What the deciding peers know. P rows decide; each row's contacts lists B peers, ids ascending, padded with -1."""
 
     me: Tensor  # [P] int64: who decides
     seed: Tensor  # [P] int64
-    book: Tensor  # [P, B] int64
+    contacts: Tensor  # [P, B] int64
     known: Tensor  # [P, B] bool: a peer, and not myself
     hops: Tensor  # [P, B] int64: how far its models travel
     same: Tensor | None  # [P, B] bool: truly of my cluster; only a simulation knows
@@ -23,4 +23,4 @@ class View:
         if some.start == 0 and some.stop >= len(self.me):
             return self
         same = None if self.same is None else self.same[some]
-        return View(self.me[some], self.seed[some], self.book[some], self.known[some], self.hops[some], same)
+        return View(self.me[some], self.seed[some], self.contacts[some], self.known[some], self.hops[some], same)

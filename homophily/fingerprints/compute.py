@@ -34,10 +34,10 @@ def fingerprints(
 
     def of(peers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         samples, count = _drawn(data, ids, peers, seed)
-        there = torch.arange(samples.shape[1], device=device) < count[:, None]
-        parts = [sketched(cast(data.x[some]), cast(data.y[some])) for some in samples[there].split(piece)]
+        mask = torch.arange(samples.shape[1], device=device) < count[:, None]
+        parts = [sketched(cast(data.x[some]), cast(data.y[some])) for some in samples[mask].split(piece)]
         sketches = torch.zeros(*samples.shape, sketch.buckets, device=device)
-        sketches[there] = torch.cat(parts)
+        sketches[mask] = torch.cat(parts)
         return *summed_up(sketches, count), count
 
     # On a CPU everyone's are computed apart, with the very numbers of a peer on its own; a GPU wants many samples.
@@ -76,8 +76,8 @@ def summed_up(sketches: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
     mean = sketches.sum(1, dtype=torch.float64) / count[:, None]
     finite = sketches.isfinite().flatten(1).all(1)
     apart = contrasts(torch.where(finite[:, None, None], sketches[:, :ROWS], 0.0).double())
-    there = torch.arange(1, apart.shape[1] + 1, device=count.device) < count[:, None]
-    factor = torch.linalg.qr(torch.where(there[..., None], apart, 0.0), mode="r").R
+    mask = torch.arange(1, apart.shape[1] + 1, device=count.device) < count[:, None]
+    factor = torch.linalg.qr(torch.where(mask[..., None], apart, 0.0), mode="r").R
     return rounded(mean), rounded(factor)
 
 

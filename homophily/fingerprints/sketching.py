@@ -20,8 +20,8 @@ from homophily.fingerprints.fingerprint import buckets
 from homophily.randomness import Purpose, bits
 from homophily.training.batching import over_peers
 from homophily.training.losses import Loss, output_gradients
-from homophily.training.stacked.chain import Chain, Unlike, chain_of
-from homophily.training.stacked.written_out import Part, StageOrder, arranged, places, there_and_back
+from homophily.training.stacked.chain import Chain, UnsupportedLayer, chain_of
+from homophily.training.stacked.written_out import Part, StageOrder, arranged, forward_backward, places
 
 _BLOCK = 1 << 14  # coordinates sketched at a time by a matrix product
 
@@ -97,7 +97,7 @@ def sketcher(module: nn.Module, loss: Loss, inputs: tuple[int, ...], sketch: Ske
     layout = Layout.of(module)
     try:
         chain = chain_of(module, layout, inputs) if loss in output_gradients else None
-    except Unlike:
+    except UnsupportedLayer:
         chain = None
     if chain is None:
         return OfAny(module, loss, sketch)
@@ -125,7 +125,7 @@ class OfChain:
         def slope(outputs: Tensor) -> Tensor:
             return self.gradient(outputs, y[None])
 
-        there_and_back(self.chain, self.places, self.row, samples, slope, taker)
+        forward_backward(self.chain, self.places, self.row, samples, slope, taker)
         return out
 
 

@@ -3,33 +3,34 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, get_type_hints
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Annotated, Any, get_type_hints
 
 import pydantic
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from homophily.errors import UserError
 from homophily.federation import peer_sets as sets
+from homophily.federation.similarity import Metric, MetricCost, cost_of, metrics
 from homophily.federation.view import View
 from homophily.fingerprints.fingerprint import Fingerprints
-from homophily.plugins.parameters import must_take, parsed
+from homophily.plugins.parameters import accepted, checked, must_take, parsed, required
 from homophily.plugins.registry import Registry
 from homophily.randomness import Purpose, bits, uniform
 
 Memory = dict[str, Tensor]
 
 
-def nothing_told(name: str, friends: Tensor) -> Tensor:
-    """What a method hears of a table that it does not share."""
-    raise UserError(f"nobody hands over {name!r}: the method must list it in `shares`")
+def nothing_shared(name: str, friends: Tensor) -> Tensor:
+    """Refuse to look up a table that a method does not share."""
+    raise UserError(f"nobody shares {name!r}: the method must list it in `shares`")
 
 
 @dataclass
-class Now:
+class RoundContext:
     """A method's surroundings in one round: the view, the round (from 1) and what it remembers (leading axis P).
 
     Tables in ``memory`` are replaced, never written into: what was remembered before may still be read by others.
@@ -38,9 +39,9 @@ class Now:
     view: View
     round: int
     memory: Memory = field(default_factory=dict)
-    told: Callable[[str, Tensor], Tensor] = nothing_told
-    """told(name, friends [P, F]): what each row's friends (ids, -1: nobody) remembered under ``name`` at the end of the
-    last round, over my own book [P, B]: the first friend's entry where several have one, NaN where none has."""
+    shared: Callable[[str, Tensor], Tensor] = nothing_shared
+    """shared(name, friends [P, F]): what each row's friends (ids, -1: nobody) remembered under ``name`` at the end of the
+    last round, about its own contacts [P, B]: the first friend's entry if several have one, NaN if none has."""
 
     @property
     def known(self) -> Tensor:
@@ -59,11 +60,11 @@ class Now:
 
     def pick(self, among: Tensor, k: int, purpose: Purpose, round: int | None = None) -> Tensor:
         """A uniform draw of ``k`` (all, if fewer) from a set; ``round``: that round's draw, to draw the same again."""
-        return sets.pick(among, k, bits(*self._keys(purpose, round), self.view.book))
+        return sets.pick(among, k, bits(*self._keys(purpose, round), self.view.contacts))
 
     def pick_weighted(self, among: Tensor, k: int, log_weights: Tensor, purpose: Purpose) -> Tensor:
         """``k`` of a set without replacement in proportion to exp(log_weights) [P, B]."""
-        return sets.pick_weighted(among, k, log_weights, uniform(*self._keys(purpose), self.view.book))
+        return sets.pick_weighted(among, k, log_weights, uniform(*self._keys(purpose), self.view.contacts))
 
     def top(self, among: Tensor, k: int, values: Tensor) -> Tensor:
         """The ``k`` of a set with the largest values [P, B]; ties are broken by a keyed draw on the peer's id."""
@@ -74,11 +75,11 @@ class Now:
         return sets.ranked(among, values, self.ties(among))
 
     def ties(self, among: Tensor) -> Tensor:
-        """Tie keys of the members of a set; 0 elsewhere: sets are small, books may not be."""
-        columns, there = sets.compact(among)
-        drawn = bits(*self._keys(Purpose.TIES), self.view.book.gather(1, columns))
+        """Tie keys of the members of a set; 0 elsewhere: sets are small, contact lists may not be."""
+        columns, mask = sets.compact(among)
+        drawn = bits(*self._keys(Purpose.TIES), self.view.contacts.gather(1, columns))
         return torch.zeros(among.shape, dtype=torch.int64, device=among.device).scatter_add_(
-            1, columns, torch.where(there, drawn, 0)
+            1, columns, torch.where(mask, drawn, 0)
         )
 
     def _keys(self, purpose: Purpose, round: int | None = None) -> tuple[Tensor, Tensor, int, int]:
@@ -86,10 +87,9 @@ class Now:
         return self.view.seed[:, None], self.view.me[:, None], self.round if round is None else round, purpose
 
 
-_BOUNDS = {
-    "k": (1, math.inf), "l": (1, math.inf), "hops": (1, math.inf), "t1": (1, math.inf), "alpha": (0, 1),
-    "renew": (0, math.inf), "tau": (0, math.inf), "tau_max": (0, math.inf), "rho": (0, math.inf),
-}  # fmt: skip
+Count = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Method:
@@ -100,17 +100,8 @@ class Method:
     metric: str | None = None  # the similarity it wants of the peers it meets; None: none
     hops: int = 1  # in a partial topology, it knows the peers within so many hops
     shares: tuple[str, ...] = ()  # remembered tables that a peer hands over with its model
-    introduces: bool = False  # it wants everyone's fingerprint before the first round
+    uses_fingerprints: bool = False  # it wants everyone's fingerprint before the first round
     renew: int = 0  # and again every so many rounds
-
-    def __post_init__(self) -> None:
-        """Settings that have the same meaning in every method are within their bounds."""
-        for key, (least, most) in _BOUNDS.items():
-            value = getattr(self, key, None)
-            if isinstance(value, int | float) and not (least <= value <= most and math.isfinite(value)):
-                finite = " and finite" if isinstance(value, float) else ""
-                allowed = f"at least {least}{finite}" if most == math.inf else f"from {least} to {most}"
-                raise UserError(f"method.{key} = {value}: must be {allowed}")
 
     def check(self, view: View) -> None:
         """Raise an UnsuitableError where the method cannot work in these surroundings."""
@@ -119,30 +110,31 @@ class Method:
         """Sentences a user should read about the method in these surroundings (all peers' view), and what it found."""
         return []
 
-    def meet(self, now: Now) -> Tensor:
+    def meet(self, now: RoundContext) -> Tensor:
         """Whom to ask for a model: [P, B] bool."""
         raise UserError(f"method: {type(self).__name__} has no meet, which says whom to ask for a model")
 
-    def choose(self, now: Now, met: Tensor, similarity: Tensor | None) -> Tensor:
+    def choose(self, now: RoundContext, met: Tensor, similarity: Tensor | None) -> Tensor:
         """With whom to merge, among those met: [P, B] bool.
 
-        similarity: [P, B] float64, -inf for those who were not met or are sick; None where the method compares nobody.
+        similarity: [P, B] float64, -inf for peers that were not met or have diverged; None if nobody is compared.
         """
         return met
 
-    def introduced(self, view: View, prints: Fingerprints, heard: Tensor | None) -> Memory:
-        """What to remember from fingerprints [N], by id; heard: [P, H] ids each row has heard of, None: of everyone."""
-        raise UserError(f"method: {type(self).__name__} introduces, and has no introduced, which says what to remember")
+    def on_fingerprints(self, view: View, prints: Fingerprints, ids: Tensor, known_to: Tensor | None) -> Memory:
+        """What to remember from the fingerprints of the peers ``ids`` [M], ascending.
 
-    def acquainted(self, view: View, prints: Fingerprints, ids: Tensor) -> Memory:
-        """The same for one peer: prints are of the peers ``ids`` [M] it has heard of, ascending, itself among them."""
-        raise UserError(f"method: {type(self).__name__} introduces, and has no acquainted, which a real peer asks")
+        known_to: [P, H] ids, padded with -1: those that each row knows; None: each row knows all.
+        """
+        raise UserError(
+            f"method: {type(self).__name__} uses fingerprints, and has no on_fingerprints, which says what to remember"
+        )
 
-    def compares(self, now: Now) -> bool:
+    def compares(self, now: RoundContext) -> bool:
         """Whether similarities are wanted in this round: measuring them is not free."""
         return self.metric is not None
 
-    def neighbours(self, now: Now, partners: Tensor) -> Tensor:
+    def neighbours(self, now: RoundContext, partners: Tensor) -> Tensor:
         """Whom it holds to be alike, for the scores: [P, B] bool, or non-negative weights."""
         return partners
 
@@ -160,17 +152,42 @@ _CALLED = {
     for name, function in vars(Method).items()
     if inspect.isfunction(function) and not name.startswith("_")
 }
-_SAID: Any = pydantic.create_model("Said", **{name: (hint, ...) for name, hint in get_type_hints(Method).items()})  # type: ignore[call-overload]
+_DECLARED: Any = pydantic.create_model(
+    "Declared", **{name: (hint, ...) for name, hint in get_type_hints(Method).items()}
+)  # type: ignore[call-overload]
 
 
 def usable(method: Method) -> Method:
-    """The method, if all it says and decides is of the kind that every method's is; anyone may have written it."""
+    """The method, if all that it declares and decides is as every method's; anyone may have written it."""
     name = f"method: {type(method).__name__}"
     for decision, given in _CALLED.items():
         must_take(getattr(method, decision), given, f"{name}.{decision}")
-    parsed(_SAID, {said: getattr(method, said) for said in _SAID.model_fields}, name)
-    Method.__post_init__(method)
+    parsed(_DECLARED, {declared: getattr(method, declared) for declared in _DECLARED.model_fields}, name)
+    if is_dataclass(method):
+        keys = {field.name: getattr(method, field.name) for field in fields(method) if field.init}
+        plain = {key: value for key, value in keys.items() if isinstance(value, int | float | str | None)}
+        checked("method", f"method {type(method).__name__}", type(method), plain)
     return method
+
+
+def metric_of(method: Method) -> tuple[Metric, dict[str, Any]] | None:
+    """The method's metric and those of the method's settings that it takes; None: it compares nobody."""
+    if method.metric is None:
+        return None
+    metric = metrics.get(method.metric)
+    given = {key: getattr(method, key, None) for key in (accepted(metric) or [])[1:]}  # the first takes the pairs
+    keys = {key: value for key, value in given.items() if value is not None and not callable(value)}
+    if lacking := [key for key in required(metric)[1:] if key not in keys]:
+        name = type(method).__name__
+        raise UserError(f"metric = {method.metric!r} needs {lacking[0]}, which method {name} does not have")
+    must_take(metric, ["pairs"], f"metric = {method.metric!r}", keys)
+    return metric, keys
+
+
+def metric_cost(method: Method) -> MetricCost:
+    """What travels for each peer that is met in a comparison."""
+    found = metric_of(method)
+    return MetricCost() if found is None else cost_of(*found)
 
 
 methods: Registry[Callable[..., Any]] = Registry("method")

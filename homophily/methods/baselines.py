@@ -9,7 +9,7 @@ from torch import Tensor
 
 from homophily.errors import UnsuitableError
 from homophily.federation.view import View
-from homophily.methods.base import Method, Now, methods
+from homophily.methods.base import Count, Method, RoundContext, methods
 from homophily.randomness import Purpose
 
 
@@ -19,7 +19,7 @@ class Local(Method):
 
     finds = False
 
-    def meet(self, now: Now) -> Tensor:
+    def meet(self, now: RoundContext) -> Tensor:
         return torch.zeros_like(now.known)
 
     def nominal(self, rounds: int) -> float:
@@ -30,8 +30,8 @@ class Local(Method):
 class KPartners(Method):
     """Merges with everyone it met, k a round."""
 
-    k: int = 4
-    hops: int = 1
+    k: Count = 4
+    hops: Count = 1
 
     def nominal(self, rounds: int) -> float:
         return float(rounds * self.k)
@@ -42,7 +42,7 @@ class KPartners(Method):
 class Random(KPartners):
     """Merges with k fresh uniform peers each round."""
 
-    def meet(self, now: Now) -> Tensor:
+    def meet(self, now: RoundContext) -> Tensor:
         return now.pick(now.known, self.k, Purpose.MEET)
 
 
@@ -51,7 +51,7 @@ class Random(KPartners):
 class FixTopology(KPartners):
     """Merges with the same k uniform peers, drawn once, in every round."""
 
-    def meet(self, now: Now) -> Tensor:
+    def meet(self, now: RoundContext) -> Tensor:
         return now.pick(now.known, self.k, Purpose.MEET, round=0)
 
 
@@ -60,12 +60,12 @@ class FixTopology(KPartners):
 class Oracle(KPartners):
     """Merges with k fresh uniform peers of its own true cluster each round (an upper bound: nobody knows the truth)."""
 
-    hops: int = 2
+    hops: Count = 2
 
     def check(self, view: View) -> None:
         if view.same is None:
             raise UnsuitableError("method.name = 'oracle' needs data with known clusters, and this data has none")
 
-    def meet(self, now: Now) -> Tensor:
+    def meet(self, now: RoundContext) -> Tensor:
         assert now.view.same is not None
         return now.pick(now.known & now.view.same, self.k, Purpose.MEET)

@@ -9,20 +9,19 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from homophily.federation.similarity import models_for_each
 from homophily.federation.view import View
-from homophily.methods.base import Memory, Method, Now, methods
+from homophily.methods.base import Amount, Count, Memory, Method, RoundContext, Share, methods, metric_cost
 from homophily.randomness import Purpose
 
 
 @dataclass(frozen=True)
 class _Dac(Method):
     metric: str = "loss"
-    k: int = 4
+    k: Count = 4
     estimate: bool = True
-    alpha: float = 0.5
+    alpha: Share = 0.5
     on: Literal["own", "peer"] = "own"
-    hops: int = 1
+    hops: Count = 1
     unknown = torch.nan
 
     @property
@@ -31,22 +30,24 @@ class _Dac(Method):
 
     def notes(self, view: View, memory: Memory) -> list[str]:
         if self.estimate and not _have_common_acquaintances(view):
-            return ["DAC's estimates cannot apply here: no peer's book has anyone in common with its friends' books"]
+            return [
+                "DAC's estimates cannot apply here: no peer's contacts has anyone in common with its friends' contact lists"
+            ]
         return []
 
     def _temperature(self, round: int) -> float:
         raise NotImplementedError
 
-    def _logits(self, now: Now) -> Tensor:
+    def _logits(self, now: RoundContext) -> Tensor:
         """tau times similarity, 0 for peers without an entry."""
         return self._temperature(now.round) * now.recall("similarity", self.unknown).nan_to_num(nan=0.0)
 
-    def meet(self, now: Now) -> Tensor:
+    def meet(self, now: RoundContext) -> Tensor:
         return now.pick_weighted(now.known, self.k, self._logits(now), Purpose.MEET)
 
-    def choose(self, now: Now, met: Tensor, similarity: Tensor | None) -> Tensor:
+    def choose(self, now: RoundContext, met: Tensor, similarity: Tensor | None) -> Tensor:
         assert similarity is not None
-        # NaN: no entry. Who is found sick is a stranger again, and counts as one until it is met in health.
+        # NaN: no entry. Who is found diverged is a stranger again, and counts as one until it is met in health.
         measured = met & similarity.isfinite()
         entries = torch.where(met, torch.where(measured, similarity, torch.nan), now.recall("similarity", self.unknown))
         ever = (now.recall_set("met") & ~met) | measured
@@ -55,18 +56,18 @@ class _Dac(Method):
         now.memory |= {"similarity": entries, "met": ever}
         return met
 
-    def _estimates(self, now: Now, friends: Tensor, similarity: Tensor, entries: Tensor) -> Tensor:
+    def _estimates(self, now: RoundContext, friends: Tensor, similarity: Tensor, entries: Tensor) -> Tensor:
         """What the most similar friend with an entry says of each peer; the old entry where none has."""
-        columns, there = now.ranked(friends, similarity)
-        said = now.told("similarity", torch.where(there, now.view.book.gather(1, columns), -1))
+        columns, mask = now.ranked(friends, similarity)
+        said = now.shared("similarity", torch.where(mask, now.view.contacts.gather(1, columns), -1))
         return torch.where(said.isnan(), entries, said)
 
-    def neighbours(self, now: Now, partners: Tensor) -> Tensor:
+    def neighbours(self, now: RoundContext, partners: Tensor) -> Tensor:
         logits = torch.where(now.known, self._logits(now), -torch.inf)
         return logits.softmax(1).nan_to_num(nan=0.0)
 
     def nominal(self, rounds: int) -> float:
-        return float(models_for_each(self.metric, self.on) * rounds * self.k)
+        return float(metric_cost(self).models * rounds * self.k)
 
 
 @methods("dac")
@@ -74,7 +75,7 @@ class _Dac(Method):
 class Dac(_Dac):
     """DAC: draws k peers by softmax(tau * similarity), estimating those never met from the most similar friend."""
 
-    tau: float = 30.0
+    tau: Amount = 30.0
 
     def _temperature(self, round: int) -> float:
         return self.tau
@@ -85,7 +86,7 @@ class Dac(_Dac):
 class DacVar(_Dac):
     """DAC with a temperature that rises from 1 towards tau_max + 1 over the rounds."""
 
-    tau_max: float = 30.0
+    tau_max: Amount = 30.0
 
     def _temperature(self, round: int) -> float:
         return 1.0 + self.tau_max * (2.0 / (1.0 + math.exp(-0.2 * (round - 1))) - 1.0)
@@ -93,8 +94,8 @@ class DacVar(_Dac):
 
 def _have_common_acquaintances(view: View) -> bool:
     """Whether anyone can hear from a friend about a third peer it knows."""
-    if view.book.stride(0) == 0:  # one book for all
-        return view.book.shape[1] > 2
-    lists = [set(ids) - {-1} for ids in view.book.tolist()]
+    if view.contacts.stride(0) == 0:  # one contacts for all
+        return view.contacts.shape[1] > 2
+    lists = [set(ids) - {-1} for ids in view.contacts.tolist()]
     known = dict(zip(view.me.tolist(), lists, strict=True))
     return any(known[friend] & mine - {me} for me, mine in known.items() for friend in mine)

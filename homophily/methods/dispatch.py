@@ -5,29 +5,30 @@ A row decided alone equals the same row decided among all, so chunks change noth
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from homophily.errors import UserError
 from homophily.federation.view import View
-from homophily.methods.base import Memory, Method, Now, nothing_told
+from homophily.methods.base import Memory, Method, RoundContext, nothing_shared
 from homophily.plugins.validation import answer
 
-_ON_CPU, _ON_GPU = 1 << 17, 1 << 26  # entries of the book decided on at a time
+_ON_CPU, _ON_GPU = 1 << 17, 1 << 26  # entries of the contacts decided on at a time
 
 
-def meets(method: Method, now: Now) -> Tensor:
+def meets(method: Method, now: RoundContext) -> Tensor:
     """Whom some rows ask, among their contacts: [P, B] bool. A real peer may not reach all of them at the moment."""
     asked = _a_set("meet", method.meet(now), now)
     if not _bundled(method):
-        contacts = (now.view.book >= 0) & (now.view.book != now.view.me[:, None])
+        contacts = (now.view.contacts >= 0) & (now.view.contacts != now.view.me[:, None])
         _refuse_outside(f"{type(method).__name__}.meet", asked, contacts, now, "are not among its contacts")
     return asked
 
 
-def chooses(method: Method, now: Now, asked: Tensor, met: Tensor, similarity: Tensor | None) -> Tensor:
+def chooses(method: Method, now: RoundContext, asked: Tensor, met: Tensor, similarity: Tensor | None) -> Tensor:
     """With whom some rows merge, among those they met: [P, B] bool. What they remember is then in ``now.memory``.
 
     asked: [P, B] bool, what ``meets`` answered; met: those of them who are left.
@@ -39,12 +40,12 @@ def chooses(method: Method, now: Now, asked: Tensor, met: Tensor, similarity: Te
         _refuse_outside(f"{type(method).__name__}.choose", chosen, allowed, now, "it did not meet")
     remembered(now.memory, len(now.view.me))
     for name in set(method.shares) & set(now.memory):
-        wanted = f"method: memory[{name!r}], which peers share, must have a number for everyone in the book"
+        wanted = f"method: memory[{name!r}], which peers share, must have a number for everyone in the contacts"
         answer(now.memory[name], now.known.shape, wanted)
     return chosen & met
 
 
-def compares(method: Method, now: Now) -> bool:
+def compares(method: Method, now: RoundContext) -> bool:
     """Whether it wants similarities in this round."""
     found = method.compares(now)
     if not isinstance(found, bool):
@@ -64,7 +65,7 @@ def remembered(memory: object, peers: int) -> Memory:
     return memory
 
 
-def _a_set(name: str, found: object, now: Now) -> Tensor:
+def _a_set(name: str, found: object, now: RoundContext) -> Tensor:
     wanted = f"method: {name} must return a set of peers"
     chosen = answer(found, now.known.shape, wanted)
     if chosen.dtype != torch.bool:
@@ -77,13 +78,13 @@ def _bundled(method: Method) -> bool:
     return type(method).__module__.startswith("homophily.")
 
 
-def _refuse_outside(decision: str, chosen: Tensor, allowed: Tensor, now: Now, what: str) -> None:
+def _refuse_outside(decision: str, chosen: Tensor, allowed: Tensor, now: RoundContext, what: str) -> None:
     """Raise a UserError that names the first choice outside the set [P, B] there was to choose from."""
     outside = (chosen & ~allowed).nonzero()
     if not len(outside):
         return
     row, column = outside[0].tolist()
-    me, other = int(now.view.me[row]), int(now.view.book[row, column])
+    me, other = int(now.view.me[row]), int(now.view.contacts[row, column])
     named = "itself" if other == me else f"place {column} of its contacts, which is empty" if other < 0 else None
     raise UserError(f"method: {decision} chose peers that {what} (peer {me} chose {named or f'peer {other}'})")
 
@@ -92,23 +93,29 @@ def meet(method: Method, view: View, round: int, memory: Memory) -> Tensor:
     """Whom everyone asks, among their contacts: [P, B] bool."""
     out = torch.empty_like(view.known)
     for rows in _chunks(view):
-        out[rows] = meets(method, Now(view.rows(rows), round, _rows_of(memory, rows)))
+        out[rows] = meets(method, RoundContext(view.rows(rows), round, _rows_of(memory, rows)))
     return out
 
 
 def choose(
-    method: Method, view: View, round: int, memory: Memory, asked: Tensor, met: Tensor, similarity: Tensor | None
+    method: Method,
+    view: View,
+    round: int,
+    memory: Memory,
+    asked: Tensor,
+    met: Tensor,
+    similarity: Tensor | None,
+    shared: SharedTables,
 ) -> tuple[Tensor, Memory]:
     """With whom everyone merges [P, B] bool, and what everyone then remembers; ``memory`` stays as it was.
 
-    asked: what ``meet`` answered; met: those of them who are left.
+    asked: what ``meet`` answered; met: those of them whose models are here; shared: what they share.
     """
     out = torch.empty_like(view.known)
     after: Memory = {}
     for rows in _chunks(view):
-        friends = Friends(view, {name: memory[name] for name in method.shares if name in memory}, rows)
-        told = friends if method.shares else nothing_told
-        now = Now(view.rows(rows), round, _rows_of(memory, rows), told)
+        heard = shared.about(view.contacts[rows]) if method.shares else nothing_shared
+        now = RoundContext(view.rows(rows), round, _rows_of(memory, rows), heard)
         alike = None if similarity is None else similarity[rows]
         out[rows] = chooses(method, now, asked[rows], met[rows], alike)
         for name, table in now.memory.items():
@@ -122,12 +129,13 @@ def choose(
 def neighbours(method: Method, view: View, round: int, memory: Memory, partners: Tensor) -> Tensor:
     """Whom everyone holds to be alike: [P, B] bool or weights."""
     parts = [
-        _alike(method, Now(view.rows(rows), round, _rows_of(memory, rows)), partners[rows]) for rows in _chunks(view)
+        _alike(method, RoundContext(view.rows(rows), round, _rows_of(memory, rows)), partners[rows])
+        for rows in _chunks(view)
     ]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def _alike(method: Method, now: Now, partners: Tensor) -> Tensor:
+def _alike(method: Method, now: RoundContext, partners: Tensor) -> Tensor:
     """Whom some rows hold to be alike, among those they know: [P, B] bool or weights."""
     wanted = "method: neighbours must return a set of peers, or weights"
     found = answer(method.neighbours(now, partners), now.known.shape, wanted).masked_fill(~now.known, 0)
@@ -146,34 +154,38 @@ def _rows_of(memory: Memory, rows: slice) -> Memory:
     return {name: table[rows] for name, table in memory.items()}
 
 
-class Friends:
-    """What met peers tell: their tables as they stood at the end of the last round, matched to my book by id."""
+@dataclass(frozen=True)
+class SharedTables:
+    """What M peers share with those who meet them: their tables as they stood at the end of the last round."""
 
-    def __init__(self, view: View, memory: Memory, rows: slice) -> None:
-        self.view, self.memory = view, memory
-        self.mine = view.book[rows]
-        self.one_book = view.book.stride(0) == 0  # the same for all
+    tables: Mapping[str, Tensor]  # [M, B] float64; NaN: no entry
+    contacts: Tensor  # [M, B] int64: the peers that they are about, ascending, padded with -1
+    local: Callable[[Tensor], Tensor]  # ids to rows
 
-    def __call__(self, name: str, friends: Tensor) -> Tensor:
-        """[P, B] float64 over each row's own book: what the first of its friends [P, F] (ids) with an entry says."""
-        said = torch.full(self.mine.shape, torch.nan, dtype=torch.float64, device=self.mine.device)
-        if name not in self.memory:
+    def about(self, mine: Tensor) -> Callable[[str, Tensor], Tensor]:
+        """What friends say of the contacts ``mine`` [P, B] of some peers, as ``RoundContext.shared``."""
+        one_list = self.contacts.stride(0) == 0 and self.contacts.shape[1] == mine.shape[1]  # everyone's contacts
+
+        def shared(name: str, friends: Tensor) -> Tensor:
+            said = torch.full(mine.shape, torch.nan, dtype=torch.float64, device=mine.device)
+            if name not in self.tables:
+                return said
+            for friend in friends.unbind(1)[::-1]:  # the first has the last word
+                row = self.local(friend)
+                values, about = self.tables[name][row], self.contacts[row]
+                silent = (friend < 0)[:, None] | (about == friend[:, None])  # nobody is its own contact
+                values = values.masked_fill(silent, torch.nan)
+                values = values if one_list else _matched(values, about, mine)
+                said = torch.where(values.isnan(), said, values)
             return said
-        table = self.memory[name]
-        if not self.one_book:
-            return self._matched(table, friends)
-        for friend in friends.unbind(1)[::-1]:  # the first has the last word
-            saying = table[friend.clamp(min=0)]
-            said = torch.where(saying.isnan() | (friend < 0)[:, None], said, saying)
-        return said
 
-    def _matched(self, table: Tensor, friends: Tensor) -> Tensor:
-        """The same where books differ: what is said is written down by id, then read in the order of my own book."""
-        peers = len(self.view.me)
-        by_id = table.new_full((len(self.mine), peers + 1), torch.nan)  # the last column takes what nobody needs
-        for friend in friends.unbind(1)[::-1]:
-            about, saying = self.view.book[friend.clamp(min=0)], table[friend.clamp(min=0)]
-            silent = saying.isnan() | (about < 0) | (friend < 0)[:, None]
-            by_id.scatter_(1, torch.where(silent, peers, about), saying)
-        by_id[:, peers] = torch.nan
-        return by_id.gather(1, torch.where(self.mine < 0, peers, self.mine))
+        return shared
+
+
+def _matched(values: Tensor, about: Tensor, mine: Tensor) -> Tensor:
+    """[P, B]: the values [P, B'] about the ids ``about`` [P, B'] (ascending, padded with -1) in the order of ``mine``."""
+    if not about.shape[1]:
+        return values.new_full(mine.shape, torch.nan)
+    ordered = torch.where(about < 0, torch.iinfo(torch.int64).max, about)
+    place = torch.searchsorted(ordered, mine).clamp(max=about.shape[1] - 1)
+    return values.gather(1, place).masked_fill(ordered.gather(1, place) != mine, torch.nan)

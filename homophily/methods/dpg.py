@@ -9,34 +9,34 @@ import torch
 from torch import Tensor
 
 from homophily.federation import peer_sets as sets
-from homophily.methods.base import Method, Now, methods
+from homophily.methods.base import Amount, Count, Method, RoundContext, Share, methods
 from homophily.randomness import Purpose
 
 
 @dataclass(frozen=True)
 class _Dpg(Method):
     metric: str = "loss"
-    k: int = 4
-    alpha: float = 0.5
+    k: Count = 4
+    alpha: Share = 0.5
     on: Literal["own", "peer"] = "own"
-    hops: int = 2
+    hops: Count = 2
     rho: ClassVar[float]
     unknown = torch.nan
 
-    def _probability(self, now: Now) -> Tensor:
+    def _probability(self, now: RoundContext) -> Tensor:
         """p [P, B]; it starts uniform, and starts again where every entry has become 0."""
         uniform = now.known.to(torch.float64) / now.known.sum(1, keepdim=True).clamp(min=1)
         p = now.recall("probability", self.unknown)
         p = torch.where(p.isnan(), uniform, p)
         return torch.where((p > 0).any(1, keepdim=True), p, uniform)
 
-    def meet(self, now: Now) -> Tensor:
+    def meet(self, now: RoundContext) -> Tensor:
         p = self._probability(now)
         return now.pick_weighted(now.known & (p > 0), self.k, p.log(), Purpose.MEET)
 
-    def choose(self, now: Now, met: Tensor, similarity: Tensor | None) -> Tensor:
+    def choose(self, now: RoundContext, met: Tensor, similarity: Tensor | None) -> Tensor:
         assert similarity is not None
-        measured = met & similarity.isfinite()  # a sick model says nothing of its peer
+        measured = met & similarity.isfinite()  # a diverged model says nothing of its peer
         alike = torch.where(measured, similarity, 0.0).clamp(min=0.0)
         total = sets.total(measured, alike)
         share = torch.where(total > 0, alike / total.clamp(min=torch.finfo(torch.float64).tiny), 0.0)
@@ -44,7 +44,7 @@ class _Dpg(Method):
         now.memory["probability"] = torch.where(measured, drawn, self._probability(now))
         return met
 
-    def neighbours(self, now: Now, partners: Tensor) -> Tensor:
+    def neighbours(self, now: RoundContext, partners: Tensor) -> Tensor:
         return self._probability(now)
 
 
@@ -53,7 +53,7 @@ class _Dpg(Method):
 class Dpg(_Dpg):
     """DPG: draws k peers within a few hops by probabilities of similarity share minus rho times distance."""
 
-    rho: float = 0.01  # type: ignore[misc]
+    rho: Amount = 0.01  # type: ignore[misc]
 
 
 @methods("dpg-s")

@@ -23,42 +23,42 @@ def two_groups(candidates: Tensor, sample: Tensor, similarity: Tensor, ties: Ten
     be told apart, the smaller tie key (int64, by the peer's id) counts as more similar.
     """
     finite = similarity.isfinite()
-    columns, there = compact((candidates | sample) & finite)
+    columns, mask = compact((candidates | sample) & finite)
     if columns.shape[1] == 0:
         return torch.zeros_like(sample)
-    in_sample = sample.gather(1, columns) & there
-    y = torch.where(there, similarity.gather(1, columns), torch.inf)
+    in_sample = sample.gather(1, columns) & mask
+    y = torch.where(mask, similarity.gather(1, columns), torch.inf)
     # Sorted by similarity and tie key: sums then do not depend on the order of the candidates.
     order = ties.gather(1, columns).argsort(dim=1, descending=True, stable=True)
     order = order.gather(1, y.gather(1, order).argsort(dim=1, stable=True))
-    columns, there, in_sample, y = (t.gather(1, order) for t in (columns, there, in_sample, y))
-    count = there.sum(1, keepdim=True)
+    columns, mask, in_sample, y = (t.gather(1, order) for t in (columns, mask, in_sample, y))
+    count = mask.sum(1, keepdim=True)
     lowest = torch.where(count > 0, y[:, :1], 0.0)
     width = torch.where(count > 0, y.gather(1, (count - 1).clamp(min=0)), 0.0) - lowest
     spanned = width > 0
-    y = torch.where(there & spanned, (y - lowest) / torch.where(spanned, width, 1.0), 0.0)
-    upper = _split(there, in_sample, y, spanned)
+    y = torch.where(mask & spanned, (y - lowest) / torch.where(spanned, width, 1.0), 0.0)
+    upper = _split(mask, in_sample, y, spanned)
     return spread(columns, upper, similarity.shape[1])
 
 
-def _split(there: Tensor, sample: Tensor, y: Tensor, spanned: Tensor) -> Tensor:
+def _split(mask: Tensor, sample: Tensor, y: Tensor, spanned: Tensor) -> Tensor:
     """The same-cluster group among members ``there`` with similarities y from 0 to 1, ascending. [P, M] bool."""
     slot = torch.arange(y.shape[1], device=y.device)
-    count = there.sum(1, keepdim=True)
+    count = mask.sum(1, keepdim=True)
     best = slot == count - 1
-    only_sample = (sample == there).all(1, keepdim=True)
+    only_sample = (sample == mask).all(1, keepdim=True)
     # No neighbours: the most similar candidate starts the upper group. No candidates: the lower half of S the other.
     start = torch.where(sample.any(1, keepdim=True), sample, best)
-    start = torch.where(only_sample, there & (slot >= count // 2), start)
-    upper = _fitted(there, start, y, spanned[:, 0])
-    mean, spread_of, size = _moments(there, upper, y)
+    start = torch.where(only_sample, mask & (slot >= count // 2), start)
+    upper = _fitted(mask, start, y, spanned[:, 0])
+    mean, spread_of, size = _moments(mask, upper, y)
     # The same-cluster group is the one with the larger mean at the end.
     two = (size[0] > 0) & (size[1] > 0)
-    upper = torch.where(two & (mean[0] < mean[1]), there & ~upper, upper)
+    upper = torch.where(two & (mean[0] < mean[1]), mask & ~upper, upper)
     pooled = ((spread_of[0] + spread_of[1]) / count.clamp(min=1)).sqrt()
     clear = two & ((mean[0] - mean[1]).abs() > _clear_distance(count) * pooled)
     upper = torch.where(only_sample & ~clear, sample, upper)
-    return torch.where(upper.any(1, keepdim=True), upper, best & there)
+    return torch.where(upper.any(1, keepdim=True), upper, best & mask)
 
 
 def _clear_distance(count: Tensor) -> Tensor:
@@ -73,32 +73,32 @@ def _clear_distance(count: Tensor) -> Tensor:
     return torch.where(count < _CLEAR[0][0], torch.inf, distance)
 
 
-def _fitted(there: Tensor, upper: Tensor, y: Tensor, live: Tensor) -> Tensor:
+def _fitted(mask: Tensor, upper: Tensor, y: Tensor, live: Tensor) -> Tensor:
     """Sweeps until nothing moves; one that would empty a group ends them with the split before. live: [P] bool."""
     for _ in range(SWEEPS):
         if not bool(live.any()):
             break
-        moved = _reassigned(there, upper, y)
-        live = live & moved.any(1) & (there & ~moved).any(1) & (moved != upper).any(1)
+        moved = _reassigned(mask, upper, y)
+        live = live & moved.any(1) & (mask & ~moved).any(1) & (moved != upper).any(1)
         upper = torch.where(live[:, None], moved, upper)
     return upper
 
 
-def _reassigned(there: Tensor, upper: Tensor, y: Tensor) -> Tensor:
+def _reassigned(mask: Tensor, upper: Tensor, y: Tensor) -> Tensor:
     """One sweep: each member to the group with the larger beta * Normal(y; mu, sigma); where equal it stays."""
-    mean, squares, size = _moments(there, upper, y)
+    mean, squares, size = _moments(mask, upper, y)
     scores = []
     for mu, square, n in zip(mean, squares, size, strict=True):
         sigma = (square / n.clamp(min=1)).sqrt().clamp(min=_FLOOR)
         score = n.log() - sigma.log() - 0.5 * ((y - mu) / sigma).square()
         scores.append(torch.where(n > 0, score, -torch.inf))
-    return there & torch.where(scores[0] == scores[1], upper, scores[0] > scores[1])
+    return mask & torch.where(scores[0] == scores[1], upper, scores[0] > scores[1])
 
 
-def _moments(there: Tensor, upper: Tensor, y: Tensor) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+def _moments(mask: Tensor, upper: Tensor, y: Tensor) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
     """Mean, sum of squared deviations and size of the upper group and of the rest: [P, 1] each, float64."""
     means, squares, sizes = [], [], []
-    for group in (upper & there, there & ~upper):
+    for group in (upper & mask, mask & ~upper):
         size = group.sum(1, keepdim=True).to(torch.float64)
         mean = _sum(torch.where(group, y, 0.0)) / size.clamp(min=1)
         means.append(mean)

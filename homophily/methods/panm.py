@@ -7,9 +7,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from homophily.errors import UserError
-from homophily.federation.similarity import models_for_each
-from homophily.methods.base import Method, Now, methods
+from homophily.methods.base import Count, Method, RoundContext, Share, methods, metric_cost
 from homophily.methods.em import two_groups
 from homophily.randomness import Purpose
 
@@ -20,29 +18,24 @@ class Panm(Method):
     """PANM: keeps the most similar peers as neighbours, then matches more of its cluster by EM on similarities."""
 
     metric: str = "loss"  # "loss" is the paper's PANMLoss, "panm" its PANMGrad
-    l: int = 10  # noqa: E741 (the paper's letter)
-    k: int = 4
-    t1: int | None = None  # rounds of stage 1; left out: a third of all
-    tau: int = 10  # HNM every so many rounds
-    alpha: float = 0.5
+    l: Count = 10  # noqa: E741 (the paper's letter)
+    k: Count = 4
+    t1: Count | None = None  # rounds of stage 1; left out: a third of all
+    tau: Count = 10  # HNM every so many rounds
+    alpha: Share = 0.5
     on: Literal["own", "peer"] = "own"
-    hops: int = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.tau < 1:
-            raise UserError(f"method.tau = {self.tau}: must be at least 1 with panm")
+    hops: Count = 1
 
     def in_rounds(self, rounds: int) -> Panm:
         return self if self.t1 is not None else replace(self, t1=max(1, rounds // 3))
 
-    def _stage(self, now: Now) -> Literal["cni", "hnm", "plain"]:
+    def _stage(self, now: RoundContext) -> Literal["cni", "hnm", "plain"]:
         assert self.t1 is not None
         if now.round <= self.t1:
             return "cni"
         return "hnm" if now.round % self.tau == 0 else "plain"
 
-    def meet(self, now: Now) -> Tensor:
+    def meet(self, now: RoundContext) -> Tensor:
         neighbours = now.recall_set("neighbours")
         if self._stage(now) == "plain":
             return now.pick(neighbours, self.k, Purpose.MEET) & now.known  # a real peer may not reach all of them
@@ -51,10 +44,10 @@ class Panm(Method):
             neighbours = now.pick(neighbours, self.l, Purpose.SAMPLE)
         return candidates | (neighbours & now.known)
 
-    def compares(self, now: Now) -> bool:
+    def compares(self, now: RoundContext) -> bool:
         return self._stage(now) != "plain"
 
-    def choose(self, now: Now, met: Tensor, similarity: Tensor | None) -> Tensor:
+    def choose(self, now: RoundContext, met: Tensor, similarity: Tensor | None) -> Tensor:
         if similarity is None:
             return met
         neighbours = now.recall_set("neighbours")
@@ -62,14 +55,14 @@ class Panm(Method):
             neighbours = now.top(met & similarity.isfinite(), self.k, similarity)
             now.memory["neighbours"] = neighbours
             return neighbours
-        sample = met & neighbours & similarity.isfinite()  # a sick model says nothing of its peer
+        sample = met & neighbours & similarity.isfinite()  # a diverged model says nothing of its peer
         alike = two_groups(met & ~neighbours, sample, similarity, now.ties(met))
         remaining = (neighbours & ~sample) | alike
-        # A round in which everyone asked was sick must not leave a peer without neighbours.
+        # A round in which everyone asked was diverged must not leave a peer without neighbours.
         now.memory["neighbours"] = remaining | (neighbours & ~remaining.any(1, keepdim=True))
         return now.pick(alike, self.k, Purpose.CHOOSE)
 
-    def neighbours(self, now: Now, partners: Tensor) -> Tensor:
+    def neighbours(self, now: RoundContext, partners: Tensor) -> Tensor:
         return now.recall_set("neighbours")
 
     def nominal(self, rounds: int) -> float:
@@ -78,4 +71,4 @@ class Panm(Method):
         matching = rounds // self.tau - first // self.tau
         plain = rounds - first - matching
         compared = first * self.l + max(0, first - 1) * self.k + matching * 2 * self.l
-        return float(models_for_each(self.metric, self.on) * compared + plain * self.k)
+        return float(metric_cost(self).models * compared + plain * self.k)

@@ -7,8 +7,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from homophily.federation.similarity import models_for_each
-from homophily.methods.base import Method, Now, methods
+from homophily.methods.base import Count, Method, RoundContext, Share, methods, metric_cost
 from homophily.randomness import Purpose
 
 
@@ -18,37 +17,37 @@ class Pens(Method):
     """PENS: counts who is among the k best of l random peers, then merges with those chosen more than expected."""
 
     metric: str = "loss"
-    l: int = 10  # noqa: E741 (the paper's letter)
-    k: int = 4
-    t1: int | None = None  # rounds of stage 1; left out: a third of all
+    l: Count = 10  # noqa: E741 (the paper's letter)
+    k: Count = 4
+    t1: Count | None = None  # rounds of stage 1; left out: a third of all
     threshold: Literal["pens", "panm", "panm-printed"] = "pens"
-    alpha: float = 0.5
+    alpha: Share = 0.5
     on: Literal["own", "peer"] = "own"
-    hops: int = 1
+    hops: Count = 1
 
     def in_rounds(self, rounds: int) -> Pens:
         return self if self.t1 is not None else replace(self, t1=max(1, rounds // 3))
 
-    def _counting(self, now: Now) -> bool:
+    def _counting(self, now: RoundContext) -> bool:
         assert self.t1 is not None
         return now.round <= self.t1
 
-    def meet(self, now: Now) -> Tensor:
+    def meet(self, now: RoundContext) -> Tensor:
         if self._counting(now):
             return now.pick(now.known, self.l, Purpose.MEET)
         return now.pick(self._permanent(now), self.k, Purpose.MEET)
 
-    def compares(self, now: Now) -> bool:
+    def compares(self, now: RoundContext) -> bool:
         return self._counting(now)
 
-    def choose(self, now: Now, met: Tensor, similarity: Tensor | None) -> Tensor:
+    def choose(self, now: RoundContext, met: Tensor, similarity: Tensor | None) -> Tensor:
         if similarity is None:
             return met
         best = now.top(met & similarity.isfinite(), self.k, similarity)
         now.memory["count"] = now.recall("count") + best
         return best
 
-    def _permanent(self, now: Now) -> Tensor:
+    def _permanent(self, now: RoundContext) -> Tensor:
         """Those chosen more often in stage 1 than the rule expects of a stranger."""
         assert self.t1 is not None
         count, peers = now.recall("count"), now.known.sum(1, keepdim=True) + 1
@@ -57,10 +56,10 @@ class Pens(Method):
         drawn = self.l if self.threshold == "panm" else self.l + self.k
         return now.known & (count >= -(-self.t1 * drawn // peers))  # rounded up
 
-    def neighbours(self, now: Now, partners: Tensor) -> Tensor:
+    def neighbours(self, now: RoundContext, partners: Tensor) -> Tensor:
         return partners if self._counting(now) else self._permanent(now)
 
     def nominal(self, rounds: int) -> float:
         assert self.t1 is not None
         first = min(self.t1, rounds)
-        return float(models_for_each(self.metric, self.on) * first * self.l + (rounds - first) * self.k)
+        return float(metric_cost(self).models * first * self.l + (rounds - first) * self.k)

@@ -1,18 +1,15 @@
-"""The network of a run: how it is built, and the rows a federation starts from."""
+"""The network of a run: how it is built, and with which weights."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.parameter import is_lazy
 
 from homophily.config.schema import Config
 from homophily.errors import UserError
-from homophily.federation.layout import Layout
-from homophily.federation.rows import Federation
 from homophily.models import models
 from homophily.models.copying import copied, on_device
 from homophily.plugins.parameters import checked, taken
@@ -60,24 +57,6 @@ class Network:
         if any(map(is_lazy, module.parameters())):
             raise UserError(f"model.name = {self.name!r}: has lazy layers, whose sizes are not known; name them")
         return copied(module, f"model.name = {self.name!r}")
-
-    def start(self, config: Config, layout: Layout, ids: Sequence[int], device: torch.device) -> Federation:
-        """The models of the peers ``ids`` before the first round: one common initialisation, or everyone's own."""
-        peers = len(ids)
-        if config.init == "common":
-            row, kept = layout.read(self.common(config.seed))
-            tables = {name: buffer.expand(peers, *buffer.shape) for name, buffer in kept.items()}
-            rows = row.expand(peers, -1)
-        else:
-            drawn = [layout.read(self.fresh(config.seed, id)) for id in ids]
-            rows = torch.stack([row for row, _ in drawn])
-            tables = {name: torch.stack([kept[name] for _, kept in drawn]) for name in layout.kept}
-        return Federation(layout, rows.to(device).clone(), {name: t.to(device).clone() for name, t in tables.items()})
-
-    def server_rows(self, config: Config, layout: Layout, count: int, device: torch.device) -> Tensor:
-        """A server's models before the first round: the common one, and others with weights of their own. [c, D]."""
-        others = (self.fresh(config.seed, Purpose.SERVER, i) for i in range(1, count))
-        return torch.stack([layout.read(module)[0] for module in (self.common(config.seed), *others)]).to(device)
 
 
 def _reset(module: nn.Module) -> nn.Module:

@@ -16,9 +16,9 @@ def load_weights(network: nn.Module, name: str, file: str, replaced: str) -> Non
     path = _found(file)
     given, own = _without(replaced, read_tensors(path)), _without(replaced, network.state_dict())
     for tensor in [*own, *given]:
-        problem = _problem(given.get(tensor), own.get(tensor))
-        if problem is not None:
-            raise UserError(f"model.weights: {path} is not for {name}: {tensor} {problem}")
+        experiment = _problem(given.get(tensor), own.get(tensor))
+        if experiment is not None:
+            raise UserError(f"model.weights: {path} is not for {name}: {tensor} {experiment}")
     network.load_state_dict(given, strict=False)
 
 

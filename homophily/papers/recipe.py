@@ -23,7 +23,7 @@ class _Part(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
 
 
-class Column(_Part):
+class RecipeColumn(_Part):
     """What the cells of a column have in common. score: a key of a run's summary, dots go deeper.
 
     score and unit: the recipe's, where left out.
@@ -84,7 +84,7 @@ class Recipe(_Part):
     seeds: int
     choices: dict[str, str] = {}
     base: dict[str, Any]
-    columns: dict[Key, Column]
+    columns: dict[Key, RecipeColumn]
     rows: dict[Key, Row]
     cells: dict[Key, dict[Key, Cell]] = {}
     left_out: dict[Key, list[Key]] = {}  # cells that the paper does not have: column, rows

@@ -6,9 +6,8 @@ import hashlib
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,12 @@ import torch
 from homophily.atomic_io import locked, read_json, write_json
 from homophily.config.schema import Config
 from homophily.errors import UserError
-from homophily.experiments.runner import Progress
-from homophily.experiments.sweep import Wanted, played, work
+from homophily.experiments.callbacks import Callback
+from homophily.experiments.queue import RunRequest, execute, work
 from homophily.papers.recipe import Recipe, load
-from homophily.runs.reader import Run, RunFolder
-from homophily.simulation.setup import Given
+from homophily.runs.reader import Run
+from homophily.runs.writer import RunWriter
+from homophily.simulation.setup import UserObjects
 
 _CURVES = (
     "round", "accuracy", "accuracy_over_clusters", "accuracy_by_cluster", "mse", "mse_over_clusters", "mse_by_cluster",
@@ -94,30 +94,28 @@ class Reproduction:
     def _path(self, run: str) -> Path:
         return self.store / f"{run}.json"
 
-    def play(
-        self, device: torch.device, budget: float, progress: Callable[[Config], Progress | None] | None = None
-    ) -> int:
+    def play(self, device: torch.device, budget: float, callbacks: Callable[[], Sequence[Callback]] = tuple) -> int:
         """Play what is missing, or go on with it, until ``budget`` seconds are over; returns how many runs are left.
 
-        progress: told each run that begins, gives what is called with its rounds.
+        callbacks: makes, for each run that begins, what watches it.
         """
         if not (missing := self.missing()):
             return 0
         until = time.monotonic() + budget
         running = self.store / "running" / self.title
 
-        def in_time() -> Iterator[Wanted]:
+        def in_time() -> Iterator[RunRequest]:
             for config in missing:
                 if time.monotonic() > until:
                     return
                 target = running / _name(config)
-                if not RunFolder(target).begun or Run(target).began_on()[0] != device.type:
+                if not RunWriter(target).begun or Run(target).device != device.type:
                     shutil.rmtree(target, ignore_errors=True)  # no run yet, or on a device that need not be here
-                yield Wanted(config, target, partial(progress, config) if progress is not None else None)
+                yield RunRequest(config, target, callbacks)
 
         done = 0
         with locked(running):
-            for run in played(in_time(), Given(), device):
+            for run in execute(in_time(), UserObjects(), device):
                 self._keep(run)
                 done += 1
         return len(missing) - done
@@ -132,7 +130,7 @@ class Reproduction:
             **_drawn(run, lines),
             "machine": about["machine"],
             "versions": about["versions"],
-            "engine": about["resolved"]["engine"],
+            "engine": about["plan"]["engine"],
         }
         write_json(self._path(run.path.name), kept)
         shutil.rmtree(run.path)

@@ -17,10 +17,10 @@ from functools import lru_cache
 from typing import TypeVar
 
 from homophily.peer.identity import Authority, Identity, Refused
-from homophily.peer.manifest import CHUNK, KINDS, Kind, Manifest, opened, parted, pieces_of
+from homophily.peer.manifest import CHUNK, KINDS, BlobKind, Manifest, opened, parted, pieces_of
 from homophily.peer.membership import Members
 from homophily.peer.refusals import Refusals
-from homophily.peer.request_pool import Desk
+from homophily.peer.request_pool import RequestPool
 from homophily.peer.transport import Links, Load, Question, Unanswered
 
 T = TypeVar("T")
@@ -33,15 +33,15 @@ _TWO = 2  # chunks that one request brings, a message each
 
 
 @dataclass(frozen=True)
-class Parcel:
+class BlobId:
     """Which parcel: whose, of what kind and round."""
 
     origin: str
-    kind: Kind
+    kind: BlobKind
     round: int
 
 
-Part = tuple[Parcel, int]  # the first two chunks of a parcel, the next two, and so on
+Part = tuple[BlobId, int]  # the first two chunks of a parcel, the next two, and so on
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ class _Piece:
 
 
 def _path(part: Part) -> str:
-    parcel, number = part
-    return f"{parcel.origin}/{parcel.kind}/{parcel.round}/{number}"
+    blob, number = part
+    return f"{blob.origin}/{blob.kind}/{blob.round}/{number}"
 
 
 def part_of(path: str) -> Part:
@@ -68,10 +68,10 @@ def part_of(path: str) -> Part:
     origin, kind, round, number = found.groups() if found is not None else ("", "", "", "")
     if kind not in KINDS:
         raise Refused("malformed request")
-    return Parcel(origin, kind, int(round)), int(number)
+    return BlobId(origin, kind, int(round)), int(number)
 
 
-class Mail:
+class BlobTransfer:
     """Fetches, serves and passes on. ``most``: bytes a parcel of a kind may have."""
 
     def __init__(
@@ -79,7 +79,9 @@ class Mail:
         federation: str,
         identity: Identity,
         authority: Authority,
-        most: dict[Kind, int],
+        most: dict[BlobKind, int],
+        links: Links,
+        members: Members,
         refusals: Refusals,
         *,
         timeout: float,
@@ -91,34 +93,32 @@ class Mail:
     ) -> None:
         self._federation, self.identity, self._authority, self._most = federation, identity, authority, most
         self._timeout, self._slots, self._waiting, self._window = timeout, slots, waiting, window
-        self._shelf: dict[Parcel, list[Load]] = {}
+        self._published: dict[BlobId, list[Load]] = {}
         self._cache: OrderedDict[Part, _Piece] = OrderedDict()
         self._cached, self._cache_bytes = 0, cache_bytes
         self._coming: dict[Part, Future[_Piece]] = {}
         self._lock = threading.Lock()
         self._pullers, self._hands = ThreadPoolExecutor(pulls), ThreadPoolExecutor(_HANDS)
-        self._desks: dict[int, Desk] = {}
+        self._pools: dict[int, RequestPool] = {}
         self._manifest_in = lru_cache(_MANIFESTS)(self._opened)  # every chunk is checked against one
-        self.refusals = refusals
-        self.links: Links
-        self.members: Members
+        self.links, self.members, self.refusals = links, members, refusals
 
     # One's own
 
-    def publish(self, kind: Kind, round: int, data: bytes) -> None:
+    def publish(self, kind: BlobKind, round: int, data: bytes) -> None:
         """Put a parcel on the shelf, for whoever asks; those of earlier rounds but one are taken off."""
-        mine = Parcel(self.identity.name, kind, round)
+        mine = BlobId(self.identity.name, kind, round)
         pieces = [self.links.ready(piece) for piece in pieces_of(data, self._federation, kind, round, self.identity)]
         with self._lock:
-            self._shelf[mine] = pieces
-            rounds = sorted(parcel.round for parcel in self._shelf if parcel.kind == kind)
+            self._published[mine] = pieces
+            rounds = sorted(blob.round for blob in self._published if blob.kind == kind)
             for old in rounds[:-_KEPT_ROUNDS]:
-                del self._shelf[Parcel(self.identity.name, kind, old)]
+                del self._published[BlobId(self.identity.name, kind, old)]
 
     def _own(self, part: Part) -> list[Load]:
-        parcel, number = part
+        blob, number = part
         with self._lock:
-            pieces = self._shelf.get(parcel)
+            pieces = self._published.get(blob)
         if pieces is None:
             raise Unanswered("not there")
         wanted = pieces[_TWO * number : _TWO * (number + 1)]
@@ -130,37 +130,37 @@ class Mail:
     # Others'
 
     def fetch_all(
-        self, parcels: Sequence[Parcel], unpack: Callable[[bytes], T], deadline: float
-    ) -> dict[Parcel, T | Refused | Unanswered]:
+        self, blobs: Sequence[BlobId], unpack: Callable[[bytes], T], deadline: float
+    ) -> dict[BlobId, T | Refused | Unanswered]:
         """What is in each parcel, or why it cannot be had. Several come at a time, and go as soon as unpacked."""
 
-        def one(parcel: Parcel) -> T | Refused | Unanswered:
+        def one(blob: BlobId) -> T | Refused | Unanswered:
             try:
-                return unpack(self.fetch(parcel, deadline))
+                return unpack(self.fetch(blob, deadline))
             except (Unanswered, Refused) as error:
                 return error
 
-        return dict(zip(parcels, self._pullers.map(one, parcels), strict=True))
+        return dict(zip(blobs, self._pullers.map(one, blobs), strict=True))
 
-    def fetch(self, parcel: Parcel, deadline: float) -> bytes:
+    def fetch(self, blob: BlobId, deadline: float) -> bytes:
         """A whole parcel, checked; tried once more, over another way if there is one. Raises Unanswered or Refused."""
         try:
-            return self._fetch(parcel, deadline)
+            return self._fetch(blob, deadline)
         except (Unanswered, Refused) as error:
             if time.monotonic() > deadline:
                 raise
             if isinstance(error, Refused):
-                self._forget(parcel)  # who was restarted may have made it anew
+                self._forget(blob)  # who was restarted may have made it anew
             time.sleep(_SHORT_PAUSE)
-            return self._fetch(parcel, deadline)
+            return self._fetch(blob, deadline)
 
-    def _fetch(self, parcel: Parcel, deadline: float) -> bytes:
-        first = self._piece((parcel, 0), deadline)
+    def _fetch(self, blob: BlobId, deadline: float) -> bytes:
+        first = self._piece((blob, 0), deadline)
         rest = range(1, -(-len(first.manifest.chunks) // _TWO))
         mine, *lanes = [rest[lane :: self._window] for lane in range(max(1, min(self._window, len(rest))))]
 
         def fetched(lane: Sequence[int]) -> list[_Piece]:
-            return [self._piece((parcel, number), deadline) for number in lane]
+            return [self._piece((blob, number), deadline) for number in lane]
 
         others = [self._hands.submit(fetched, lane) for lane in lanes]
         try:
@@ -172,10 +172,10 @@ class Mail:
             raise Refused("chunks of two parcels")
         return b"".join(chunk for piece in pieces for chunk in piece.chunks)
 
-    def _opened(self, parcel: Parcel, sealed: bytes) -> Manifest:
+    def _opened(self, blob: BlobId, sealed: bytes) -> Manifest:
         """A manifest, which may be genuine and yet of another parcel: someone plays it back."""
-        found = opened(sealed, self._authority, self._federation, self._most[parcel.kind])
-        if (found.origin, found.kind, found.round) != (parcel.origin, parcel.kind, parcel.round):
+        found = opened(sealed, self._authority, self._federation, self._most[blob.kind])
+        if (found.origin, found.kind, found.round) != (blob.origin, blob.kind, blob.round):
             raise Refused("manifest of another parcel")
         return found
 
@@ -231,9 +231,9 @@ class Mail:
 
     def _checked(self, part: Part, data: list[bytes]) -> _Piece:
         """What came, every byte as its origin signed it. Raises Refused."""
-        parcel, number = part
+        blob, number = part
         seals, chunks = zip(*map(parted, data), strict=True)
-        manifest = self._manifest_in(parcel, seals[0])
+        manifest = self._manifest_in(blob, seals[0])
         if any(seal != seals[0] for seal in seals):
             raise Refused("chunks of two parcels")
         for at, chunk in enumerate(chunks, start=_TWO * number):
@@ -244,10 +244,10 @@ class Mail:
 
     def _keep(self, part: Part, piece: _Piece) -> None:
         """No longer than its origin keeps it on the shelf, and no more than there is room for."""
-        parcel, number = part
+        blob, number = part
         if number == 0:
-            alike = [part for part in self._cache if (part[0].origin, part[0].kind) == (parcel.origin, parcel.kind)]
-            for gone in [part for part in alike if part[0].round <= parcel.round - _KEPT_ROUNDS]:
+            alike = [part for part in self._cache if (part[0].origin, part[0].kind) == (blob.origin, blob.kind)]
+            for gone in [part for part in alike if part[0].round <= blob.round - _KEPT_ROUNDS]:
                 self._cached -= self._cache.pop(gone).size
         self._cache[part] = piece
         self._cached += piece.size
@@ -255,9 +255,9 @@ class Mail:
             _, old = self._cache.popitem(last=False)
             self._cached -= old.size
 
-    def _forget(self, parcel: Parcel) -> None:
+    def _forget(self, blob: BlobId) -> None:
         with self._lock:
-            for part in [part for part in self._cache if part[0] == parcel]:
+            for part in [part for part in self._cache if part[0] == blob]:
                 self._cached -= self._cache.pop(part).size
 
     # Serving
@@ -274,10 +274,10 @@ class Mail:
             question.decline(str(error))
             return
         with self._lock:
-            desk = self._desks.get(distance)
-            if desk is None:
-                desk = self._desks[distance] = Desk(self._slots, self._waiting)
-        if not desk.take(lambda: self._answer(question, part)):
+            pool = self._pools.get(distance)
+            if pool is None:
+                pool = self._pools[distance] = RequestPool(self._slots, self._waiting)
+        if not pool.take(lambda: self._answer(question, part)):
             self.refusals.add("too many requests")
             question.decline("busy")
 
@@ -300,8 +300,8 @@ class Mail:
             question.decline(str(error))
 
     def close(self) -> None:
-        for pool in (self._hands, self._pullers):
-            pool.shutdown(wait=False, cancel_futures=True)  # who is told to stop does not wait for the network
+        for executor in (self._hands, self._pullers):
+            executor.shutdown(wait=False, cancel_futures=True)  # who is told to stop does not wait for the network
         with self._lock:
-            for desk in self._desks.values():
-                desk.close()
+            for pool in self._pools.values():
+                pool.close()

@@ -22,10 +22,9 @@ from torch import Tensor
 from homophily.atomic_io import read_json, read_tensors
 from homophily.config.schema import Config
 from homophily.errors import UserError
-from homophily.experiments.runner import run as simulate
+from homophily.experiments.simulate import run as simulate
 from homophily.peer import certificates
-from homophily.peer.process import play, stopping
-from homophily.peer.settings import load
+from homophily.peer.process import Peer, stopping
 from homophily.peer.setup import peer_method
 from homophily.runs.reader import Run
 from homophily.simulation.configuration import over
@@ -169,7 +168,7 @@ def be_peer(file: Path, log: Path) -> None:
         os.dup2(out.fileno(), 1)
         os.dup2(out.fileno(), 2)
     try:
-        play(load(file), alone=True)
+        Peer(file, alone=True).result()
     except UserError as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:

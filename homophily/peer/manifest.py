@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from homophily.peer.identity import MOST_SEALED, Authority, Identity, Refused
 
-Kind = Literal["model", "before", "print"]
-KINDS: tuple[Kind, ...] = ("model", "before", "print")
+BlobKind = Literal["model", "before", "print"]
+KINDS: tuple[BlobKind, ...] = ("model", "before", "print")
 CHUNK = 1 << 20  # bytes that travel at a time
 MOST_BYTES = 900 * CHUNK  # of a parcel: its manifest, with a line for each chunk, is a sealed message
 MOST_ROUNDS = 1 << 40
@@ -24,7 +24,7 @@ class Manifest:
 
     federation: str
     origin: str
-    kind: Kind
+    kind: BlobKind
     round: int
     size: int
     chunks: tuple[str, ...]
@@ -37,7 +37,7 @@ class Manifest:
             raise Refused("altered chunk")
 
 
-def pieces_of(data: bytes, federation: str, kind: Kind, round: int, identity: Identity) -> list[bytes]:
+def pieces_of(data: bytes, federation: str, kind: BlobKind, round: int, identity: Identity) -> list[bytes]:
     """A parcel of one's own as it travels: each chunk behind a line that holds the sealed manifest."""
     chunks = [memoryview(data)[at : at + CHUNK] for at in range(0, len(data), CHUNK)]
     made = Manifest(federation, identity.name, kind, round, len(data), tuple(map(_hash, chunks)))

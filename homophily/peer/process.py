@@ -6,42 +6,172 @@ import logging
 import resource
 import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import TracebackType
 from typing import Any
+
+import torch
 
 from homophily.atomic_io import locked, write_json, writing
 from homophily.config.overlay import differing
 from homophily.config.schema import Config
 from homophily.errors import UserError
-from homophily.experiments.runner import settings as torch_settings
+from homophily.experiments.callbacks import Callback, Callbacks
+from homophily.experiments.runner import ActiveRun, RoundPlayer, description, form, torch_settings
+from homophily.federation.merging import merges
 from homophily.peer import handshakes
-from homophily.peer.exchange import FieldExchange
-from homophily.peer.identity import Authority, Refused
-from homophily.peer.membership import opened
+from homophily.peer.network import NamedObserver, PeerNetwork, address_of
 from homophily.peer.refusals import log_to
-from homophily.peer.settings import PeerSettings, only_loopback
-from homophily.peer.setup import Ready, made_ready
-from homophily.peer.transport import Address, Ears, ZenohLinks
-from homophily.runs.reader import Run, RunFolder
-from homophily.simulation.rounds import Simulation
-
-Progress = Callable[[dict[str, Any]], None]
+from homophily.peer.settings import PeerSettings, load, only_loopback
+from homophily.peer.setup import PeerSetup, prepare_peer
+from homophily.peer.transport import ZenohLinks
+from homophily.runs.reader import Run
+from homophily.runs.writer import RunWriter
+from homophily.simulation.exchange import PeerExchange
+from homophily.simulation.rounds import RunState
+from homophily.simulation.setup import UserObjects
 
 _SOON = timedelta(days=30)  # a certificate ends
+_CPU = torch.device("cpu")
 _log = logging.getLogger("homophily.peer")
 
 
-def play(asked: PeerSettings, insecure: bool = False, progress: Progress | None = None, alone: bool = False) -> Run:
-    """Be a peer until the last round; goes on where the state folder ends. alone: this process is nothing else."""
-    if insecure and not only_loopback(asked.peer):
-        raise UserError("--insecure is for this machine alone: peer.listen and peer.connect must be loopback addresses")
-    ready = made_ready(asked)
-    _allow_many_files()
-    with locked(asked.state):
-        return _played(asked, ready, insecure, progress, alone)
+class Peer:
+    """One real peer: ``with Peer(settings) as peer: for metrics in peer: ...``, or simply ``Peer(settings).result()``.
+
+    It goes on from where its state folder ends.
+    """
+
+    def __init__(
+        self,
+        settings: PeerSettings | Path | str,
+        *,
+        insecure: bool = False,
+        callbacks: Sequence[Callback] = (),
+        alone: bool = False,
+    ) -> None:
+        """settings: a peer's file, or what was loaded from one; insecure: no TLS, on loopback addresses only;
+        callbacks: see every round; alone: this process does nothing else, so that failed handshakes can be counted."""
+        self.settings = settings if isinstance(settings, PeerSettings) else load(Path(settings))
+        if insecure and not only_loopback(self.settings.peer):
+            raise UserError(
+                "--insecure is for this machine alone: peer.listen and peer.connect must be loopback addresses"
+            )
+        self._insecure, self._alone, self._callbacks = insecure, alone, Callbacks(callbacks)
+        self._setup = prepare_peer(self.settings)
+        self._stack = ExitStack()
+        self._active: ActiveRun | None = None
+        self._result: Run | None = None
+
+    def __enter__(self) -> Peer:
+        """Open the state folder and join the others."""
+        _allow_many_files()
+        with ExitStack() as stack:
+            stack.enter_context(locked(self.settings.state))
+            writer = _opened_folder(self._setup)
+            stack.enter_context(_logged(writer.path / "peer.log"))
+            links = ZenohLinks(address_of(self._setup, self._insecure))
+            self._network = PeerNetwork.on(links, self._setup)
+            stack.callback(self._network.close)
+            active = self._active = _active_run(self._setup, self._network, writer, self._callbacks)
+            counted = handshakes.counted(self._network.transfer.refusals) if self._alone else nullcontext()
+            stack.enter_context(counted)
+            self._network.start(self._setup, links)
+            plan = self._setup.training.plan
+            stack.enter_context(torch_settings(self._setup.config, plan, self._setup.device))
+            stack.enter_context(stopping())
+            self._greet(active.round)
+            self._player, self._behind, self._diverged = RoundPlayer([active]), 0, False
+            self._together = False
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
+        self._active = None
+
+    def _greet(self, round: int) -> None:
+        peer = self.settings.peer
+        _log.info("listens on %s, after round %d", ", ".join(peer.listen) or "no address", round)
+        if (left := self._setup.identity.ends - datetime.now(UTC)) < _SOON:
+            _log.warning("the certificate of %s ends in %d days: issue a new one", peer.name, left.days)
+
+    @property
+    def round(self) -> int:
+        """Rounds played so far."""
+        return self._opened().round
+
+    @property
+    def finished(self) -> bool:
+        return self._opened().state.finished
+
+    def _opened(self) -> ActiveRun:
+        if self._active is None:
+            raise UserError("peer: not joined; use it as `with Peer(settings) as peer`, or call result()")
+        return self._active
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        while not self.finished:
+            yield self.step()
+
+    def step(self) -> dict[str, Any]:
+        """Play one round; returns its metrics. Before the first, wait until enough others are online.
+
+        A peer that has missed rounds, or is so slow that its models are too old for others, goes on at theirs.
+        """
+        active, pacing = self._opened(), self._network.pacing
+        last = self._setup.config.rounds
+        if not self._together:
+            pacing.come_together(active.round, waiting=lambda: self._write_status({}))
+            self._together = True
+        active.state.round = pacing.next_round_after(active.round, last, self._behind)
+        self._behind = last if pacing.policy.lockstep else pacing.policy.behind
+        metrics = self._player.step()[0]
+        _report_divergence(metrics, was=self._diverged)
+        self._diverged = bool(metrics["diverged"])
+        active.save()
+        self._write_status(metrics)
+        return metrics
+
+    def result(self) -> Run:
+        """Play to the last round, write final scores and the model, and return the finished run."""
+        if self._result is None and self._active is None:
+            with self:
+                return self.result()
+        if self._result is None:
+            for _ in self:
+                pass
+            (self._result,) = self._player.finish()
+            self._network.announcer.announce(finished=True)
+            _log.info("has finished, and stays until the others have its last model")
+            self._network.pacing.linger()
+        return self._result
+
+    def _write_status(self, metrics: dict[str, Any]) -> None:
+        active, network, peer = self._opened(), self._network, self.settings.peer
+        reachable = network.members.hops()
+        away = {name for name in peer.allow if name not in reachable} - {peer.name}
+        status = {
+            "peer": peer.name,
+            "federation": peer.federation,
+            "time": time.time(),
+            "round": active.round,
+            "rounds": self._setup.config.rounds,
+            "accuracy": metrics.get("accuracy", metrics.get("mse")),
+            "neighbours": sorted(network.links.neighbours()),
+            "reachable": reachable,
+            "merged": metrics.get("merged", []),
+            "similarities": metrics.get("similarities", {}),
+            "unreachable": sorted(away.union(metrics.get("unreachable", []))),
+            "bytes_received": active.state.exchange.traffic.bytes,
+            "refused": network.transfer.refusals.counts(),
+        }
+        write_json(active.path / "status.json", status)
 
 
 def _allow_many_files() -> None:
@@ -51,40 +181,35 @@ def _allow_many_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def _played(asked: PeerSettings, ready: Ready, insecure: bool, progress: Progress | None, alone: bool) -> Run:
-    simulation, exchange = ready.simulation, ready.exchange
-    folder = _opened_folder(asked, ready)
-    with (
-        _logged(folder.path / "peer.log"),
-        handshakes.counted(exchange.mail.refusals) if alone else nullcontext(),
-        _joined(exchange, _address(asked, insecure), ready.authority),
-        torch_settings(ready.config, ready.base.resolved, ready.device),
-        stopping(),
-    ):
-        _log.info("listens on %s, after round %d", ", ".join(asked.peer.listen) or "no address", simulation.round)
-        if (left := exchange.mail.identity.ends - datetime.now(UTC)) < _SOON:
-            _log.warning("the certificate of %s ends in %d days", asked.peer.name, left.days)
-        _rounds(simulation, exchange, folder, asked, progress)
-        summary, scores = simulation.result()
-        folder.finish(simulation, {**summary, "run": str(folder.path)}, scores)
-        exchange.announcer.announce(finished=True)
-        _log.info("has finished, and stays until the others have its last model")
-        _linger(exchange, asked.peer.deadline)
-    return Run(folder.path)
-
-
-def _address(asked: PeerSettings, insecure: bool) -> Address:
-    peer = asked.peer
-    return Address(
-        peer.name,
-        peer.federation,
-        tuple(peer.allow),
-        tuple(peer.listen),
-        tuple(peer.connect),
-        peer.mesh == "full",
-        peer.lease,
-        None if insecure else (asked.path(peer.ca), asked.certificate, asked.key),
+def _active_run(setup: PeerSetup, network: PeerNetwork, writer: RunWriter, callbacks: Callbacks) -> ActiveRun:
+    """The peer's run after the last round that its state folder holds."""
+    exchange = PeerExchange(
+        setup.method,
+        merges.get(setup.config.merge),
+        setup.evaluator,
+        network.source,
+        NamedObserver(network.source),
+        1,
+        _CPU,
     )
+    experiment = setup.training.experiment(setup.config, UserObjects(), setup.start, exchange)
+    active = ActiveRun(RunState(experiment), writer, setup.config, UserObjects(), callbacks)
+    active.restore()
+    return active
+
+
+def _opened_folder(setup: PeerSetup) -> RunWriter:
+    """A new state folder, or the old one if it fits."""
+    path, config, task = setup.settings.state, setup.config, setup.training.task
+    writer = RunWriter(path)
+    if writer.begun:
+        _check_config(path, Run(path).config, config, setup.settings.config)
+        writer.check(form(task), config, digest=None)  # a peer's data may grow
+        writer.write_config(config)
+        return writer
+    writer = RunWriter.create(path, setup.settings.peer.name)
+    writer.describe(config, description(config, setup.training.plan, task))
+    return writer
 
 
 @contextmanager
@@ -102,65 +227,6 @@ def _logged(path: Path) -> Iterator[None]:
         handler.close()
 
 
-@contextmanager
-def _joined(exchange: FieldExchange, address: Address, authority: Authority) -> Iterator[None]:
-    """Links open, serving and listening; closed at the end."""
-    mail, members, plan = exchange.mail, exchange.members, exchange.announcer.plan
-    others: set[str] = set()  # who plays something else: told once of each
-
-    def heard(sealed: bytes) -> None:
-        name = ""
-        try:
-            name, status = opened(sealed, authority, address.federation, len(address.allowed))
-            news = members.update(name, status)
-        except Refused as error:
-            mail.refusals.add(error, name)
-            return
-        if news and status.plan != plan and name not in others:
-            others.add(name)
-            _log.warning("%s plays %s, and this peer %s: their files differ", name, status.plan, plan)
-        if news and not address.full:  # for those further away
-            links.tell(sealed)
-
-    def came(name: str) -> None:
-        _log.info("there is %s", name)
-        members.came(name)
-        exchange.announcer.soon()  # who has just come has heard nothing yet
-
-    def went(name: str) -> None:
-        _log.info("gone is %s", name)
-        members.went(name)
-        exchange.announcer.soon()  # what others know of my links is out of date
-
-    def stranger(name: str) -> None:
-        mail.refusals.add("link of a name not allowed", name)
-
-    links = mail.links = ZenohLinks(address)
-    links.listen(Ears(heard, mail.asked, came, went, stranger))
-    exchange.announcer.start()
-    try:
-        yield
-    finally:
-        exchange.announcer.stop()
-        links.close()
-        mail.close()
-
-
-def _opened_folder(asked: PeerSettings, ready: Ready) -> RunFolder:
-    """A new state folder, or the old one and everything restored from it."""
-    path = asked.state
-    folder = RunFolder(path)
-    if folder.begun:
-        _check_config(path, Run(path).config, ready.config, asked.config)
-        folder.check(ready.config, ready.base.task, data=False)  # a peer's data may grow
-        folder.restore(ready.simulation)
-        folder.write_config(ready.config)
-        return folder
-    folder = RunFolder.create(path, asked.peer.name)
-    folder.describe(ready.config, ready.base.resolved, ready.base.task, ready.device)
-    return folder
-
-
 def _check_config(path: Path, stored: Config, now: Config, asked: Config) -> None:
     """A peer may be given more rounds and other peers, and its file of data may move; all else stays."""
     for key, (before, after) in differing(stored, now).items():
@@ -170,29 +236,6 @@ def _check_config(path: Path, stored: Config, now: Config, asked: Config) -> Non
             raise UserError(f"{key} = {after!r}, but {path} holds a state with {before!r}: name another state folder")
     if now.rounds < stored.rounds:
         raise UserError(f"rounds = {now.rounds}, but {path} holds a state with {stored.rounds}: they cannot be undone")
-
-
-def _rounds(
-    simulation: Simulation, exchange: FieldExchange, folder: RunFolder, asked: PeerSettings, progress: Progress | None
-) -> None:
-    """Whoever has missed rounds, or is so slow that its models are too old for others, goes on at theirs."""
-    last, behind, diverged = simulation.problem.rounds, 0, False
-
-    def tell(line: dict[str, Any]) -> None:
-        write_json(folder.path / "status.json", _status(simulation, exchange, asked, line))
-
-    exchange.come_together(simulation.round, waiting=lambda: tell({}))
-    while not simulation.finished:
-        simulation.round = exchange.keep_pace(simulation.round, last, behind)
-        behind = last if exchange.pace.lockstep else exchange.pace.behind
-        line = simulation.step()
-        _report_divergence(line, was=diverged)
-        diverged = bool(line["diverged"])
-        folder.append(line)
-        folder.save(simulation)
-        tell(line)
-        if progress is not None:
-            progress({**line, "rounds": asked.config.rounds})
 
 
 def _report_divergence(line: dict[str, Any], was: bool) -> None:
@@ -205,41 +248,6 @@ def _report_divergence(line: dict[str, Any], was: bool) -> None:
         )
     elif was and not line["diverged"]:
         _log.info("the model of this peer recovered in round %d", line["round"])
-
-
-def _status(
-    simulation: Simulation, exchange: FieldExchange, asked: PeerSettings, line: dict[str, Any]
-) -> dict[str, Any]:
-    """What ``homophily status`` shows."""
-    reachable = exchange.members.hops()
-    away = {name for name in asked.peer.allow if name not in reachable} - {asked.peer.name}
-    return {
-        "peer": asked.peer.name,
-        "federation": asked.peer.federation,
-        "time": time.time(),
-        "round": simulation.round,
-        "rounds": simulation.problem.rounds,
-        "accuracy": line.get("accuracy", line.get("mse")),
-        "neighbours": sorted(exchange.mail.links.neighbours()),
-        "reachable": reachable,
-        "merged": line.get("merged", []),
-        "similarities": line.get("similarities", {}),
-        "unreachable": sorted(away.union(line.get("unreachable", []))),
-        "bytes_received": exchange.traffic.bytes,
-        "refused": exchange.mail.refusals.counts(),
-    }
-
-
-def _linger(exchange: FieldExchange, seconds: float) -> None:
-    """Others may still want the last model: stay until everyone has finished, or nobody gets any further."""
-    members = exchange.members
-
-    def far() -> list[tuple[str, int]]:
-        return [(name, members.status(name).merged) for name in members.alive() if not members.status(name).finished]
-
-    before: list[tuple[str, int]] | None = None
-    while before != (before := far()) and not members.wait(lambda: not far(), seconds):
-        pass
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 
-class Desk:
+class RequestPool:
     """So many threads, and so many jobs that may wait for them."""
 
     def __init__(self, slots: int, waiting: int) -> None:

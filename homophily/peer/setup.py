@@ -1,4 +1,4 @@
-"""One real peer made ready from its file: its keys, its data, its network and its side of the exchange."""
+"""One real peer prepared from its file: its keys, its data, its network and its method. Nothing here uses the network."""
 
 from __future__ import annotations
 
@@ -10,68 +10,118 @@ import torch
 from torch import Tensor
 
 from homophily.config.schema import Config
-from homophily.data import Shares, sources
+from homophily.data import FederatedData, sources
 from homophily.data.types import Split
 from homophily.data.user_data import read_file
 from homophily.errors import UnsuitableError, UserError
 from homophily.experiments.runner import chosen_device
-from homophily.federation.merging import merges
-from homophily.federation.similarity import needs_path
-from homophily.methods.base import Method, methods
+from homophily.federation.rows import Federation
+from homophily.federation.similarity import metrics
+from homophily.fingerprints.fingerprint import Fingerprints
+from homophily.methods.base import Method, methods, metric_cost
 from homophily.methods.baselines import Oracle
 from homophily.methods.server import ServerMethod
-from homophily.peer.blob_transfer import Mail
-from homophily.peer.exchange import FieldExchange, Pace
 from homophily.peer.identity import Authority, Identity, Refused, number_of
 from homophily.peer.manifest import MOST_BYTES
-from homophily.peer.membership import SILENCE, Announcer, Members, Status, seal
-from homophily.peer.refusals import Refusals
+from homophily.peer.pacing import SyncPolicy
 from homophily.peer.settings import PeerSettings
-from homophily.peer.wire import MOST_PRINT, Expected, network_number
-from homophily.runs.reader import Run, RunFolder
+from homophily.peer.source import Me
+from homophily.peer.wire import ExpectedModel, network_number
+from homophily.runs.reader import Run
+from homophily.runs.writer import RunWriter
 from homophily.simulation.configuration import make, overlaid
-from homophily.simulation.rounds import Simulation
+from homophily.simulation.pairwise import PairwiseEvaluator
 from homophily.simulation.setup import (
-    Given,
-    Ground,
-    Known,
+    SetupCache,
+    TrainingSetup,
+    UserObjects,
     check_merge,
     data_of,
+    evaluator_of,
     graph_of,
-    ground,
-    measurer_of,
     method_of,
+    start_of,
     task_fingerprints,
+    training_setup,
 )
+from homophily.training.task import Task
 
-_EVERY = 1.0  # seconds between two announcements of a status that has not changed
-_HOP_SECONDS = 10.0  # for a request over one hop
 _CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
-class Ready:
-    """All that a peer needs to play, but for its links."""
+class PeerSetup:
+    """All that a peer needs, but for the network."""
 
+    settings: PeerSettings
     config: Config
-    base: Ground
-    exchange: FieldExchange
-    simulation: Simulation
+    training: TrainingSetup
+    start: Federation
+    method: Method
+    evaluator: PairwiseEvaluator | None
+    me: Me
+    expected: ExpectedModel
+    policy: SyncPolicy
+    identity: Identity
     authority: Authority
 
     @property
     def device(self) -> torch.device:
-        return self.base.task.ids.device
+        return self.training.task.ids.device
+
+    def fingerprint(self) -> Fingerprints:
+        """This peer's own."""
+        return task_fingerprints(self.training.task, self.config.seed).to(_CPU)
 
 
-def made_ready(asked: PeerSettings) -> Ready:
-    """Everything that a peer's file asks for, and every mistake in it told."""
-    device = chosen_device(asked.peer.device, "peer.device")
-    identity, authority = _credentials(asked)
-    base, config = _grounded(asked, _completed(asked), device)
-    start = base.network.start(config, base.task.layout, base.task.ids.tolist(), device)
-    exchange = _exchange(asked, config, base, start.rows, identity, authority)
-    return Ready(config, base, exchange, Simulation(base.problem(config, Given(), start, exchange)), authority)
+def prepare_peer(settings: PeerSettings) -> PeerSetup:
+    """Everything that a peer's file asks for; every mistake in it is reported."""
+    device = chosen_device(settings.peer.device, "peer.device")
+    identity, authority = _credentials(settings)
+    training, config = _training(settings, _completed(settings), device)
+    task, peer = training.task, settings.peer
+    start = start_of(training.network, config, task.layout, task.ids.tolist(), device)
+    method = peer_method(config, len(peer.allow))
+    evaluator = evaluator_of(method, task, training.engine, training.plan.measure_pairs)
+    check_merge(config, evaluator)
+    return PeerSetup(
+        settings,
+        config,
+        training,
+        start,
+        method,
+        evaluator,
+        _me(settings, config, method, task, start.rows),
+        _expected(task, config, method, len(peer.allow)),
+        _policy(settings, config),
+        identity,
+        authority,
+    )
+
+
+def _me(settings: PeerSettings, config: Config, method: Method, task: Task, start: Tensor) -> Me:
+    ids, name = _ids(settings), settings.peer.name
+    contacts = dict(sorted((id, other) for other, id in ids.items() if other != name))
+    samples = int(task.data.train.count[0])
+    return Me(
+        ids[name], config.seed, samples, start, contacts, method.hops, method.unknown, forgets=method.uses_fingerprints
+    )
+
+
+def _expected(task: Task, config: Config, method: Method, peers: int) -> ExpectedModel:
+    number = network_number(task.layout, config.seed, task.layout.frozen_hash(task.module))
+    expected = ExpectedModel(task.layout.sent_parameters, task.layout.dtype, method.shares, number, peers)
+    if expected.most_bytes > MOST_BYTES:
+        raise UserError(f"model: {expected.most_bytes} bytes would travel at a time, and at most {MOST_BYTES} can")
+    return expected
+
+
+def _policy(settings: PeerSettings, config: Config) -> SyncPolicy:
+    peer = settings.peer
+    others, lockstep = len(peer.allow) - 1, peer.pace == "lockstep"
+    wait_for = peer.wait_for if peer.wait_for is not None else others if lockstep else 0
+    far = _far(settings, config) if lockstep and peer.wait_for is None and peer.share is not None else None
+    return SyncPolicy(lockstep, peer.deadline, peer.staleness, min(wait_for, others), peer.lease, far)
 
 
 def _credentials(asked: PeerSettings) -> tuple[Identity, Authority]:
@@ -93,16 +143,16 @@ def _completed(asked: PeerSettings) -> Config:
 def _decided(asked: PeerSettings, config: Config) -> Config:
     """What a method makes of the number of rounds (t1) is decided when a state begins, and kept if it is extended."""
     name, state = config.method.name, asked.state
-    began = Run(state).config if RunFolder(state).begun else config
+    began = Run(state).config if RunWriter(state).begun else config
     if began.method.name != name:
         return config  # which is told later
     left_open = [key for key, p in signature(methods.get(name)).parameters.items() if p.default is None]
-    _, keys = method_of(began, Given(), len(asked.peer.allow))
+    _, keys = method_of(began, UserObjects(), len(asked.peer.allow))
     decided = {key: keys[key] for key in left_open if key not in config.method.keys and keys.get(key) is not None}
     return make(overlaid(config.toml(), {"method": {"name": name, **decided}}))
 
 
-def _grounded(asked: PeerSettings, config: Config, device: torch.device) -> tuple[Ground, Config]:
+def _training(asked: PeerSettings, config: Config, device: torch.device) -> tuple[TrainingSetup, Config]:
     """Data, network and engine of this one peer, where it trains."""
     peer = asked.peer
     id = _ids(asked)[peer.name]
@@ -112,30 +162,30 @@ def _grounded(asked: PeerSettings, config: Config, device: torch.device) -> tupl
             raise UserError(f"peer.classes = {peer.classes}: this peer's data has {shares.classes or 'no'} classes")
         shares = replace(shares, classes=peer.classes, outputs=peer.classes)
     ids = torch.tensor([id], device=device)
-    return ground(config, Given(), shares, shares.to(device), ids, None, Known()), config
+    return training_setup(config, UserObjects(), shares, shares.to(device), ids, None, SetupCache()), config
 
 
-def _shares(asked: PeerSettings, config: Config) -> tuple[Shares, Config]:
+def _shares(asked: PeerSettings, config: Config) -> tuple[FederatedData, Config]:
     """This peer's data: its part of simulated data, or its own."""
     if asked.peer.share is not None:
         config = config.model_copy(update={"peers": len(asked.peer.allow)})
-        return _one(data_of(config, Given(), _CPU, Known())[1], asked.peer.share), config
+        return _one(data_of(config, UserObjects(), _CPU, SetupCache())[1], asked.peer.share), config
     own = asked.path(config.data.name)
-    given = Given()
+    given = UserObjects()
     if own.suffix == ".npz":
-        given = Given(data=[read_file(own)])
+        given = UserObjects(data=[read_file(own)])
     elif own.is_file():
         raise UserError(f"data.name = {config.data.name!r}: a peer's own data is a .npz file")
     elif own.is_dir() and config.data.name not in sources:
         config = config.model_copy(update={"data": config.data.model_copy(update={"name": str(own)})})
     config = config.model_copy(update={"peers": None})
-    shares = data_of(config, given, _CPU, Known())[1]
+    shares = data_of(config, given, _CPU, SetupCache())[1]
     if shares.peers != 1:
         raise UserError(f"data.name = {config.data.name!r} is the data of {shares.peers} peers: a peer needs its own")
     return shares, config
 
 
-def _one(shares: Shares, peer: int) -> Shares:
+def _one(shares: FederatedData, peer: int) -> FederatedData:
     """One peer's part of everyone's data."""
 
     def cut(split: Split) -> Split:
@@ -154,11 +204,6 @@ def _one(shares: Shares, peer: int) -> Shares:
     )
 
 
-def _plan(config: Config) -> str:
-    """What all peers should agree on, in words."""
-    return f"{config.method.name} with merge {config.merge} for {config.rounds} rounds"
-
-
 def _ids(asked: PeerSettings) -> dict[str, int]:
     """Everyone's id by name: the places in the list where a simulation is played, else from the name."""
     names = asked.peer.allow
@@ -169,17 +214,19 @@ def _ids(asked: PeerSettings) -> dict[str, int]:
 
 def peer_method(config: Config, peers: int) -> Method:
     """The method of a config, or a sentence about what real peers cannot do."""
-    method, _ = method_of(config, Given(), peers)
+    method, _ = method_of(config, UserObjects(), peers)
     if isinstance(method, ServerMethod):
         raise UnsuitableError(f"method.name = {config.method.name!r}: has a server, and peers have none")
     if isinstance(method, Oracle):
         raise UnsuitableError(f"method.name = {config.method.name!r}: knows who is alike, and peers do not")
-    if config.book != "all":
-        raise UnsuitableError(f"book = {config.book}: real peers know all that their files allow")
+    if config.contacts != "all":
+        raise UnsuitableError(f"contacts = {config.contacts}: real peers know all that their files allow")
     if getattr(method, "on", "own") == "peer":
         raise UnsuitableError("method.on = 'peer': a real peer judges models on its own data only")
-    if method.metric is not None and needs_path(method.metric) and config.init != "common":
-        raise UnsuitableError(f"metric = {method.metric!r} compares ways from one start, so init must be 'common'")
+    if metric_cost(method).displacement and method.metric in metrics and config.init != "common":
+        raise UnsuitableError(
+            f"metric = {method.metric!r} compares displacements from one start: init must be 'common'"
+        )
     return method
 
 
@@ -189,59 +236,3 @@ def _far(asked: PeerSettings, config: Config) -> dict[str, int]:
     graph, _ = graph_of(config, len(names))
     far = nx.single_source_shortest_path_length(graph or nx.complete_graph(len(names)), _ids(asked)[asked.peer.name])
     return {names[place]: hops for place, hops in far.items() if hops}
-
-
-def _exchange(
-    asked: PeerSettings, config: Config, base: Ground, start: Tensor, identity: Identity, authority: Authority
-) -> FieldExchange:
-    peer, task = asked.peer, base.task
-    method = peer_method(config, len(peer.allow))
-    measurer = measurer_of(method, task, base.engine, base.resolved.measure_pairs)
-    check_merge(config, measurer)
-    ids = _ids(asked)
-    book = dict(sorted((id, name) for name, id in ids.items() if name != peer.name))
-    number = network_number(task.layout, config.seed, task.layout.frozen_hash(task.module))
-    expected = Expected(task.layout.sent_numbers, task.layout.dtype, method.shares, number, len(peer.allow))
-    if expected.most_bytes > MOST_BYTES:
-        raise UserError(f"model: {expected.most_bytes} bytes would travel at a time, and at most {MOST_BYTES} can")
-    mail = Mail(
-        peer.federation,
-        identity,
-        authority,
-        {"model": expected.most_bytes, "before": expected.most_bytes, "print": MOST_PRINT},
-        Refusals(),
-        timeout=max(_HOP_SECONDS, peer.deadline / 2),  # on a slow link what is asked for at a time takes long
-        slots=peer.slots,
-        waiting=peer.waiting,
-        pulls=peer.pulls,
-        window=peer.window,
-        cache_bytes=peer.cache_mb << 20,
-    )
-    members = Members(
-        peer.name, peer.allow, peer.mesh == "full", lambda: mail.links.neighbours(), max(SILENCE, peer.deadline)
-    )
-    mail.members = members
-
-    def tell(status: Status) -> None:
-        mail.links.tell(seal(status, peer.federation, identity))
-
-    others = len(peer.allow) - 1
-    lockstep = peer.pace == "lockstep"
-    wait_for = peer.wait_for if peer.wait_for is not None else others if lockstep else 0
-    far = _far(asked, config) if lockstep and peer.wait_for is None and peer.share is not None else None
-    return FieldExchange(
-        method,
-        merges.get(config.merge),
-        measurer,
-        start,
-        int(task.data.train.count[0]),
-        ids[peer.name],
-        config.seed,
-        book,
-        expected,
-        lambda: task_fingerprints(task, config.seed).to(_CPU),
-        Pace(lockstep, peer.deadline, peer.staleness, min(wait_for, others), peer.lease, far),
-        mail,
-        members,
-        Announcer(tell, lambda: mail.links.neighbours(), _EVERY, _plan(config)),
-    )

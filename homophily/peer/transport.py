@@ -64,7 +64,7 @@ class Links(Protocol):
 
 
 @dataclass(frozen=True)
-class Ears:
+class LinkHandlers:
     """What is called, from threads of its own, with what comes in."""
 
     heard: Callable[[bytes], None]
@@ -102,29 +102,29 @@ class ZenohLinks:
             why = re.sub(r" at /\S+", "", str(error))  # where in the library
             raise UserError(f"peer.listen: cannot listen on {', '.join(address.listen)}: {why}") from error
 
-    def listen(self, ears: Ears) -> None:
+    def listen(self, handlers: LinkHandlers) -> None:
         """From now on what comes in is heard."""
         alive = f"{self._root}/alive"
 
         def linked(event: zenoh.LinkEvent) -> None:
             name = self._other_end(event.link)
             if event.kind == zenoh.SampleKind.PUT and name not in self._allowed:
-                ears.stranger(name)
+                handlers.stranger(name)
 
         def life(sample: zenoh.Sample) -> None:
             name = str(sample.key_expr).rpartition("/")[2]
             if name != self._name:
-                (ears.came if sample.kind == zenoh.SampleKind.PUT else ears.went)(name)
+                (handlers.came if sample.kind == zenoh.SampleKind.PUT else handlers.went)(name)
 
         asked = f"{self._root}/ask/{self._name}/"
         self._declared = [  # what is not held is undeclared
             self._session.info.declare_link_events_listener(linked, history=True),
             self._session.declare_subscriber(
                 f"{self._root}/tell/*",
-                lambda sample: ears.heard(sample.payload.to_bytes()),
+                lambda sample: handlers.heard(sample.payload.to_bytes()),
                 allowed_origin=zenoh.Locality.REMOTE,  # one who tells while it hears would wait for itself
             ),
-            self._session.declare_queryable(f"{asked}**", lambda query: ears.asked(_Query(query, asked))),
+            self._session.declare_queryable(f"{asked}**", lambda query: handlers.asked(_Query(query, asked))),
             self._session.liveliness().declare_subscriber(f"{alive}/*", life, history=True),
             self._session.liveliness().declare_token(f"{alive}/{self._name}"),
         ]

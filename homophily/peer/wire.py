@@ -26,37 +26,36 @@ MOST_SAMPLES = 1 << 40
 
 
 @dataclass(frozen=True)
-class ModelParcel:
-    """A model after training and what goes with it. row: [d], the numbers that travel; None: the model is sick."""
+class ModelMessage:
+    """A model after training and what goes with it. row: [d], the numbers that travel; None: the model is diverged."""
 
     row: Tensor | None
     samples: int
-    tables: dict[str, Tensor] = field(default_factory=dict)  # [B] float64: what a method shares, over ``book``
-    book: Tensor | None = None  # [B] int64: ids
+    tables: dict[str, Tensor] = field(default_factory=dict)  # [B] float64: what a method shares, over ``contacts``
+    contacts: Tensor | None = None  # [B] int64: ids
     before: Tensor | None = None  # [d]: the same before this round's training, if asked for: a parcel of its own
 
     @property
-    def bytes_beside(self) -> int:
-        """What travelled beside the model, as a simulation counts it."""
-        tables = 0 if self.book is None else table_bytes(len(self.book), len(self.tables))
-        return tables + (0 if self.before is None else self.before.nbytes)
+    def table_bytes(self) -> int:
+        """What the tables took to send, as a simulation counts it."""
+        return 0 if self.contacts is None else table_bytes(len(self.contacts), len(self.tables))
 
 
 @dataclass(frozen=True)
-class Expected:
+class ExpectedModel:
     """What a model parcel of this federation must look like."""
 
     numbers: int
     dtype: torch.dtype
     tables: tuple[str, ...]
     network: int  # says of which network and seed it is
-    book: int  # entries of the longest table, at most
+    contacts: int  # entries of the longest table, at most
 
     @property
     def most_bytes(self) -> int:
         """No honest parcel is larger."""
         numbers = self.numbers * self.dtype.itemsize
-        return numbers + table_bytes(self.book, len(self.tables)) + 8 + 4096 * (4 + len(self.tables))
+        return numbers + table_bytes(self.contacts, len(self.tables)) + 8 + 4096 * (4 + len(self.tables))
 
 
 def network_number(layout: Layout, seed: int, frozen: str) -> int:
@@ -66,12 +65,12 @@ def network_number(layout: Layout, seed: int, frozen: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
-def pack_model(parcel: ModelParcel, network: int) -> bytes:
-    tensors = {"samples": torch.tensor([parcel.samples]), "network": torch.tensor([network])}
-    if parcel.row is not None:
-        tensors["row"] = parcel.row
-    if parcel.tables and parcel.book is not None:
-        tensors |= {"book": parcel.book, **{_TABLE + name: table for name, table in parcel.tables.items()}}
+def pack_model(blob: ModelMessage, network: int) -> bytes:
+    tensors = {"samples": torch.tensor([blob.samples]), "network": torch.tensor([network])}
+    if blob.row is not None:
+        tensors["row"] = blob.row
+    if blob.tables and blob.contacts is not None:
+        tensors |= {"contacts": blob.contacts, **{_TABLE + name: table for name, table in blob.tables.items()}}
     return _saved(tensors)
 
 
@@ -88,7 +87,7 @@ def pack_before(before: Tensor, network: int) -> bytes:
     return _saved({"before": before, "network": torch.tensor([network])})
 
 
-def unpack_before(data: bytes, expected: Expected) -> Tensor:
+def unpack_before(data: bytes, expected: ExpectedModel) -> Tensor:
     """Raises Refused like ``unpack_model``."""
     tensors = _tensors(data)
     _check_network(tensors, expected.network)
@@ -98,7 +97,7 @@ def unpack_before(data: bytes, expected: Expected) -> Tensor:
     return before
 
 
-def unpack_model(data: bytes, expected: Expected) -> ModelParcel:
+def unpack_model(data: bytes, expected: ExpectedModel) -> ModelMessage:
     """Raises Refused where a tensor is missing, unknown, of another shape or type, or not finite."""
     tensors = _tensors(data)
     _check_network(tensors, expected.network)
@@ -107,21 +106,21 @@ def unpack_model(data: bytes, expected: Expected) -> ModelParcel:
     if "row" in tensors:
         row = _finite(_taken(tensors, "row", (expected.numbers,), expected.dtype))
     tables: dict[str, Tensor] = {}
-    book = tensors.pop("book", None) if expected.tables else None
-    if book is not None:
-        if book.dim() != 1 or book.dtype != torch.int64 or not 1 <= len(book) <= expected.book:
-            raise Refused("book of the wrong shape")
-        if bool((book[1:] <= book[:-1]).any()):
-            raise Refused("book out of order")
+    contacts = tensors.pop("contacts", None) if expected.tables else None
+    if contacts is not None:
+        if contacts.dim() != 1 or contacts.dtype != torch.int64 or not 1 <= len(contacts) <= expected.contacts:
+            raise Refused("contacts of the wrong shape")
+        if bool((contacts[1:] <= contacts[:-1]).any()):
+            raise Refused("contacts out of order")
         names = [name for name in expected.tables if _TABLE + name in tensors]
-        tables = {name: _taken(tensors, _TABLE + name, (len(book),), torch.float64) for name in names}
+        tables = {name: _taken(tensors, _TABLE + name, (len(contacts),), torch.float64) for name in names}
         if any(bool(table.isinf().any()) for table in tables.values()):
             raise Refused("not finite")
     if tensors:
         raise Refused("tensor that nobody asked for")
     if not 1 <= int(samples) <= MOST_SAMPLES:
         raise Refused("samples out of range")
-    return ModelParcel(row, int(samples), tables, book)
+    return ModelMessage(row, int(samples), tables, contacts)
 
 
 def pack_print(mean: Tensor, factor: Tensor, count: int, network: int) -> bytes:

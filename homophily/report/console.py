@@ -13,9 +13,9 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from homophily.errors import UserError
+from homophily.experiments.callbacks import Callback, RunHandle
 from homophily.experiments.comparison import Comparison
-from homophily.experiments.discovery import Acquaintance
-from homophily.experiments.runner import Progress as OnRound
+from homophily.experiments.discovery import Discovery
 from homophily.methods.kin import power
 from homophily.methods.kin.method import ADVICE, TOO_FEW
 from homophily.report import plots as pictures
@@ -37,35 +37,35 @@ def _watched() -> Console | None:
     return console if console.is_terminal else None
 
 
-@contextmanager
-def progress() -> Iterator[OnRound | None]:
+class ProgressBar(Callback):
     """A bar over the rounds of one run."""
-    with comparing() as bars:
-        yield bars("", 0) if bars else None
+
+    def __init__(self, bar: Progress, label: str) -> None:
+        self._bar, self._task = bar, bar.add_task(label, total=None, score="")
+
+    def on_round(self, run: RunHandle, metrics: dict[str, Any]) -> None:
+        value = metrics.get("accuracy", metrics.get("mse"))
+        if value is not None:
+            self._bar.update(self._task, score=f"{value:.1f}")
+        self._bar.update(self._task, completed=run.round, total=run.config.rounds)
 
 
 @contextmanager
-def comparing() -> Iterator[Callable[[str, int], OnRound] | None]:
-    """A bar for each method and seed, as they come."""
+def progress() -> Iterator[list[Callback]]:
+    """A bar over the rounds of one run; nothing if nobody watches."""
+    with comparing() as bars:
+        yield list(bars("", 0)) if bars else []
+
+
+@contextmanager
+def comparing() -> Iterator[Callable[[str, int], Sequence[Callback]] | None]:
+    """A bar for each method and seed, as they come; None if nobody watches."""
     console = _watched()
     if console is None:
         yield None
         return
     with Progress(*_COLUMNS, console=console, transient=True) as bar:
-
-        def start(method: str, seed: int) -> OnRound:
-            label = f"{method}, seed {seed}" if method else "rounds"
-            task = bar.add_task(label, total=None, score="")
-
-            def on_round(line: dict[str, Any]) -> None:
-                value = line.get("accuracy", line.get("mse"))
-                if value is not None:
-                    bar.update(task, score=f"{value:.1f}")
-                bar.update(task, completed=line["round"], total=line["rounds"])
-
-            return on_round
-
-        yield start
+        yield lambda method, seed: [ProgressBar(bar, f"{method}, seed {seed}" if method else "rounds")]
 
 
 def summary(run: Run) -> None:
@@ -119,7 +119,7 @@ def comparison(result: Comparison) -> None:
     console.print(f"run folder: {escape(str(result.path))}", soft_wrap=True, highlight=False)
 
 
-def picture(found: Acquaintance, path: Path) -> Path | None:
+def picture(found: Discovery, path: Path) -> Path | None:
     """Drawn where matplotlib is installed; a note on stderr where it is not."""
     try:
         pictures.acquaintance(found, path)
@@ -129,7 +129,7 @@ def picture(found: Acquaintance, path: Path) -> Path | None:
     return path
 
 
-def acquaintance(found: Acquaintance, picture: Path | None) -> None:
+def acquaintance(found: Discovery, picture: Path | None) -> None:
     """Who is alike, in a few lines and a table of families; if no difference was found, which would have been."""
     console, answer = Console(), found.summary()
     say = partial(console.print, soft_wrap=True, highlight=False)
@@ -159,7 +159,7 @@ def acquaintance(found: Acquaintance, picture: Path | None) -> None:
         say(f"picture: {escape(str(picture))}")
 
 
-def _unseen(found: Acquaintance) -> str:
+def _unseen(found: Discovery) -> str:
     """What could not have been found, with how many samples."""
     if found.smallest_difference is None:
         return ""

@@ -9,33 +9,37 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from homophily.config.schema import Config
-from homophily.experiments.runner import Progress as OnRound
+from homophily.experiments.callbacks import Callback, RunHandle
 from homophily.papers.reproduce import Reproduction
 from homophily.papers.tables import beside_printed, numbers, told, verdicts
 from homophily.report.tables import print_table
 
 
+class _RunsBar(Callback):
+    """Moves one bar over the rounds of all runs on."""
+
+    def __init__(self, bar: Progress, task: TaskID, runs: int) -> None:
+        self._bar, self._task, self._runs = bar, task, runs
+
+    def on_round(self, run: RunHandle, metrics: dict[str, Any]) -> None:
+        what = f"{self._runs} runs: {run.config.method.name}, seed {run.config.seed}"
+        self._bar.update(self._task, advance=1, description=what)
+
+
 @contextmanager
-def playing(wanted: Sequence[Config]) -> Iterator[Callable[[Config], OnRound] | None]:
-    """A bar over the rounds of all runs, with the time that is left."""
+def playing(wanted: Sequence[Config]) -> Iterator[Callable[[], Sequence[Callback]]]:
+    """A bar over the rounds of all runs, with the time that is left; nothing if nobody watches."""
     console = Console(stderr=True)
     if not console.is_terminal or not wanted:
-        yield None
+        yield tuple
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(f"{len(wanted)} runs", total=sum(config.rounds for config in wanted))
-
-        def start(config: Config) -> OnRound:
-            def on_round(line: dict[str, Any]) -> None:
-                bar.update(task, advance=1, description=f"{len(wanted)} runs: {config.method.name}, seed {config.seed}")
-
-            return on_round
-
-        yield start
+        yield lambda: [_RunsBar(bar, task, len(wanted))]
 
 
 def reproduction(found: Reproduction, paths: Sequence[Path]) -> None:

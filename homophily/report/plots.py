@@ -7,7 +7,7 @@ from typing import Any
 
 from homophily.atomic_io import writing
 from homophily.errors import UserError
-from homophily.experiments.discovery import Acquaintance
+from homophily.experiments.discovery import Discovery
 
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb")  # told apart by everyone
 _MARKS = "osD^vP*X"
@@ -25,7 +25,7 @@ def pyplot() -> Any:
     return found
 
 
-def acquaintance(found: Acquaintance, path: Path) -> None:
+def acquaintance(found: Discovery, path: Path) -> None:
     """Peers in the first two signal directions, by family (colour) and true cluster (mark), beside the spectrum."""
     plt = pyplot()
     figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 4), layout="constrained")

@@ -1,197 +1,26 @@
-"""A run is a folder: resolved config, versions, metrics as they happen, checkpoints, final scores, models."""
+"""A run is a folder: this reads it, without an engine or a simulator."""
 
 from __future__ import annotations
 
 import json
-import os
-import platform
-import re
-import shutil
-import sys
-from contextlib import suppress
-from dataclasses import asdict, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tomli_w
 import torch
 from torch import Tensor, nn
 
-from homophily.atomic_io import (
-    plain,
-    read_folder,
-    read_json,
-    read_metadata,
-    read_tensors,
-    sync,
-    write_folder,
-    write_json,
-    write_tensors,
-    write_text,
-    writing,
-)
+from homophily.atomic_io import plain, read_json, read_metadata, read_tensors, write_tensors
+from homophily.config.overlay import as_tables, read
 from homophily.config.schema import Config
-from homophily.data import sources
 from homophily.data.preparation import Preparation
 from homophily.errors import UserError
 from homophily.federation.layout import Layout
 from homophily.models.builder import Network
-from homophily.models.copying import copied
-from homophily.simulation.configuration import load
-from homophily.simulation.evaluation import Scores
-from homophily.simulation.rounds import Simulation
-from homophily.simulation.setup import Given
-from homophily.training.resources import Resolved
-from homophily.training.task import Task
-from homophily.version import __version__
+from homophily.plugins.parameters import parsed
 
-_ABOUT = ("device", "frozen", "inputs", "layout", "machine", "outputs", "resolved", "versions")
-_START = "start.safetensors"
-_CHECKPOINT = re.compile(r"round-(\d{6,})")
-
-
-class RunFolder:
-    """The writing side of a run's folder."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    @classmethod
-    def create(cls, path: Path | None, name: str) -> RunFolder:
-        """A new, empty folder at ``path``, or a free one called ``name`` under runs/."""
-        target = path or _free(Path("runs"), name)
-        with writing(target):
-            target.mkdir(parents=True, exist_ok=True)
-            if any(not _left_behind(entry) for entry in target.iterdir()):
-                how = f", or continue it with: homophily run --resume {target}" if cls(target).begun else ""
-                raise UserError(f"{target} is not empty: name another folder{how}")
-        return cls(target)
-
-    @property
-    def begun(self) -> bool:
-        """Whether a run has begun in it."""
-        return (self.path / "config.toml").is_file()
-
-    @property
-    def round(self) -> int:
-        """From which a run would go on."""
-        return max((number for number, _ in _checkpoints(self.path)), default=0)
-
-    def describe(self, config: Config, resolved: Resolved, task: Task, device: torch.device) -> None:
-        """Write what the run is, before its first round; the config comes last and makes the folder a run."""
-        about = {
-            "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            "command": sys.argv,
-            "seed": config.seed,
-            "versions": {
-                "homophily": __version__,
-                "torch": torch.__version__,
-                "numpy": np.__version__,
-                "python": platform.python_version(),
-            },
-            "machine": machine(device),
-            "device": str(device),
-            "resolved": asdict(resolved),
-            **_form(task),
-            **({} if config.data.name in sources else {"data": task.data.digest}),
-        }
-        write_json(self.path / "run.json", about)
-        self.write_config(config)
-
-    def keep_start(self, given: Given) -> None:
-        """Write down the weights of a model that was given."""
-        if given.model is not None:
-            write_tensors(self.path / _START, _tensors(given.model))
-
-    def began_with(self, given: Given) -> Given:
-        """What is given again, a model with the weights it had when the run began unless it is another network."""
-        path = self.path / _START
-        if given.model is None or not path.is_file():
-            return given
-        stored, model = read_tensors(path), copied(given.model)
-        if {name: t.shape for name, t in stored.items()} == {name: t.shape for name, t in _tensors(model).items()}:
-            model.load_state_dict(stored, strict=False)
-        return replace(given, model=model)
-
-    def check(self, config: Config, task: Task, *, data: bool = True) -> None:
-        """Refuse to go on with another network than the folder's or, with ``data``, other data of one's own."""
-        about = Run(self.path).about
-        if any(about[key] != value for key, value in _form(task).items()):
-            raise UserError(f"{self.path} is of another network, or of data of another form: it cannot go on with this")
-        if data and "data" in about and about["data"] != task.data.digest:
-            raise UserError(f"{self.path} began with other data than {config.data.name} holds now: it cannot go on")
-
-    def write_config(self, config: Config) -> None:
-        write_text(self.path / "config.toml", tomli_w.dumps(_without_none(config.toml())))
-
-    def append(self, line: dict[str, Any]) -> None:
-        """One more line of metrics.jsonl, on disk as soon as the round is over."""
-        path = self.path / "metrics.jsonl"
-        with writing(path):
-            length = path.stat().st_size if path.exists() else 0
-            try:
-                with path.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(plain(line), ensure_ascii=False) + "\n")
-            except OSError:
-                with suppress(OSError):
-                    os.truncate(path, length)  # no half lines
-                raise
-
-    def save(self, simulation: Simulation) -> None:
-        """A checkpoint; older ones go only once the new one is whole."""
-        metrics = self.path / "metrics.jsonl"
-        if metrics.exists():
-            with writing(metrics):
-                sync(metrics)  # a checkpoint never knows of more rounds than the metrics on disk
-        target = self.path / "checkpoints" / f"round-{simulation.round:06d}"
-        if not target.exists():
-            with writing(target):
-                target.parent.mkdir(exist_ok=True)
-            write_folder(target, simulation.tensors(), simulation.numbers())
-        for _, old in _checkpoints(self.path)[:-1]:
-            shutil.rmtree(old)
-
-    def restore(self, simulation: Simulation) -> None:
-        """Go on from the last checkpoint, or from the start: metrics written after it are cut off."""
-        if found := _checkpoints(self.path):
-            last = found[-1][1]
-            try:
-                simulation.restore(*read_folder(last))
-            except (KeyError, TypeError, AttributeError, RuntimeError) as error:
-                raise UserError(f"{last} is damaged, or of another version: {error}") from error
-        metrics = self.path / "metrics.jsonl"
-        if metrics.exists():
-            with writing(metrics):
-                os.truncate(metrics, _length_until(simulation.round, metrics))
-
-    def finish(self, simulation: Simulation, summary: dict[str, Any], scores: Scores) -> None:
-        """Final scores, merge counts and models; the summary comes last and marks the run as finished."""
-        self.save(simulation)
-        with writing(self.path / "summary.json"):
-            (self.path / "summary.json").unlink(missing_ok=True)  # of fewer rounds, where the run was extended
-        write_tensors(self.path / "merges.safetensors", simulation.exchange.final())
-        models = simulation.models()
-        task = simulation.problem.task
-        kept = {f"kept/{name}": table for name, table in models.kept.items()}
-        frozen = {f"frozen/{name}": value for name, value in task.layout.frozen_values(task.module).items()}
-        write_tensors(self.path / "models.safetensors", {"rows": models.rows, **kept, **frozen})
-        data = task.data
-        prepared = data.preparation
-        write_tensors(self.path / "inputs.safetensors", prepared.tensors(), {"raw": prepared.raw})
-        columns = {
-            "mse" if scores.regression else "accuracy": scores.value,
-            "loss": scores.loss,
-            **scores.extra,
-            "models_received": simulation.exchange.traffic.received,
-            "diverged_rounds": simulation.sick_rounds,
-        }
-        table: dict[str, list[Any] | None] = {name: values.tolist() for name, values in columns.items()}
-        table["peer"] = None if data.names is None else list(data.names)
-        table["cluster"] = None if data.cluster is None else [data.cluster_names[c] for c in data.cluster.tolist()]
-        write_json(self.path / "scores.json", table)
-        write_json(self.path / "summary.json", summary)
+FORMAT = 2  # of run folders; a folder of another format is refused
+_ABOUT = ("device", "format", "frozen", "inputs", "layout", "machine", "outputs", "plan", "versions")
 
 
 class Run:
@@ -206,24 +35,27 @@ class Run:
 
     @property
     def config(self) -> Config:
-        return load(self.path / "config.toml")
+        """The config with every default filled in."""
+        config: Config = parsed(Config, as_tables(read(self.path / "config.toml")))
+        return config
 
     @property
     def about(self) -> dict[str, Any]:
-        """Versions, machine, engine, layout."""
-        found = read_json(self.path / "run.json")
-        missing = set(_ABOUT) - set(found if isinstance(found, dict) else ())
-        if missing:
-            raise UserError(f"{self.path / 'run.json'} is damaged: it has no {', '.join(sorted(missing))}")
-        return found  # type: ignore[no-any-return]
+        """Format, versions, machine, execution plan, layout."""
+        path = self.path / "run.json"
+        found = read_json(path)
+        if not isinstance(found, dict):
+            raise UserError(f"{path} is damaged: it is not a table")
+        if found.get("format") != FORMAT:
+            raise UserError(f"{path}: its format is {found.get('format')}, and this version reads format {FORMAT}")
+        if missing := set(_ABOUT) - set(found):
+            raise UserError(f"{path} is damaged: it has no {', '.join(sorted(missing))}")
+        return found
 
-    def began_on(self) -> tuple[str, Resolved]:
-        """The device and how it computes."""
-        about = self.about
-        try:
-            return about["device"].partition(":")[0], Resolved(**about["resolved"])
-        except (TypeError, AttributeError) as error:
-            raise UserError(f"{self.path / 'run.json'} is damaged, or of another version: {error}") from error
+    @property
+    def device(self) -> str:
+        """The kind of device that it began on: cpu or cuda."""
+        return str(self.about["device"]).partition(":")[0]
 
     @property
     def finished(self) -> bool:
@@ -295,7 +127,7 @@ class Run:
 
     def export(self, peer: int, path: Path | str) -> Path:
         """A peer's final model as a safetensors file with state-dict names; how to prepare inputs in its metadata."""
-        inputs = json.dumps(plain(self._preparation(peer).told(peer)))
+        inputs = json.dumps(plain(self._preparation(peer).as_dict(peer)))
         write_tensors(Path(path), self.state_dict(peer), {"inputs": inputs})
         return Path(path)
 
@@ -317,63 +149,3 @@ class Run:
 def _below(stored: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """The tensors whose names have this prefix, without it."""
     return {name.removeprefix(prefix): tensor for name, tensor in stored.items() if name.startswith(prefix)}
-
-
-def _free(parent: Path, name: str) -> Path:
-    number = 1
-    while (parent / (name if number == 1 else f"{name}-{number}")).exists():
-        number += 1
-    return parent / (name if number == 1 else f"{name}-{number}")
-
-
-def _checkpoints(run: Path) -> list[tuple[int, Path]]:
-    """Complete checkpoints, oldest first."""
-    folder = run / "checkpoints"
-    entries = folder.iterdir() if folder.is_dir() else ()
-    return sorted((int(m[1]), p) for p in entries if (m := _CHECKPOINT.fullmatch(p.name)))
-
-
-def _left_behind(entry: Path) -> bool:
-    """By a process that was killed before the folder became a run."""
-    return entry.name in ("run.json", "peer.log", _START) or entry.suffix == ".part"
-
-
-def _tensors(model: nn.Module) -> dict[str, Tensor]:
-    return {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
-
-
-def _form(task: Task) -> dict[str, Any]:
-    """What a model takes, puts out and looks like, and what of it everyone has in common."""
-    form = {
-        "inputs": task.data.inputs,
-        "outputs": task.data.outputs,
-        "layout": task.layout.to_json(),
-        "frozen": task.layout.frozen_hash(task.module),
-    }
-    return plain(form)  # type: ignore[no-any-return]
-
-
-def _length_until(last: int, metrics: Path) -> int:
-    """Bytes of the lines up to a round; what follows them may be anything that a crash leaves."""
-    length = done = 0
-    with metrics.open("rb") as lines:
-        while done < last and (line := lines.readline()).endswith(b"\n"):
-            try:
-                done = json.loads(line)["round"]
-            except (ValueError, TypeError, KeyError) as error:
-                raise UserError(f"{metrics} is damaged after round {done}: {error}") from error
-            length += len(line)
-    return length
-
-
-def _without_none(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_none(inner) for key, inner in value.items() if inner is not None}
-    return list(value) if isinstance(value, tuple) else value
-
-
-def machine(device: torch.device) -> str:
-    """What a device is, in words."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"{platform.machine()}, {os.cpu_count()} cores"

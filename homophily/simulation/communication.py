@@ -40,8 +40,8 @@ class Traffic:
         asked = far.sum(1)
         self.received += asked
         self.peak = max(self.peak, int(asked.max()))
-        there = models > 0
-        distances = hops[there].repeat_interleave(models[there].to(torch.int64))
+        mask = models > 0
+        distances = hops[mask].repeat_interleave(models[mask].to(torch.int64))
         for distance, number in enumerate(distances.bincount().tolist()):
             if number:
                 self.by_hops[distance] = self.by_hops.get(distance, 0) + number

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -80,10 +81,10 @@ class Scorer:
             [self.engine.predict(rows, kept, split.x[part]) for part in sample.split(self.samples, dim=1)], dim=1
         )
         targets = self.task.cast(split.y[sample])
-        there = (position < count).to(torch.float64)
+        mask = (position < count).to(torch.float64)
         losses = self.task.loss(outputs.flatten(0, 1), targets.flatten(0, 1)).view(sample.shape)
         diverged = ~(all_finite(rows) & all_finite(outputs.flatten(1)))
-        means = {"loss": masked_mean(losses, there), "value": masked_mean(self._values(outputs, targets), there)}
+        means = {"loss": masked_mean(losses, mask), "value": masked_mean(self._values(outputs, targets), mask)}
         out = {name: mean.masked_fill(diverged, torch.nan) for name, mean in means.items()}
         for name, metric in extra.items():
             numbers = [
@@ -127,3 +128,56 @@ def precision_and_recall(view: View, neighbours: Tensor, stopped: Tensor) -> tup
     some, judged = held > 0, (cluster > 0) & ((held > 0) | ~stopped)
     precision = float((inside[some] / held[some]).mean()) if bool(some.any()) else None
     return precision, float(shares[judged].mean()) if bool(judged.any()) else None
+
+
+def summarised(scores: Scores, clusters: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+    """Means over peers and clusters of one evaluation; null if a peer in them has diverged."""
+    name = "mse" if scores.regression else "accuracy"
+    value = scores.value.tolist()
+    by_cluster = {cluster: _mean([value[peer] for peer in peers]) for cluster, peers in clusters.items()}
+    return {
+        name: _mean(value),
+        f"{name}_over_clusters": _mean(list(by_cluster.values())),
+        f"{name}_by_cluster": by_cluster,
+        "loss": _mean(scores.loss.tolist()),
+        **{extra: _mean_of_defined(values, scores.diverged) for extra, values in scores.extra.items()},
+    }
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """None if one is not finite: a method is no better for peers whose models diverged."""
+    there = [value for value in values if value is not None and math.isfinite(value)]
+    return sum(there) / len(there) if there and len(there) == len(values) else None
+
+
+def _mean_of_defined(values: Tensor, diverged: Tensor) -> float | None:
+    """Over the peers for which a user's metric [N] is defined; None if a peer has diverged [N]."""
+    return _mean(values[values.isfinite() | diverged].tolist())
+
+
+def diverged_notes(ever: Tensor, scores: Scores) -> list[str]:
+    """On peers that diverged at some time [N], and on metrics that are undefined for some peers."""
+    notes = []
+    lost, recovered = (peers.nonzero()[:, 0].tolist() for peers in (scores.diverged, ever & ~scores.diverged.cpu()))
+    if lost:
+        notes.append(
+            f"{len(lost)} of {len(ever)} peers have diverged ({_some(lost)}): their weights or outputs hold a NaN or "
+            "an infinity, so their scores and all means that include them are null; a lower training.lr may help"
+        )
+    if recovered:
+        notes.append(
+            f"{len(recovered)} of {len(ever)} peers diverged ({_some(recovered)}) and recovered; merges left their "
+            "models out meanwhile"
+        )
+    for name, values in scores.extra.items():
+        undefined = ~values.isfinite() & ~scores.diverged
+        if bool(undefined.any()):
+            peers = undefined.nonzero()[:, 0].tolist()
+            which = f"{len(peers)} of {len(ever)} peers ({_some(peers)})"
+            notes.append(f"{name} is undefined for {which}, and its mean leaves them out")
+    return notes
+
+
+def _some(peers: Sequence[int]) -> str:
+    """The first few, as "peers 3, 5, ..."."""
+    return f"peer{'s' * (len(peers) > 1)} " + ", ".join(map(str, peers[:8])) + (", ..." if len(peers) > 8 else "")

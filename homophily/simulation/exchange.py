@@ -1,241 +1,298 @@
-"""What happens between peers in a round, after training: meet, measure, choose, merge; and what it cost."""
+"""What happens between peers in a round, after training: meet, compare, choose, merge; and what it costs.
+
+One code for all peers of a simulation and for a real peer alone: a source brings the models of others, an observer
+records what happened. The three steps are called one after the other, so that the similarities and merges of several
+runs side by side can be computed together.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from homophily.errors import UserError
-from homophily.federation.merging import Merge, needs_similarity
+from homophily.federation.merging import Merge, MergeGroup, gather, needs_similarity
 from homophily.federation.peer_sets import compact
-from homophily.federation.rows import Federation, gather
+from homophily.federation.rows import Federation
 from homophily.federation.view import View
-from homophily.fingerprints.fingerprint import Fingerprints
-from homophily.methods import dispatch as deciding
-from homophily.methods.base import Memory, Method, Now
+from homophily.methods import dispatch
+from homophily.methods.base import Memory, Method, RoundContext
 from homophily.plugins.validation import answer
-from homophily.simulation.asking import Comparison, Merging, Steps
-from homophily.simulation.communication import Traffic, table_bytes
-from homophily.simulation.evaluation import precision_and_recall
-from homophily.simulation.merge_counts import MergeCounts
-from homophily.simulation.pairwise import ONE_MODEL, Measurer, Models, pairs_met, refuse_nan, table_of
+from homophily.simulation.communication import Traffic
+from homophily.simulation.observers import Observer, RoundRecord
+from homophily.simulation.pairwise import PairwiseEvaluator, refuse_nan, similarity_table
+from homophily.simulation.sources import LocalModels, ModelSource, Published
 
-_WATCHED = 4  # peers whose similarities are written down
+
+@dataclass(frozen=True)
+class SimilarityRequest:
+    """How similar are the models in the rows ``me`` and ``you`` [Q]? Answer: [Q] float64."""
+
+    evaluator: PairwiseEvaluator
+    models: LocalModels
+    me: Tensor
+    you: Tensor
+
+    def answer(self) -> Tensor:
+        return self.evaluator.similarities(self.models, self.me, self.you)
+
+
+@dataclass(frozen=True)
+class MergeRequest:
+    """Merge the models of a group into those of a federation. Answer: whose models were merged, [P, K] bool."""
+
+    federation: Federation
+    models: LocalModels
+    group: MergeGroup
+    how: Merge
+
+    def answer(self) -> Tensor:
+        diverged = self.models.diverged.to(self.group.ids.device)
+        return self.federation.merge(self.group.without(diverged), self.how, self.models.rows)
+
+
+class Exchange(Protocol):
+    """How models pass between peers, or between clients and a server."""
+
+    traffic: Traffic
+
+    def before_training(self, federation: Federation, round: int, active: Tensor) -> Tensor:
+        """Who trains in this round: [P] bool, like ``active`` on the CPU."""
+
+    def wants_rows_before(self, round: int) -> bool:
+        """Whether this round's exchange needs the models before training."""
+
+    def meet(
+        self, federation: Federation, before: Tensor | None, round: int, stopped: Tensor, diverged: Tensor
+    ) -> SimilarityRequest | None:
+        """Begin the exchange after training; returns which similarities are wanted, if any.
+
+        stopped: [P] bool on the CPU; diverged: [P] bool, anywhere.
+        """
+
+    def choose(self, similarity: Tensor | None) -> MergeRequest | None:
+        """Go on with these similarities; returns what is to be merged, if anything."""
+
+    def conclude(self, merged: Tensor | None) -> dict[str, Any]:
+        """End the exchange; merged: whose models were. Returns the round's metrics."""
+
+    def summary(self, rounds: int) -> dict[str, Any]:
+        """Over the whole run."""
+
+    def final(self) -> dict[str, Tensor]:
+        """What a finished run keeps of who was with whom."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What a checkpoint must hold."""
+
+    def numbers(self) -> dict[str, Any]:
+        """The rest of a checkpoint, as JSON."""
+
+    def restore(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
 
 
 @dataclass
-class PeerExchange:
-    """Peers among themselves, by a method's two decisions. Decisions are made where the view is, maybe not on a GPU."""
+class _Round:
+    """An exchange that has begun."""
 
-    method: Method
+    round: int
     view: View
-    merge: Merge
-    measurer: Measurer | None
-    start: Tensor  # [N, D]: the models before the first round
-    samples: Tensor  # [N]
-    cluster: Tensor | None
-    introduce: Callable[[], Fingerprints]  # everyone's fingerprint, for a method that wants them
-    distances: Tensor | None = None  # [N, N] hops between all peers of a partial topology
-    bounded: bool = False  # peers hear only of those in their books, not of everyone
-    memory: Memory = field(default_factory=dict)
+    federation: Federation
+    models: LocalModels
+    asked: Tensor  # [P, B] bool: whom the method asked for a model
+    stopped: Tensor  # [P] bool, where decisions are made
+    diverged: Tensor  # [P] bool, anywhere
+    compares: bool  # similarities are measured
+    similarity: Tensor | None = None  # [P, B] float64
+    partners: Tensor | None = None  # [P, B] bool
+    group: MergeGroup | None = None
 
-    def __post_init__(self) -> None:
-        peers = len(self.view.me)
-        self.merges = MergeCounts(peers)
-        self.traffic = Traffic(peers, self.view.me.device)
-        self.neighbours: Tensor | None = None  # [P, B]: whom they held to be alike in the last round played here
-        self.restored = self._sparse(torch.zeros_like(self.view.known))  # or before a resume
-        self.found: tuple[float | None, float | None] = (None, None)  # precision and recall of that
-        self.trained = torch.ones(peers, dtype=torch.bool, device=self.view.me.device)  # in this round
+
+class PeerExchange:
+    """Peers among themselves, by a method's two decisions, which are made where the view is: maybe not on a GPU."""
+
+    def __init__(
+        self,
+        method: Method,
+        merge: Merge,
+        evaluator: PairwiseEvaluator | None,
+        source: ModelSource,
+        observer: Observer,
+        peers: int,
+        device: torch.device,
+    ) -> None:
+        """peers: how many decide in this process; device: where decisions are made."""
+        self.method, self.merge, self.evaluator = method, merge, evaluator
+        self.source, self.observer = source, observer
+        self.memory: Memory = {}
+        self.traffic = Traffic(peers, device)
+        self._trained = torch.ones(peers, dtype=torch.bool, device=device)
+        self._now: _Round | None = None
 
     def before_training(self, federation: Federation, round: int, active: Tensor) -> Tensor:
-        """Who trains: every active peer [N] bool, from its own model. Introductions come before the first round."""
-        self.trained = active.to(self.view.me.device)
-        renew = self.method.renew
-        if self.method.introduces and (round == 1 or (renew and (round - 1) % renew == 0)):
-            self._introduce()
+        """Every active peer trains from its own model. Fingerprints come before the first round."""
+        self._trained = active.to(self._trained.device)
+        if self.method.uses_fingerprints:
+            heard = self.source.fingerprints(round, self.method.renew, active, needed=not self.memory)
+            if heard is not None:
+                found = self.method.on_fingerprints(heard.view, heard.prints, heard.ids, heard.known_to)
+                self.memory = self.memory | dispatch.remembered(found, len(heard.view.me))
+                self.traffic.extra_bytes(heard.bytes)
         return active
 
-    def _introduce(self) -> None:
-        view = self.view
-        prints = self.introduce().to(view.me.device)
-        heard = None
-        if self.bounded:
-            heard = torch.cat([torch.where(view.known, view.book, -1), view.me[:, None]], dim=1).sort(1).values
-        self.memory = self.memory | deciding.remembered(self.method.introduced(view, prints, heard), len(view.me))
-        self.traffic.extra_bytes(float(self._fingerprint_bytes(prints)))
-
-    def _fingerprint_bytes(self, prints: Fingerprints) -> Tensor:
-        """Every peer that trains receives one from every other that it hears of, over the hops between them.
-
-        A peer that has stopped makes no new fingerprint, and asks for none.
-        """
-        sent = torch.where(self.trained, prints.bytes, 0)
-        if self.bounded or self.distances is None:
-            received = (sent[self.view.book.clamp(min=0)] * self.view.hops * self.view.known).sum(1)
-        else:
-            received = (self.distances * sent).sum(1)
-        return received[self.trained].sum()
-
     def wants_rows_before(self, round: int) -> bool:
-        """Whether the models before training are needed in this round: where the metric asks what training changed."""
-        return self.measurer is not None and self.measurer.needs.updates and self._measures(round)
+        if self.source.asynchronous:
+            return self.evaluator is not None and self.evaluator.cost.updates
+        return self._updates(self.source.view(round), round)
 
-    def _measures(self, round: int) -> bool:
+    def _updates(self, view: View, round: int) -> bool:
+        """Whether the metric compares what this round's training changed."""
+        return self.evaluator is not None and self.evaluator.cost.updates and self._compares(view, round)
+
+    def _compares(self, view: View, round: int) -> bool:
         """Whether similarities are measured in this round."""
-        return needs_similarity(self.merge) or deciding.compares(self.method, Now(self.view, round, self.memory))
+        if self.evaluator is None:
+            return False
+        return needs_similarity(self.merge) or self._method_compares(view, round)
 
-    def after_training(
-        self, federation: Federation, before: Tensor | None, round: int, stopped: Tensor, sick: Tensor
-    ) -> Steps:
-        """Meet, measure, choose and merge; the round's line of metrics.
+    def _method_compares(self, view: View, round: int) -> bool:
+        return dispatch.compares(self.method, RoundContext(view, round, self.memory))
 
-        To ask who is sick may be to wait for a GPU that is still training, so all that can be done before is.
-        """
-        stopped = stopped.to(self.view.me.device)
-        tables = self._table_bytes()
-        asked = deciding.meet(self.method, self.view, round, self.memory)
-        met = asked & ~stopped[:, None]
-        similarity, unmoved = None, stopped
-        if self.measurer is not None and self._measures(round):
-            me, you = pairs_met(self.view, met)
-            models = Models(federation, before, self.start)
-            alike = (yield Comparison(self.measurer, models, me, you)) if len(me) else me.double()
-            sick_me, sick_you = (sick.to(you.device)[peers] for peers in (me, you))
-            refuse_nan(self.method.metric, alike, ~(sick_me | sick_you))
-            similarity = table_of(alike, met, sick_you)
-            if self.measurer.needs.own_model:
-                unmoved = stopped | sick.to(stopped.device)
-        wanted = similarity if deciding.compares(self.method, Now(self.view, round, self.memory)) else None
-        partners, memory = deciding.choose(self.method, self.view, round, self.memory, asked, met, wanted)
+    def meet(
+        self, federation: Federation, before: Tensor | None, round: int, stopped: Tensor, diverged: Tensor
+    ) -> SimilarityRequest | None:
+        """To ask who has diverged may be to wait for a GPU that is still training, so all that can be done before is."""
+        shared = {name: self.memory[name] for name in self.method.shares if name in self.memory}
+        self.source.publish(round, Published(federation, before, diverged, self._trained, shared))
+        view = self.source.view(round)
+        stopped = stopped.to(view.me.device)
+        asked = dispatch.meet(self.method, view, round, self.memory)
+        met = asked & view.known & ~stopped[:, None]
+        compares = self._compares(view, round)
+        models = self.source.fetch(round, met, updates=before is not None and self._updates(view, round))
+        self._now = _Round(round, view, federation, models, asked, stopped, diverged, compares)
+        if not compares:
+            return None
+        assert self.evaluator is not None
+        row, column = models.met.nonzero(as_tuple=True)
+        return SimilarityRequest(self.evaluator, models, row, models.local(view.contacts[row, column]))
+
+    def choose(self, similarity: Tensor | None) -> MergeRequest:
+        now = self._now
+        assert now is not None
+        view, models = now.view, now.models
+        unmoved = now.stopped
+        if similarity is not None:
+            unmoved = self._take(similarity, now)
+        wanted = now.similarity if self._method_compares(view, now.round) else None
+        shared = dispatch.SharedTables(models.tables, models.contacts, models.local)
+        now.partners, memory = dispatch.choose(
+            self.method, view, now.round, self.memory, now.asked, models.met, wanted, shared
+        )
         self.memory = {name: self._kept(name, table, unmoved) for name, table in memory.items()}
-        self.neighbours = deciding.neighbours(self.method, self.view, round, self.memory, partners)
-        if self.method.finds:
-            found = precision_and_recall(self.view, self.neighbours, stopped)
-            self.found = found if found[1] is not None else self.found
-        gathering = gather(self.view.book, partners, self.view.me, self.samples, similarity)
-        merged = yield Merging(federation, gathering, self.merge, sick)
-        self._bill(federation.layout.model_bytes, met, similarity is not None, tables, sick.to(met.device))
-        inside = self._inside(self.merges.add(gathering, merged, self.view.me))
-        return {
-            "neighbour_precision": self.found[0],
-            "neighbour_recall": self.found[1],
-            "same_cluster_merges": inside,
-            "models_sent_per_peer": float(self.traffic.received.double().mean()),
-            **({"similarities": self._watched(met, similarity)} if similarity is not None else {}),
-        }
+        now.group = gather(view, now.partners, models.local, models.samples, now.similarity)
+        return MergeRequest(now.federation, models, now.group, self.merge)
+
+    def _take(self, similarity: Tensor, now: _Round) -> Tensor:
+        """Keep the similarities [Q] of those met as a table; returns who could measure nothing, or has stopped [P]."""
+        assert self.evaluator is not None
+        models, device = now.models, similarity.device
+        row, column = models.met.nonzero(as_tuple=True)
+        diverged = models.diverged.to(device)
+        you = diverged[models.local(now.view.contacts[row, column])]
+        refuse_nan(self.method.metric, similarity, ~(diverged[row] | you))
+        now.similarity = similarity_table(similarity, models.met, you)
+        blind = self.evaluator.cost.own_model
+        return now.stopped | now.diverged.to(now.stopped.device) if blind else now.stopped
 
     def _kept(self, name: str, table: Tensor, unmoved: Tensor) -> Tensor:
-        """What is remembered after a round; who has stopped, or could measure nothing, remembers what it did."""
+        """What is remembered after a round; a peer that stopped, or measured nothing, keeps what it remembered."""
         if name not in self.memory or not bool(unmoved.any()):
             return table
         before = self.memory[name]
-        answer(table, before.shape, f"method: memory[{name!r}] must keep its shape where a peer remembers what it did")
+        answer(table, before.shape, f"method: memory[{name!r}] must keep its shape from round to round")
         return torch.where(unmoved.view(-1, *(1 for _ in table.shape[1:])), before, table)
 
-    def _inside(self, pairs: Tensor) -> float | None:
-        """Share of the merges [M, 2] between peers of one cluster."""
-        if self.cluster is None or not len(pairs):
-            return None
-        return float((self.cluster[pairs[:, 0]] == self.cluster[pairs[:, 1]]).double().mean())
-
-    def _table_bytes(self) -> Tensor | None:
-        """[P]: what each peer hands over with its model, the entries it has of peers it knows; None: nobody does."""
-        shared = [self.memory[name] for name in self.method.shares if name in self.memory]
-        if not shared:
-            return None
-        empty = torch.stack([table.isnan() for table in shared]).all(0)
-        return table_bytes((self.view.known & ~empty).sum(1), len(shared))
-
-    def _bill(self, model_bytes: int, met: Tensor, compared: bool, tables: Tensor | None, diverged: Tensor) -> None:
-        """Count what travelled in this round. A model that has diverged does not, a peer's tables travel without it."""
-        needs = self.measurer.needs if compared and self.measurer else ONE_MODEL
-        columns, there = compact(met)
-        you = torch.where(there, self.view.book.gather(1, columns), self.view.me[:, None])
-        came = there & ~diverged[you]
-        went = there & ~diverged[self.view.me][:, None]  # one's own model, to be evaluated on the other's data
-        models = came + (needs.models - 1) * went.to(torch.int64)
-        beside = torch.where(came & self.trained[you] & needs.updates, model_bytes, 0)
-        if tables is not None:
-            beside = beside + torch.where(there, tables[you], 0)
-        self.traffic.count(models, self.view.hops.gather(1, columns), model_bytes, beside)
-
-    def _watched(self, met: Tensor, similarity: Tensor) -> dict[str, dict[str, float]]:
-        """Similarities of a few peers, one of each cluster first, by the ids met."""
-        out = {}
-        for peer in self._few():
-            columns = met[peer].nonzero()[:, 0]
-            ids, values = self.view.book[peer, columns].tolist(), similarity[peer, columns].tolist()
-            out[str(peer)] = {str(i): v for i, v in zip(ids, values, strict=True)}
-        return out
-
-    def _few(self) -> list[int]:
-        if self.cluster is None:
-            return list(range(min(_WATCHED, len(self.view.me))))
-        firsts = [int((self.cluster == c).nonzero()[0, 0]) for c in self.cluster.unique().tolist()]
-        return list(dict.fromkeys([*firsts, *range(len(self.view.me))]))[:_WATCHED]
-
-    def summary(self, rounds: int) -> dict[str, Any]:
+    def conclude(self, merged: Tensor | None) -> dict[str, Any]:
+        now = self._now
+        assert now is not None
+        assert now.partners is not None
+        assert now.group is not None
+        assert merged is not None
+        self._bill(now)
+        self.source.merged(now.round)
+        neighbours = dispatch.neighbours(self.method, now.view, now.round, self.memory, now.partners)
+        record = RoundRecord(now.view, now.stopped, now.models.met, now.similarity, now.group, merged, neighbours)
+        self._now = None
         return {
-            "neighbour_precision": self.found[0],
-            "neighbour_recall": self.found[1],
-            "same_cluster_merges": self.merges.share_inside(self.cluster),
-            **self.traffic.summary(rounds),
-            "nominal_models_per_peer": nominal_models(self.method, self.merge, self.measurer, self.view, rounds),
-            "notes": self._notes(),
+            "models_sent_per_peer": float(self.traffic.received.double().mean()),
+            **self.observer.observe(record),
         }
 
-    def _notes(self) -> list[str]:
-        apart = self.method.metric == "panm" and not bool((self.start == self.start[:1]).all())
-        own = ["metric = 'panm' compares ways from one common start, and these peers start apart"] if apart else []
-        notes = self.method.notes(self.view, self.memory)
+    def _bill(self, now: _Round) -> None:
+        """Count what travelled in this round. A diverged model does not; the tables of its peer travel without it."""
+        models, view = now.models, now.view
+        cost_models, updates = (1, False)
+        if now.compares and self.evaluator is not None:
+            cost_models, updates = self.evaluator.cost.models, self.evaluator.cost.updates
+        columns, mask = compact(models.met)
+        you = torch.where(mask, models.local(view.contacts.gather(1, columns)), 0)
+        diverged = models.diverged.to(mask.device)
+        came = mask & ~diverged[you]
+        went = mask & ~now.diverged.to(mask.device)[:, None]  # one's own model, to be evaluated on the other's data
+        count = came + (cost_models - 1) * went.to(torch.int64)
+        model_bytes = now.federation.layout.model_bytes
+        beside = torch.where(came & models.trained[you] & updates, model_bytes, 0)
+        if models.table_bytes is not None:
+            beside = beside + torch.where(mask, models.table_bytes[you], 0)
+        self.traffic.count(count, view.hops.gather(1, columns), model_bytes, beside)
+
+    def summary(self, rounds: int) -> dict[str, Any]:
+        view = self.source.view(rounds)
+        return {
+            **self.observer.summary(),
+            **self.traffic.summary(rounds),
+            "nominal_models_per_peer": nominal_models(self.method, self.merge, self.evaluator, view, rounds),
+            "notes": self._notes(view),
+        }
+
+    def _notes(self, view: View) -> list[str]:
+        notes = self.method.notes(view, self.memory) if self.source.has_all_peers else []
         if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
             raise UserError(f"method: notes must return a list of sentences, not {notes!r}")
-        return [*own, *notes]
+        return [*self.observer.notes(self.traffic), *notes]
 
     def final(self) -> dict[str, Tensor]:
-        """How often who merged whom, and whom they held to be alike at the end; sparse, pairs as peer * N + other."""
-        pairs, counts = self.merges.sparse()
-        return {"pairs": pairs, "counts": counts, **self._alike()}
-
-    def _alike(self) -> dict[str, Tensor]:
-        return self.restored if self.neighbours is None else self._sparse(self.neighbours)
-
-    def _sparse(self, neighbours: Tensor) -> dict[str, Tensor]:
-        row, column = (neighbours > 0).nonzero(as_tuple=True)
-        pairs = self.view.me[row] * len(self.view.me) + self.view.book[row, column]
-        return {"neighbours": pairs, "weights": neighbours[row, column].to(torch.float64)}
+        return self.observer.final()
 
     def tensors(self) -> dict[str, Tensor]:
-        pairs, counts = self.merges.sparse()
         memory = {f"memory/{name}": table for name, table in self.memory.items()}
-        counted = {"merge_pairs": pairs, "merge_counts": counts, "received": self.traffic.received}
-        return {**counted, **self._alike(), **memory}
+        return {"received": self.traffic.received, **self.observer.tensors(), **self.source.tensors(), **memory}
 
     def numbers(self) -> dict[str, Any]:
-        return {"traffic": self.traffic.numbers(), "found": list(self.found)}
+        return {"traffic": self.traffic.numbers(), **self.observer.numbers(), **self.source.numbers()}
 
     def restore(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
-        peers = len(self.view.me)
-        self.merges = MergeCounts(peers, tensors["merge_pairs"].cpu(), tensors["merge_counts"].cpu())
-        tensors = {name: tensor.to(self.view.me.device) for name, tensor in tensors.items()}
+        tensors = {name: tensor.to(self._trained.device) for name, tensor in tensors.items()}
         self.traffic.restore(tensors["received"], numbers["traffic"])
-        self.restored = {name: tensors[name] for name in self.restored}
-        self.found = (numbers["found"][0], numbers["found"][1])
-        self.memory = {n.removeprefix("memory/"): t for n, t in tensors.items() if n.startswith("memory/")}
+        self.observer.restore(tensors, numbers)
+        memory = {n.removeprefix("memory/"): t for n, t in tensors.items() if n.startswith("memory/")}
+        self.memory = self.source.restore(tensors, numbers, memory)
 
 
-def nominal_models(method: Method, merge: Merge, measurer: Measurer | None, view: View, rounds: int) -> float | None:
+def nominal_models(
+    method: Method, merge: Merge, evaluator: PairwiseEvaluator | None, view: View, rounds: int
+) -> float | None:
     """What a run costs by the method's own formula; None: it has none, or the run goes beyond it.
 
-    It knows no hops, and no merge that compares in rounds in which the method does not, where that takes two models.
+    It knows no hops, and no merge that compares in rounds in which the method does not, if that takes two models.
     """
     far = bool((view.hops[view.known] > 1).any())
-    twice = needs_similarity(merge) and measurer is not None and measurer.needs.models > 1
+    twice = needs_similarity(merge) and evaluator is not None and evaluator.cost.models > 1
     found = method.nominal(rounds)
     if not isinstance(found, int | float | None):
         raise UserError(f"method: nominal must return a number of models, or None, not {type(found).__name__}")

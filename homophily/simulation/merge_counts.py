@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from homophily.federation.merging import Gathering
+from homophily.federation.merging import MergeGroup
 
 _PENDING = 1 << 22
 
@@ -20,10 +20,10 @@ class MergeCounts:
         self._pending: list[Tensor] = []
         self._waiting = 0
 
-    def add(self, gathering: Gathering, merged: Tensor, me: Tensor) -> Tensor:
+    def add(self, group: MergeGroup, merged: Tensor, me: Tensor) -> Tensor:
         """Count one round's merges, ``merged`` [P, K] of a gathering; returns the pairs [M, 2] (peer, partner)."""
         row, slot = merged.nonzero(as_tuple=True)
-        pairs = torch.stack([me[row], gathering.ids[row, slot]], dim=1)
+        pairs = torch.stack([me[row], group.ids[row, slot]], dim=1)
         self._pending.append((pairs[:, 0] * self.peers + pairs[:, 1]).cpu())
         self._waiting += len(pairs)
         if self._waiting > _PENDING:
@@ -43,7 +43,7 @@ class MergeCounts:
         self._settle()
         return self._pairs, self._counts
 
-    def share_inside(self, cluster: Tensor | None) -> float | None:
+    def same_cluster_share(self, cluster: Tensor | None) -> float | None:
         """Share of all merges between peers of one cluster."""
         pairs, counts = self.sparse()
         if cluster is None or not len(pairs):

@@ -1,4 +1,4 @@
-"""Measuring similarities on a federation: every pair asked for in a round, once, in bounded memory."""
+"""Similarities of pairs of models: every pair of a round is measured once, in bounded memory."""
 
 from __future__ import annotations
 
@@ -10,32 +10,23 @@ import torch
 from torch import Tensor
 
 from homophily.errors import UserError
-from homophily.federation.rows import Federation
-from homophily.federation.similarity import Metric, metrics
-from homophily.federation.view import View
+from homophily.federation.layout import Kept
+from homophily.federation.similarity import Metric, MetricCost, metrics
 from homophily.plugins.validation import answer
+from homophily.simulation.sources import LocalModels
 from homophily.training.losses import masked_mean
 from homophily.training.task import Engine, Task
 
 _CACHE = 4 << 20  # bytes of a CPU's cache for one of a metric's tables of rows; in one go all are ten times as slow
 
 
-@dataclass(frozen=True)
-class Models:
-    """The models a round's similarities are about: after training, before it, and at the very start."""
-
-    now: Federation
-    before: Tensor | None  # [N, D]; None: the metric does not ask
-    start: Tensor | None  # [N, D]; the same
-
-
 @dataclass
 class _Pairs:
-    """Some pairs of peers, by id: me [M], you [M]. Tensors are gathered when first asked for."""
+    """Some pairs of models, by row: me [Q], you [Q]. Tensors are gathered when first asked for."""
 
     task: Task
     engine: Engine
-    models: Models
+    models: LocalModels
     me: Tensor
     you: Tensor
     compared: Tensor | None  # [d]: columns of the shared parameters; None: all
@@ -47,11 +38,11 @@ class _Pairs:
 
     @cached_property
     def mine(self) -> Tensor:
-        return self._rows(self.models.now.rows, self.me)
+        return self._rows(self.models.rows, self.me)
 
     @cached_property
     def yours(self) -> Tensor:
-        return self._rows(self.models.now.rows, self.you)
+        return self._rows(self.models.rows, self.you)
 
     @cached_property
     def my_update(self) -> Tensor:
@@ -62,69 +53,57 @@ class _Pairs:
         return self.yours - self._rows(self.models.before, self.you)
 
     @cached_property
-    def my_path(self) -> Tensor:
+    def my_displacement(self) -> Tensor:
         return self.mine - self._rows(self.models.start, self.me)
 
     @cached_property
-    def your_path(self) -> Tensor:
+    def your_displacement(self) -> Tensor:
         return self.yours - self._rows(self.models.start, self.you)
 
     def loss(self, on: Literal["own", "peer"]) -> Tensor:
         if on not in ("own", "peer"):
             raise UserError(f"metric: pairs.loss takes 'own' or 'peer', not {on!r}")
-        host, guest = (self.me, self.you) if on == "own" else (self.you, self.me)
-        return guest_loss(self.task, self.engine, self.models.now, guest, host)
+        model, data = (self.you, self.me) if on == "own" else (self.me, self.you)
+        return cross_loss(self.task, self.engine, self.models.rows, self.models.kept, model, data)
 
 
-def guest_loss(task: Task, engine: Engine, federation: Federation, guest: Tensor, host: Tensor) -> Tensor:
-    """[M] float64: mean loss of each guest's model on its host's training data; personal columns are the host's."""
-    outputs = engine.visit(federation.rows, federation.kept, guest, host)
-    data = task.data.train
-    position = torch.arange(outputs.shape[1], device=host.device)
-    y = task.cast(data.y[data.samples(host, outputs.shape[1])])
-    losses = task.loss(outputs.flatten(0, 1), y.flatten(0, 1)).view(len(guest), -1)
-    return masked_mean(losses, (position < data.count[host, None]).to(torch.float64))
+def cross_loss(task: Task, engine: Engine, rows: Tensor, kept: Kept, model: Tensor, data: Tensor) -> Tensor:
+    """[Q] float64: mean loss of the models in rows ``model`` [Q] on the training data of peers ``data`` [Q].
+
+    Personal parameters are those of the peer whose data it is.
+    """
+    outputs = engine.cross_evaluate(rows, kept, model, data)
+    train = task.data.train
+    position = torch.arange(outputs.shape[1], device=data.device)
+    y = task.cast(train.y[train.samples(data, outputs.shape[1])])
+    losses = task.loss(outputs.flatten(0, 1), y.flatten(0, 1)).view(len(model), -1)
+    return masked_mean(losses, (position < train.count[data, None]).to(torch.float64))
 
 
-@dataclass(frozen=True)
-class Needs:
-    """What a metric asks for. models: those that travel for each peer met."""
-
-    models: int
-    updates: bool  # what this round's training changed: the model before training travels beside the one after it
-    losses: str | None  # nothing but losses, on one's "own" or the "peer" 's data
-
-    @property
-    def own_model(self) -> bool:
-        """Whether nothing can be measured where one's own model is sick."""
-        return self.losses != "own"
-
-
-ONE_MODEL = Needs(1, updates=False, losses=None)  # where nothing is measured
-
-
-class Measurer:
+class PairwiseEvaluator:
     """Measures with one metric, ``chunk`` pairs at a time; on a CPU fewer rows, no more than its cache holds."""
 
-    def __init__(self, metric: Metric, task: Task, engine: Engine, chunk: int, needs: Needs) -> None:
-        self.metric, self.task, self.engine, self.needs = metric, task, engine, needs
-        by_rows = needs.losses is None and task.data.train.x.device.type == "cpu"
+    def __init__(self, metric: Metric, task: Task, engine: Engine, chunk: int, cost: MetricCost) -> None:
+        self.metric, self.task, self.engine, self.cost = metric, task, engine, cost
+        by_rows = cost.losses is None and task.data.train.x.device.type == "cpu"
         row = task.layout.dtype.itemsize * task.layout.width
         self.chunk = min(chunk, max(1, _CACHE // row)) if by_rows else chunk
         compared = task.layout.mask(shared=True, parameter=True)
         everything = bool(compared.all())
         self.compared = None if everything else compared.nonzero()[:, 0].to(task.data.train.x.device)
 
-    def on(self, task: Task, engine: Engine) -> Measurer:
+    def on(self, task: Task, engine: Engine) -> PairwiseEvaluator:
         """The same for another task of the same network."""
-        return Measurer(self.metric, task, engine, self.chunk, self.needs)
+        return PairwiseEvaluator(self.metric, task, engine, self.chunk, self.cost)
 
-    def similarities(self, models: Models, me: Tensor, you: Tensor) -> Tensor:
-        """[M] float64, where the ids me [M] and you [M] are; NaN where my model or yours is sick."""
-        there = models.now.rows.device
+    def similarities(self, models: LocalModels, me: Tensor, you: Tensor) -> Tensor:
+        """[Q] float64, on the device of the rows me [Q] and you [Q]; NaN if a model of a pair has diverged."""
+        if not len(me):
+            return me.double()
+        device = models.rows.device
         parts = []
         for pairs in self._chunks(me):
-            mine, yours = me[pairs].to(there), you[pairs].to(there)
+            mine, yours = me[pairs].to(device), you[pairs].to(device)
             found = self.metric(_Pairs(self.task, self.engine, models, mine, yours, self.compared))
             parts.append(answer(found, mine.shape, "metric: must return a number for each pair"))
         return torch.cat(parts).to(me.device, torch.float64)
@@ -138,24 +117,18 @@ class Measurer:
         return [part for mine in index.split(counts.tolist()) for part in mine.split(self.chunk)]
 
 
-def pairs_met(view: View, met: Tensor) -> tuple[Tensor, Tensor]:
-    """Who met whom, by id: me [M] and you [M]. met: [P, B] bool."""
-    row, column = met.nonzero(as_tuple=True)
-    return view.me[row], view.book[row, column]
-
-
 def refuse_nan(metric: str | None, found: Tensor, well: Tensor) -> None:
-    """A user's own metric that tells nothing of any pair [M] of models that are well [M] is mistaken."""
+    """Refuse a user's metric that returns NaN for every pair [Q] of models that have not diverged. well: [Q] bool."""
     if metric not in metrics and bool(well.any()) and bool(found[well].isnan().all()):
         raise UserError(f"metric = {metric!r} must return numbers, and gives NaN for every pair")
 
 
-def table_of(found: Tensor, met: Tensor, sick_you: Tensor) -> Tensor:
-    """[P, B] float64: the similarities [M] of those met, -inf where not met, where the other [M] is sick, or for a NaN.
+def similarity_table(found: Tensor, met: Tensor, diverged: Tensor) -> Tensor:
+    """[P, B] float64: the similarities [Q] of the peers met; -inf if not met, if the other [Q] has diverged, or for a NaN.
 
-    Where my own model is sick nothing can be told of the others: all the same, so that it may heal by merging.
+    If our own model has diverged, similarities are undefined; a constant is returned, so that merging can repair it.
     """
     table = torch.full(met.shape, -torch.inf, dtype=torch.float64, device=met.device)
-    table[met] = torch.where(sick_you, -torch.inf, found.nan_to_num(nan=torch.nan))
+    table[met] = torch.where(diverged, -torch.inf, found.nan_to_num(nan=torch.nan))
     nothing = ~table.isfinite().any(1, keepdim=True)
     return torch.where(table.isnan(), torch.where(nothing, 0.0, -torch.inf), table)

@@ -1,57 +1,30 @@
-"""The round loop, all peers at once: train, then meet, measure, choose and merge; score, and stop early."""
+"""The round loop: train, meet, compare, choose, merge, score; for one run, or for several side by side.
+
+A simulation, several runs side by side and a real peer play the same loop. What differs is where models come from
+(``homophily.simulation.sources``), and whether the runs' peers are computed together (``side_by_side``).
+"""
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from homophily.data.types import Shares
+from homophily.data.types import FederatedData
 from homophily.federation.layout import Layout
 from homophily.federation.rows import Federation
-from homophily.simulation.asking import Steps, alone
-from homophily.simulation.communication import Traffic
-from homophily.simulation.evaluation import Scorer, Scores
+from homophily.simulation.evaluation import Scorer, Scores, diverged_notes, summarised
+from homophily.simulation.exchange import Exchange, MergeRequest, SimilarityRequest
 from homophily.training.task import Engine, Task
 
 
-class Exchange(Protocol):
-    """How models pass between peers, or between clients and a server."""
-
-    traffic: Traffic
-
-    def before_training(self, federation: Federation, round: int, active: Tensor) -> Tensor:
-        """Who trains in this round: [N] bool, like ``active`` on the CPU."""
-
-    def wants_rows_before(self, round: int) -> bool:
-        """Whether ``after_training`` needs the models before training."""
-
-    def after_training(
-        self, federation: Federation, before: Tensor | None, round: int, stopped: Tensor, sick: Tensor
-    ) -> Steps:
-        """Exchange and merge; the round's line of metrics. stopped: [N] bool, on the CPU; sick: [N] bool, anywhere."""
-
-    def summary(self, rounds: int) -> dict[str, Any]:
-        """Over the whole run."""
-
-    def final(self) -> dict[str, Tensor]:
-        """What a finished run keeps of who was with whom."""
-
-    def tensors(self) -> dict[str, Tensor]: ...
-
-    def numbers(self) -> dict[str, Any]: ...
-
-    def restore(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None: ...
-
-
 @dataclass(frozen=True)
-class Problem:
-    """Everything a simulation needs, made ready: data, network, engine, method."""
+class Experiment:
+    """Everything a run needs, made ready: data, network, engine, method."""
 
     task: Task
     engine: Engine
@@ -64,110 +37,81 @@ class Problem:
     patience: int
 
 
-class Simulation:
-    """The state of a run and its next round."""
+class RunState:
+    """The state of a run between two rounds, and what it does in the parts of one."""
 
-    def __init__(self, problem: Problem) -> None:
-        self.problem, self.exchange = problem, problem.exchange
-        peers = len(problem.start.rows)
-        self.federation = problem.start.copy()
-        self.best = problem.start.copy() if problem.patience else None
-        # A number a peer, kept where Python can read it without waiting for a GPU.
+    def __init__(self, experiment: Experiment) -> None:
+        self.experiment, self.exchange = experiment, experiment.exchange
+        peers = len(experiment.start.rows)
+        self.federation = experiment.start.copy()
+        self.best = experiment.start.copy() if experiment.patience else None
+        # A number per peer, kept where Python can read it without waiting for a GPU.
         self.best_loss = torch.full((peers,), torch.inf, dtype=torch.float64)
         self.waited = torch.zeros(peers, dtype=torch.int64)
         self.stopped = torch.zeros(peers, dtype=torch.bool)
-        self.sick_rounds = torch.zeros(peers, dtype=torch.int64)
-        self.clusters = _clusters(problem.task.data)
+        self.diverged_rounds = torch.zeros(peers, dtype=torch.int64)
+        self.clusters = _clusters(experiment.task.data)
         self.round, self.seconds = 0, 0.0
-        self.sick = torch.zeros(peers, dtype=torch.bool)  # after this round's training
-        self._before: Tensor | None = None
-        self._line: dict[str, Any] = {}
-        self.scored: Federation | None = None  # the models behind the final scores, where they are not the current ones
+        self.scored: Federation | None = None  # the models behind the final scores, if they are not the current ones
+        self.may_end = False  # before its last round, by a callback
+        self._ended, self._scored_round = False, 0
 
     @property
     def finished(self) -> bool:
-        return self.round >= self.problem.rounds or bool(self.stopped.all())
+        return self._ended or self.round >= self.experiment.rounds or bool(self.stopped.all())
 
-    def step(self) -> dict[str, Any]:
-        """Play one round; returns its line of metrics."""
-        began, problem = time.perf_counter(), self.problem
-        problem.engine.train(self.federation.rows, self.federation.kept, self.begin(), self.round)
-        loss = problem.scorer.validation_loss(self.federation).cpu() if problem.patience else None
-        scores = problem.scorer.test(self.federation) if self.trained(loss) else None
-        sick = self.federation.sick
-        if self.exchanged(alone(self.exchanging(sick)), sick):
-            scores = problem.scorer.test(self.federation)
-        self.seconds += time.perf_counter() - began
-        return self.line(scores)
+    def end(self) -> None:
+        """Finish after the round that was just played."""
+        self._ended = True
+        if self._scored_round != self.round:
+            self.scored = None
 
-    def begin(self) -> Tensor:
-        """Begin a round; returns who trains in it, [P] ids on the CPU."""
+    def begin_round(self) -> tuple[Tensor, Tensor | None]:
+        """Begin a round; returns who trains in it, [P] ids on the CPU, and the models before training, if needed."""
         self.round += 1
         trains = self.exchange.before_training(self.federation, self.round, ~self.stopped)
-        self._before = self.federation.rows.clone() if self.exchange.wants_rows_before(self.round) else None
-        return trains.nonzero()[:, 0]
+        before = self.federation.rows.clone() if self.exchange.wants_rows_before(self.round) else None
+        return trains.nonzero()[:, 0], before
 
-    def trained(self, loss: Tensor | None) -> bool:
-        """Go on after training; returns whether trained models are to be scored now.
+    def stop_early(self, loss: Tensor | None) -> None:
+        """Keep each peer's best model so far; peers that waited too long stop.
 
-        loss: [N] float64 on the validation data, on the CPU, where peers stop early.
+        loss: [N] float64 on the validation data after training, on the CPU; None: nobody stops early.
         """
-        if loss is not None:
-            self._stop_early(loss)
-        due = self._due and self.problem.after_training
-        if due:
-            self.scored = self.federation.copy() if self.finished else None
-        return due
-
-    def exchanging(self, sick: Tensor) -> Steps:
-        """Let the models pass between peers. sick: [N] bool, after training; maybe still being found out on a GPU."""
-        return self.exchange.after_training(self.federation, self._before, self.round, self.stopped, sick)
-
-    def exchanged(self, line: dict[str, Any], sick: Tensor) -> bool:
-        """Go on after that; returns whether merged models are to be scored now."""
-        self._line = line
-        self._before = None
-        self.sick = sick.cpu()
-        self.sick_rounds += self.sick
-        self.federation.heal(self.problem.start)
-        return self._due and not self.problem.after_training
-
-    @property
-    def _due(self) -> bool:
-        return self.finished or self.round % self.problem.evaluate == 0
-
-    def line(self, scores: Scores | None) -> dict[str, Any]:
-        """The round's line of metrics."""
-        diverged = self.sick if scores is None else self.sick | scores.diverged.cpu()
-        return {
-            "round": self.round,
-            **(self._summary(scores) if scores is not None else {}),
-            **self._line,
-            "diverged": diverged.nonzero()[:, 0].tolist(),
-            "stopped": int(self.stopped.sum()),
-            "seconds": round(self.seconds, 3),
-        }
-
-    def _stop_early(self, loss: Tensor) -> None:
-        """Keep each peer's best model so far; those that waited too long stop."""
+        if loss is None:
+            return
         assert self.best is not None
         better = ~self.stopped & (loss < self.best_loss)
         self.best.put(better, self.federation)
         self.best_loss = torch.where(better, loss, self.best_loss)
         self.waited = torch.where(better, 0, self.waited + 1)
-        self.stopped |= self.waited >= self.problem.patience
+        self.stopped |= self.waited >= self.experiment.patience
 
-    def _summary(self, scores: Scores) -> dict[str, Any]:
-        """Means over peers and clusters of one evaluation; null if a peer in them has diverged."""
-        name = "mse" if scores.regression else "accuracy"
-        value = scores.value.tolist()
-        by_cluster = {cluster: _mean([value[peer] for peer in peers]) for cluster, peers in self.clusters.items()}
+    def is_scored(self, after_training: bool) -> bool:
+        """Whether the models are scored at this point of the round."""
+        due = self.finished or self.round % self.experiment.evaluate == 0
+        return due and after_training == self.experiment.after_training
+
+    def keep_scored(self) -> None:
+        """Trained models are scored: at the end of a run, these are the models behind the final scores."""
+        self.scored = self.federation.copy() if self.finished or self.may_end else None
+        self._scored_round = self.round
+
+    def end_round(self, diverged: Tensor) -> None:
+        """After the merge. diverged: [N] bool on the CPU, after training."""
+        self.diverged_rounds += diverged
+        self.federation.recover(self.experiment.start)
+
+    def metrics(self, exchanged: dict[str, Any], diverged: Tensor, scores: Scores | None) -> dict[str, Any]:
+        """The metrics of a round."""
+        lost = diverged if scores is None else diverged | scores.diverged.cpu()
         return {
-            name: _mean(value),
-            f"{name}_over_clusters": _mean(list(by_cluster.values())),
-            f"{name}_by_cluster": by_cluster,
-            "loss": _mean(scores.loss.tolist()),
-            **{extra: _mean_of_defined(values, scores.diverged) for extra, values in scores.extra.items()},
+            "round": self.round,
+            **(summarised(scores, self.clusters) if scores is not None else {}),
+            **exchanged,
+            "diverged": lost.nonzero()[:, 0].tolist(),
+            "stopped": int(self.stopped.sum()),
+            "seconds": round(self.seconds, 3),
         }
 
     def models(self) -> Federation:
@@ -176,18 +120,18 @@ class Simulation:
 
     def result(self) -> tuple[dict[str, Any], Scores]:
         """The summary of the whole run, and the final scores of each peer."""
-        scores = self.problem.scorer.test(self.models())
+        scores = self.experiment.scorer.test(self.models())
         exchanged = self.exchange.summary(self.round)
-        ever = (self.sick_rounds > 0) | scores.diverged.cpu()
+        ever = (self.diverged_rounds > 0) | scores.diverged.cpu()
         return {
-            **self._summary(scores),
+            **summarised(scores, self.clusters),
             **exchanged,
             "rounds": self.round,
             "stopped_early": int(self.stopped.sum()),
             "ever_diverged": ever.nonzero()[:, 0].tolist(),
             "diverged": scores.diverged.nonzero()[:, 0].tolist(),
             "seconds": round(self.seconds, 3),
-            "notes": [*exchanged["notes"], *_notes(ever, scores)],
+            "notes": [*exchanged["notes"], *diverged_notes(ever, scores)],
         }, scores
 
     def tensors(self) -> dict[str, Tensor]:
@@ -195,7 +139,7 @@ class Simulation:
         return {
             **_flat("current", self.federation),
             **(_flat("best", self.best) if self.best else {}),
-            **(_flat("scored", self.scored) if self.scored else {}),
+            **(_flat("scored", self.scored) if self.scored and self.finished else {}),
             **{name: getattr(self, name) for name in _TABLES},
             **self.exchange.tensors(),
         }
@@ -219,7 +163,100 @@ class Simulation:
             self.scored = _unflat("scored", layout, tensors)
 
 
-_TABLES = ("best_loss", "waited", "stopped", "sick_rounds")
+_TABLES = ("best_loss", "waited", "stopped", "diverged_rounds")
+
+
+class Computation(Protocol):
+    """Computes for the peers of one run, or of several runs together. Runs are called by their number."""
+
+    def train(self, peers: Mapping[int, Tensor], round: int) -> None:
+        """A round's training of these peers [P] of each run."""
+
+    def validation_losses(self) -> Mapping[int, Tensor | None]:
+        """Of all peers of each run, [N] float64 on the CPU; None: nobody stops early."""
+
+    def scores(self, runs: Sequence[int]) -> dict[int, Scores]:
+        """On the test data."""
+
+    def diverged(self) -> Mapping[int, Tensor]:
+        """[N] bool of each run; a GPU may still be computing it."""
+
+    def similarities(self, requests: Mapping[int, SimilarityRequest]) -> dict[int, Tensor]: ...
+
+    def merges(self, requests: Mapping[int, MergeRequest]) -> dict[int, Tensor]: ...
+
+
+class OneRun:
+    """A run by itself."""
+
+    def __init__(self, run: RunState) -> None:
+        self._run = run
+
+    def train(self, peers: Mapping[int, Tensor], round: int) -> None:
+        federation = self._run.federation
+        self._run.experiment.engine.train(federation.rows, federation.kept, peers[0], round)
+
+    def validation_losses(self) -> Mapping[int, Tensor | None]:
+        experiment = self._run.experiment
+        return {0: experiment.scorer.validation_loss(self._run.federation).cpu() if experiment.patience else None}
+
+    def scores(self, runs: Sequence[int]) -> dict[int, Scores]:
+        return {0: self._run.experiment.scorer.test(self._run.federation)} if runs else {}
+
+    def diverged(self) -> Mapping[int, Tensor]:
+        return {0: self._run.federation.diverged}
+
+    def similarities(self, requests: Mapping[int, SimilarityRequest]) -> dict[int, Tensor]:
+        return {number: request.answer() for number, request in requests.items()}
+
+    def merges(self, requests: Mapping[int, MergeRequest]) -> dict[int, Tensor]:
+        return {number: request.answer() for number, request in requests.items()}
+
+
+def play_round(runs: Mapping[int, RunState], compute: Computation) -> dict[int, dict[str, Any]]:
+    """One round of the runs, by number, that are not finished; returns the metrics of each."""
+    began = time.perf_counter()
+    begun = {number: run.begin_round() for number, run in runs.items()}
+    compute.train({number: peers for number, (peers, _) in begun.items()}, next(iter(runs.values())).round)
+    losses = compute.validation_losses()
+    for number, run in runs.items():
+        run.stop_early(losses[number])
+    trained = [number for number, run in runs.items() if run.is_scored(after_training=True)]
+    scores = compute.scores(trained)
+    for number in trained:
+        runs[number].keep_scored()
+    diverged = compute.diverged()  # not read yet: decisions that do not need it need not wait for a GPU
+    exchanged = _exchange(runs, {number: before for number, (_, before) in begun.items()}, diverged, compute)
+    lost = {number: diverged[number].cpu() for number in runs}
+    for number, run in runs.items():
+        run.end_round(lost[number])
+    scores |= compute.scores([number for number, run in runs.items() if run.is_scored(after_training=False)])
+    took = (time.perf_counter() - began) / len(runs)
+    for run in runs.values():
+        run.seconds += took
+    return {n: run.metrics(exchanged[n], lost[n], scores.get(n)) for n, run in runs.items()}
+
+
+def _exchange(
+    runs: Mapping[int, RunState],
+    before: Mapping[int, Tensor | None],
+    diverged: Mapping[int, Tensor],
+    compute: Computation,
+) -> dict[int, dict[str, Any]]:
+    """Meet, compare, choose and merge; returns what each run's exchange says of the round."""
+    wanted = {}
+    for number, run in runs.items():
+        request = run.exchange.meet(run.federation, before[number], run.round, run.stopped, diverged[number])
+        if request is not None:
+            wanted[number] = request
+    found = compute.similarities(wanted)
+    merging = {}
+    for number, run in runs.items():
+        merge = run.exchange.choose(found.get(number))
+        if merge is not None:
+            merging[number] = merge
+    merged = compute.merges(merging)
+    return {number: run.exchange.conclude(merged.get(number)) for number, run in runs.items()}
 
 
 def _flat(prefix: str, federation: Federation) -> dict[str, Tensor]:
@@ -233,47 +270,8 @@ def _unflat(prefix: str, layout: Layout, tensors: dict[str, Tensor]) -> Federati
     return Federation(layout, tensors[f"{prefix}/rows"], kept)
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
-    """None if one is not finite: a method is no better for peers whose models diverged."""
-    there = [value for value in values if value is not None and math.isfinite(value)]
-    return sum(there) / len(there) if there and len(there) == len(values) else None
-
-
-def _mean_of_defined(values: Tensor, diverged: Tensor) -> float | None:
-    """Over the peers for which a user's metric [N] is defined; None if a peer has diverged [N]."""
-    return _mean(values[values.isfinite() | diverged].tolist())
-
-
-def _notes(ever: Tensor, scores: Scores) -> list[str]:
-    """On peers that diverged at some time [N], and on metrics that are undefined for some peers."""
-    notes = []
-    lost, recovered = (peers.nonzero()[:, 0].tolist() for peers in (scores.diverged, ever & ~scores.diverged.cpu()))
-    if lost:
-        notes.append(
-            f"{len(lost)} of {len(ever)} peers have diverged ({_some(lost)}): their weights or outputs hold a NaN or "
-            "an infinity, so their scores and all means that include them are null; a lower training.lr may help"
-        )
-    if recovered:
-        notes.append(
-            f"{len(recovered)} of {len(ever)} peers diverged ({_some(recovered)}) and recovered; merges left their "
-            "models out meanwhile"
-        )
-    for name, values in scores.extra.items():
-        undefined = ~values.isfinite() & ~scores.diverged
-        if bool(undefined.any()):
-            peers = undefined.nonzero()[:, 0].tolist()
-            which = f"{len(peers)} of {len(ever)} peers ({_some(peers)})"
-            notes.append(f"{name} is undefined for {which}, and its mean leaves them out")
-    return notes
-
-
-def _some(peers: Sequence[int]) -> str:
-    """The first few, as "peers 3, 5, ..."."""
-    return f"peer{'s' * (len(peers) > 1)} " + ", ".join(map(str, peers[:8])) + (", ..." if len(peers) > 8 else "")
-
-
-def _clusters(data: Shares) -> dict[str, list[int]]:
-    """The peers of each cluster, by its name; all in one where clusters are not known."""
+def _clusters(data: FederatedData) -> dict[str, list[int]]:
+    """The peers of each cluster, by its name; all in one if clusters are not known."""
     if data.cluster is None:
         return {"all": list(range(data.peers))}
     cluster = data.cluster.tolist()

@@ -12,15 +12,16 @@ from homophily.federation.peer_sets import pick
 from homophily.federation.rows import Federation
 from homophily.methods.server import ServerMethod
 from homophily.randomness import Purpose, bits
-from homophily.simulation.asking import Steps
 from homophily.simulation.communication import Traffic
-from homophily.simulation.pairwise import guest_loss
+from homophily.simulation.pairwise import cross_loss
 from homophily.training.task import Engine, Task
+
+_NO_NEIGHBOURS = {"neighbour_precision": None, "neighbour_recall": None, "same_cluster_merges": None}
 
 
 @dataclass
 class ServerExchange:
-    """A server's models are rows [c, D] beside the clients', in nobody's book."""
+    """A server's models are rows [c, D] beside the clients', in nobody's contacts."""
 
     method: ServerMethod
     task: Task
@@ -57,14 +58,14 @@ class ServerExchange:
         return pick(active[None], self.wanted, keys[None])[0]
 
     def _losses(self, federation: Federation) -> Tensor:
-        """Loss of every server model on every client's training data, with the client's personal numbers: [N, c]."""
+        """Loss of every server model on every client's training data, with the client's personal parameters: [N, c]."""
         peers, count = len(federation.rows), len(self.models)
-        host = torch.arange(peers, device=self.models.device).repeat_interleave(count)
-        guest = peers + torch.arange(count, device=self.models.device).repeat(peers)
-        both = Federation(federation.layout, torch.cat([federation.rows, self.models]), federation.kept)
+        data = torch.arange(peers, device=self.models.device).repeat_interleave(count)
+        model = peers + torch.arange(count, device=self.models.device).repeat(peers)
+        rows = torch.cat([federation.rows, self.models])
         parts = [
-            guest_loss(self.task, self.engine, both, guest[part], host[part])
-            for part in torch.arange(len(host), device=host.device).split(self.chunk)
+            cross_loss(self.task, self.engine, rows, federation.kept, model[part], data[part])
+            for part in torch.arange(len(data), device=data.device).split(self.chunk)
         ]
         return torch.cat(parts).view(peers, count)
 
@@ -80,36 +81,42 @@ class ServerExchange:
     def wants_rows_before(self, round: int) -> bool:
         return False
 
-    def after_training(
-        self, federation: Federation, before: Tensor | None, round: int, stopped: Tensor, sick: Tensor
-    ) -> Steps:
-        """Each server model becomes the average of those who trained it; kept where nobody did."""
-        yield from ()  # a server asks nothing of its clients' models
-        stopped, sick = stopped.to(self.choice.device), sick.to(self.choice.device)
+    def meet(
+        self, federation: Federation, before: Tensor | None, round: int, stopped: Tensor, diverged: Tensor
+    ) -> None:
+        """Each server model becomes the average of those who trained it, and is kept if nobody did."""
+        stopped, diverged = stopped.to(self.choice.device), diverged.to(self.choice.device)
         counts = self.task.data.train.count.to(torch.float64)
         for model in range(len(self.models)):
-            mine = self.taking_part & (self.choice == model) & ~sick
+            mine = self.taking_part & (self.choice == model) & ~diverged
             weights = torch.where(mine, counts, 0.0)
             if bool(mine.any()):
                 share = (weights / weights.sum()).to(federation.rows.dtype)
-                everyone = bool(mine.all())  # the others are left out, not multiplied by zero: they may be sick
+                everyone = bool(mine.all())  # the others are left out, not multiplied by zero: they may have diverged
                 rows = federation.rows if everyone else federation.rows[mine]
                 self.models[model] = (share if everyone else share[mine]) @ rows
         self._hand_out(federation, ~stopped)
-        sent = torch.where(self.taking_part, len(self.models) + (~sick).to(torch.int64), 0)[:, None]
+        sent = torch.where(self.taking_part, len(self.models) + (~diverged).to(torch.int64), 0)[:, None]
         self.traffic.count(sent, torch.ones_like(sent), federation.layout.model_bytes)
+
+    def choose(self, similarity: Tensor | None) -> None:
+        """Clients merge with nobody."""
+
+    def conclude(self, merged: Tensor | None) -> dict[str, Any]:
         return {
-            "neighbour_precision": None,
-            "neighbour_recall": None,
-            "same_cluster_merges": None,
+            **_NO_NEIGHBOURS,
             "models_sent_per_peer": float(self.traffic.received.double().mean()),
             "clients_of_model": self.choice.bincount(minlength=len(self.models)).tolist(),
         }
 
     def summary(self, rounds: int) -> dict[str, Any]:
         nominal = self.method.nominal(rounds, self.wanted / len(self.choice))
-        nothing = {"neighbour_precision": None, "neighbour_recall": None, "same_cluster_merges": None}
-        return {**nothing, **self.traffic.summary(rounds), "nominal_models_per_peer": nominal, "notes": self.notes}
+        return {
+            **_NO_NEIGHBOURS,
+            **self.traffic.summary(rounds),
+            "nominal_models_per_peer": nominal,
+            "notes": self.notes,
+        }
 
     def final(self) -> dict[str, Tensor]:
         """Clients merge nobody; the model each one has chosen."""

@@ -12,32 +12,35 @@ import torch
 from torch import Tensor, nn
 
 from homophily.config.schema import Config, Training
-from homophily.data import PeerArrays, Ready, Shares, ready
+from homophily.data import FederatedData, PeerData, PreparedData, prepared_data
 from homophily.errors import UnsuitableError, UserError
 from homophily.federation.layout import Layout
 from homophily.federation.merging import merges, needs_similarity
 from homophily.federation.rows import Federation
-from homophily.federation.similarity import metrics, models_for_each, needs_updates
+from homophily.federation.similarity import cost_of
 from homophily.federation.topology import all_distances, topologies, view_of_all
 from homophily.fingerprints.compute import fingerprints
 from homophily.fingerprints.fingerprint import Fingerprints
 from homophily.methods import Method, methods
-from homophily.methods.base import usable
+from homophily.methods.base import metric_cost, metric_of, usable
 from homophily.methods.server import ServerMethod
 from homophily.models.builder import Network
 from homophily.models.copying import on_device
 from homophily.models.keyed_dropout import with_keyed_dropout
-from homophily.plugins.parameters import accepted, checked, must_take, required, taken
+from homophily.plugins.parameters import checked, taken
 from homophily.plugins.registry import GIVEN, import_object
+from homophily.randomness import Purpose
 from homophily.simulation.evaluation import ExtraMetric, Scorer
-from homophily.simulation.exchange import PeerExchange
-from homophily.simulation.pairwise import Measurer, Needs
-from homophily.simulation.rounds import Exchange, Problem
+from homophily.simulation.exchange import Exchange, PeerExchange
+from homophily.simulation.observers import ClusterObserver
+from homophily.simulation.pairwise import PairwiseEvaluator
+from homophily.simulation.rounds import Experiment
 from homophily.simulation.server_exchange import ServerExchange
+from homophily.simulation.sources import InMemory
 from homophily.training.engines import engine_of, read_chain
 from homophily.training.losses import Loss, losses
-from homophily.training.probe import ASKED_WITH, Character, probe
-from homophily.training.resources import Resolved, deciding_device, resolve, threads
+from homophily.training.probe import ASKED_WITH, ModuleTraits, probe
+from homophily.training.resources import ExecutionPlan, deciding_device, plan_execution, threads
 from homophily.training.stacked.chain import Chain
 from homophily.training.task import Engine, Settings, Task
 
@@ -51,11 +54,11 @@ _SCORES = (
 
 
 @dataclass(frozen=True)
-class Given:
+class UserObjects:
     """What a Python caller hands over instead of naming it in the config."""
 
     model: nn.Module | None = None
-    data: Sequence[PeerArrays] | None = None
+    data: Sequence[PeerData] | None = None
     loss: Loss | None = None
     method: Method | ServerMethod | None = None
     extra_metrics: Mapping[str, ExtraMetric] = field(default_factory=dict)
@@ -76,12 +79,12 @@ class Given:
 
 def _refuse_other_data(data: object) -> None:
     wanted = "data=: must be a list of PeerData, one for each peer"
-    if isinstance(data, PeerArrays):
+    if isinstance(data, PeerData):
         raise UserError(f"{wanted}, not a single PeerData")
     if isinstance(data, str) or not isinstance(data, Sequence):
         raise UserError(_other(wanted, data, "data.name"))
     for number, peer in enumerate(data):
-        if not isinstance(peer, PeerArrays):
+        if not isinstance(peer, PeerData):
             raise UserError(f"{wanted}, and item {number} is {type(peer).__name__}")
 
 
@@ -95,11 +98,13 @@ def _other(wanted: str, given: object, key: str) -> str:
 
 
 @dataclass
-class Known:
+class SetupCache:
     """What other runs of the same caller have made already, by what made it."""
 
-    data: dict[str, tuple[Ready, Shares]] = field(default_factory=dict)  # as it was made, and on the device
-    networks: dict[str, tuple[Character, Layout, Chain | str]] = field(default_factory=dict)
+    data: dict[str, tuple[PreparedData, FederatedData]] = field(
+        default_factory=dict
+    )  # as it was made, and on the device
+    networks: dict[str, tuple[ModuleTraits, Layout, Chain | str]] = field(default_factory=dict)
 
     def forget(self) -> None:
         """All data but the last: the next run's may be the same."""
@@ -109,49 +114,49 @@ class Known:
 
 def prepare(
     config: Config,
-    given: Given,
+    given: UserObjects,
     device: torch.device,
-    resolved: Resolved | None = None,
-    known: Known | None = None,
-) -> tuple[Problem, Config, Resolved]:
-    """The problem, the config with nothing left out, and what was resolved (taken over where given).
+    plan: ExecutionPlan | None = None,
+    cache: SetupCache | None = None,
+) -> tuple[Experiment, Config, ExecutionPlan]:
+    """The experiment, the config with every default filled in, and how it is computed (as planned, if a plan is given).
 
-    What is made here is added to what is known.
+    What is made here is added to the cache.
     """
-    known = Known() if known is None else known
-    data, shares = data_of(config, given, device, known)
+    cache = SetupCache() if cache is None else cache
+    data, shares = data_of(config, given, device, cache)
     _check_sizes(config, data.shares.peers)
     method, method_keys = method_of(config, given, data.shares.peers)
-    ready = ground(config, given, data.shares, shares, torch.arange(shares.peers, device=device), resolved, known)
-    network, task, engine, resolved = ready.network, ready.task, ready.engine, ready.resolved
-    start = network.start(config, task.layout, task.ids.tolist(), device)
+    ready = training_setup(config, given, data.shares, shares, torch.arange(shares.peers, device=device), plan, cache)
+    network, task, engine, plan = ready.network, ready.task, ready.engine, ready.plan
+    start = start_of(network, config, task.layout, task.ids.tolist(), device)
     exchange: Exchange
     graph, topology_keys = graph_of(config, shares.peers)
     if isinstance(method, ServerMethod):
-        rows = network.server_rows(config, task.layout, method.count, device)
-        exchange = ServerExchange(method, task, engine, rows, resolved.measure_pairs, _ignored_by_a_server(config))
+        rows = _server_rows(network, config, task.layout, method.count, device)
+        exchange = ServerExchange(method, task, engine, rows, plan.measure_pairs, _ignored_by_a_server(config))
     else:
-        exchange = _peer_exchange(config, method, task, engine, start, graph, resolved.measure_pairs)
-    problem = ready.problem(config, given, start, exchange)
+        exchange = _peer_exchange(config, method, task, engine, start, graph, plan.measure_pairs)
+    experiment = ready.experiment(config, given, start, exchange)
     keys = {"data": data.settings, "model": network.keys, "method": method_keys, "topology": topology_keys}
-    return problem, _complete(config, given, shares.peers, keys), resolved
+    return experiment, _complete(config, given, shares.peers, keys), plan
 
 
 @dataclass(frozen=True)
-class Ground:
-    """What training stands on, made ready."""
+class TrainingSetup:
+    """Network, task and engine, made ready."""
 
     network: Network
     task: Task
     engine: Engine
-    resolved: Resolved
+    plan: ExecutionPlan
 
-    def problem(self, config: Config, given: Given, start: Federation, exchange: Exchange) -> Problem:
-        metrics, resolved = _extra_metrics(config, given), self.resolved
-        return Problem(
+    def experiment(self, config: Config, given: UserObjects, start: Federation, exchange: Exchange) -> Experiment:
+        metrics, plan = _extra_metrics(config, given), self.plan
+        return Experiment(
             self.task,
             self.engine,
-            Scorer(self.task, self.engine, resolved.score_peers, resolved.score_samples, metrics),
+            Scorer(self.task, self.engine, plan.score_peers, plan.score_samples, metrics),
             start,
             exchange,
             config.rounds,
@@ -161,55 +166,63 @@ class Ground:
         )
 
 
-def ground(
-    config: Config, given: Given, made: Shares, shares: Shares, ids: Tensor, resolved: Resolved | None, known: Known
-) -> Ground:
+def training_setup(
+    config: Config,
+    given: UserObjects,
+    made: FederatedData,
+    shares: FederatedData,
+    ids: Tensor,
+    plan: ExecutionPlan | None,
+    cache: SetupCache,
+) -> TrainingSetup:
     """Network, task and engine for the peers ``ids``. made: their data as it was made; shares: on their device."""
     if config.training.patience and made.validation is None:
         raise UserError("training.patience needs validation samples: set data.validation to at least 1")
     network = Network(config, given.model, made.inputs, made.outputs)
     loss = _loss(config.training, given, made)
     module = with_keyed_dropout(network.common(config.seed)).eval()
-    character, layout, chain = _read(module, config, loss, made, known)
-    resolved = resolved or resolve(config.engine, config.training.batch, made, layout, character, chain, ids.device)
+    traits, layout, chain = _read(module, config, loss, made, cache)
+    plan = plan or plan_execution(config.engine, config.training.batch, made, layout, traits, chain, ids.device)
     task = Task(
         on_device(module, ids.device), layout, loss, shares, torch.full_like(ids, config.seed), ids,
-        Settings(**config.training.model_dump(exclude={"loss", "patience"})), character.coupled, character.draws,
+        Settings(**config.training.model_dump(exclude={"loss", "patience"})), traits.coupled, traits.draws,
     )  # fmt: skip
     _check_batches(task)
     fast = config.precision == "fast"
-    engine = engine_of(task, resolved.engine, chain, resolved.chunk, resolved.workers, fast)
-    return Ground(network, task, engine, resolved)
+    engine = engine_of(task, plan.engine, chain, plan.chunk, plan.workers, fast)
+    return TrainingSetup(network, task, engine, plan)
 
 
-def data_of(config: Config, given: Given, device: torch.device, known: Known) -> tuple[Ready, Shares]:
+def data_of(
+    config: Config, given: UserObjects, device: torch.device, cache: SetupCache
+) -> tuple[PreparedData, FederatedData]:
     """Everyone's data, as it was made and on the device."""
     section = config.data
     name = f"{section.model_dump_json()} {config.peers} {config.seed} {device}"
-    if name not in known.data:
+    if name not in cache.data:
         settings = {key: getattr(section, key) for key in type(section).model_fields if key != "name"}
         with threads(1):  # the same bits however many there are: a resumed run must find the very same data
-            data = ready(section.name, section.keys, settings, config.peers, config.seed, given.data)
-        known.data[name] = data, data.shares.to(device)
-    return known.data[name]
+            data = prepared_data(section.name, section.keys, settings, config.peers, config.seed, given.data)
+        cache.data[name] = data, data.shares.to(device)
+    return cache.data[name]
 
 
 def _read(
-    module: nn.Module, config: Config, loss: Loss, shares: Shares, known: Known
-) -> tuple[Character, Layout, Chain | str]:
+    module: nn.Module, config: Config, loss: Loss, shares: FederatedData, cache: SetupCache
+) -> tuple[ModuleTraits, Layout, Chain | str]:
     """What the network is like, how its numbers are laid out, and what it is as a chain of layers (or why it is none).
 
     Its weights, which differ from seed to seed, do not matter.
     """
     name = f"{config.model.model_dump_json()} {config.training.loss} {shares.inputs} {shares.outputs}"
-    if name not in known.networks:
-        character = _character(module, loss, shares)
-        layout = Layout.of(module, config.model.personal, character.unused, character.changing)
-        known.networks[name] = character, layout, read_chain(module, layout, loss, shares)
-    return known.networks[name]
+    if name not in cache.networks:
+        traits = _character(module, loss, shares)
+        layout = Layout.of(module, config.model.personal, traits.unused, traits.changing)
+        cache.networks[name] = traits, layout, read_chain(module, layout, loss, shares)
+    return cache.networks[name]
 
 
-def _character(module: nn.Module, loss: Loss, shares: Shares) -> Character:
+def _character(module: nn.Module, loss: Loss, shares: FederatedData) -> ModuleTraits:
     """What the network is like, asked with a few samples of the first peers."""
     dtype = next((p.dtype for p in module.parameters()), torch.float32)
     some = shares.train.x[:ASKED_WITH], shares.train.y[:ASKED_WITH]
@@ -222,7 +235,7 @@ def _ignored_by_a_server(config: Config) -> list[str]:
     """A note on settings that mean nothing where a server averages."""
     asked = {
         "topology": config.topology.name != "full",
-        "book": config.book != "all",
+        "contacts": config.contacts != "all",
         "merge": config.merge != "uniform",
     }
     ignored = [key for key, said in asked.items() if said]
@@ -234,11 +247,11 @@ def _check_sizes(config: Config, peers: int) -> None:
         value = config.method.keys.get(key)
         if isinstance(value, int) and not 1 <= value <= max(1, peers - 1):
             raise UserError(f"method.{key} = {value}: must be from 1 to peers - 1, which is {peers - 1}")
-    if config.book != "all" and config.book > peers - 1:
-        raise UserError(f"book = {config.book}: must be at most peers - 1, which is {peers - 1}")
+    if config.contacts != "all" and config.contacts > peers - 1:
+        raise UserError(f"contacts = {config.contacts}: must be at most peers - 1, which is {peers - 1}")
 
 
-def _loss(training: Training, given: Given, shares: Shares) -> Loss:
+def _loss(training: Training, given: UserObjects, shares: FederatedData) -> Loss:
     if given.loss is not None:
         return given.loss
     if training.loss == "auto":
@@ -252,7 +265,7 @@ def _loss(training: Training, given: Given, shares: Shares) -> Loss:
     return losses.get(training.loss)
 
 
-def method_of(config: Config, given: Given, peers: int) -> tuple[Method | ServerMethod, dict[str, Any]]:
+def method_of(config: Config, given: UserObjects, peers: int) -> tuple[Method | ServerMethod, dict[str, Any]]:
     """The method, and all its keys; a default of k or l that is too large for so few peers is cut."""
     if given.method is not None:
         return _given_method(given.method, config)
@@ -303,33 +316,58 @@ def graph_of(config: Config, peers: int) -> tuple[Any, dict[str, Any]]:
     return graph, keys
 
 
+def start_of(network: Network, config: Config, layout: Layout, ids: Sequence[int], device: torch.device) -> Federation:
+    """The models of the peers ``ids`` before the first round: one common initialisation, or everyone's own."""
+    peers = len(ids)
+    if config.init == "common":
+        row, kept = layout.read(network.common(config.seed))
+        tables = {name: buffer.expand(peers, *buffer.shape) for name, buffer in kept.items()}
+        rows = row.expand(peers, -1)
+    else:
+        drawn = [layout.read(network.fresh(config.seed, id)) for id in ids]
+        rows = torch.stack([row for row, _ in drawn])
+        tables = {name: torch.stack([kept[name] for _, kept in drawn]) for name in layout.kept}
+    return Federation(layout, rows.to(device).clone(), {name: t.to(device).clone() for name, t in tables.items()})
+
+
+def _server_rows(network: Network, config: Config, layout: Layout, count: int, device: torch.device) -> Tensor:
+    """A server's models before the first round: the common one, and others with weights of their own. [c, D]."""
+    others = (network.fresh(config.seed, Purpose.SERVER, i) for i in range(1, count))
+    return torch.stack([layout.read(module)[0] for module in (network.common(config.seed), *others)]).to(device)
+
+
 def _peer_exchange(
     config: Config, method: Method, task: Task, engine: Engine, start: Federation, graph: Any, chunk: int
 ) -> PeerExchange:
     data = task.data
-    book = None if config.book == "all" else int(config.book)
-    where = deciding_device(data.peers, book, task.ids.device)
+    contacts = None if config.contacts == "all" else int(config.contacts)
+    where = deciding_device(data.peers, contacts, task.ids.device)
     cluster = None if data.cluster is None else data.cluster.to(where)
-    view = view_of_all(data.peers, config.seed, graph, method.hops, book, cluster, where)
+    view = view_of_all(data.peers, config.seed, graph, method.hops, contacts, cluster, where)
     method.check(view)
-    merge, measurer = merges.get(config.merge), measurer_of(method, task, engine, chunk)
-    check_merge(config, measurer)
-    return PeerExchange(
-        method,
+    merge, evaluator = merges.get(config.merge), evaluator_of(method, task, engine, chunk)
+    check_merge(config, evaluator)
+    source = InMemory(
         view,
-        merge,
-        measurer,
         start.rows,
         data.train.count.to(where),
-        cluster,
-        introduce=lambda: task_fingerprints(task, config.seed),
-        distances=all_distances(graph).to(where) if method.introduces and graph is not None else None,
-        bounded=book is not None and book < data.peers - 1,
+        lambda: task_fingerprints(task, config.seed),
+        distances=all_distances(graph).to(where) if method.uses_fingerprints and graph is not None else None,
+        bounded=contacts is not None and contacts < data.peers - 1,
     )
+    observer = ClusterObserver(view, cluster, method.finds, _start_notes(method, start.rows))
+    return PeerExchange(method, merge, evaluator, source, observer, data.peers, where)
 
 
-def check_merge(config: Config, measurer: Measurer | None) -> None:
-    if needs_similarity(merges.get(config.merge)) and measurer is None:
+def _start_notes(method: Method, start: Tensor) -> list[str]:
+    """A note if displacements are compared of peers that start from different models."""
+    if not metric_cost(method).common_start or bool((start == start[:1]).all()):
+        return []
+    return [f"metric = {method.metric!r} compares displacements from one common start, and these peers start apart"]
+
+
+def check_merge(config: Config, evaluator: PairwiseEvaluator | None) -> None:
+    if needs_similarity(merges.get(config.merge)) and evaluator is None:
         raise UnsuitableError(
             f"merge = {config.merge!r} needs a method that compares models, and {config.method.name!r} does not"
         )
@@ -340,23 +378,16 @@ def task_fingerprints(task: Task, seed: int) -> Fingerprints:
     return fingerprints(task.module, task.loss, task.data.train, task.ids, seed, task.cast)
 
 
-def measurer_of(method: Method, task: Task, engine: Engine, chunk: int) -> Measurer | None:
-    """The method's metric with those of the method's settings that it takes."""
-    if method.metric is None:
+def evaluator_of(method: Method, task: Task, engine: Engine, chunk: int) -> PairwiseEvaluator | None:
+    """What measures the similarities that a method compares by; None: it compares nobody."""
+    found = metric_of(method)
+    if found is None:
         return None
-    on, name = getattr(method, "on", "own"), method.metric
-    metric = metrics.get(name)
-    given = {key: getattr(method, key, None) for key in (accepted(metric) or [])[1:]}  # the first takes the pairs
-    keys = {key: value for key, value in given.items() if value is not None and not callable(value)}
-    if lacking := [key for key in required(metric)[1:] if key not in keys]:
-        raise UserError(f"metric = {name!r} needs {lacking[0]}, which method {type(method).__name__} does not have")
-    must_take(metric, ["pairs"], f"metric = {name!r}", keys)
-    losses = on if name == "loss" else None
-    needs = Needs(models_for_each(name, on), needs_updates(name), losses)
-    return Measurer(partial(metric, **keys), task, engine, chunk, needs)
+    metric, keys = found
+    return PairwiseEvaluator(partial(metric, **keys), task, engine, chunk, cost_of(metric, keys))
 
 
-def _extra_metrics(config: Config, given: Given) -> dict[str, ExtraMetric]:
+def _extra_metrics(config: Config, given: UserObjects) -> dict[str, ExtraMetric]:
     named = {path.partition(":")[2]: import_object(path, "extra metric") for path in config.extra_metrics}
     found = {**named, **given.extra_metrics}
     if len(named) < len(config.extra_metrics) or len(found) < len(named) + len(given.extra_metrics):
@@ -380,7 +411,7 @@ def _check_batches(task: Task) -> None:
         )
 
 
-def _complete(config: Config, given: Given, peers: int, keys: Mapping[str, Mapping[str, Any]]) -> Config:
+def _complete(config: Config, given: UserObjects, peers: int, keys: Mapping[str, Mapping[str, Any]]) -> Config:
     """The config with every default written out, so that a run folder says all."""
     values = config.model_dump()
     values["peers"] = peers

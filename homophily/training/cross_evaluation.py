@@ -11,7 +11,7 @@ from homophily.federation.layout import Kept
 from homophily.training.task import Task
 
 
-class Visits(ABC):
+class CrossEvaluation(ABC):
     """How an engine that can predict receives guests: each guest's row and its host's samples side by side."""
 
     task: Task
@@ -19,14 +19,14 @@ class Visits(ABC):
     @abstractmethod
     def predict(self, rows: Tensor, kept: Kept, x: Tensor) -> Tensor: ...
 
-    def visit(self, rows: Tensor, kept: Kept, guest: Tensor, host: Tensor) -> Tensor:
+    def cross_evaluate(self, rows: Tensor, kept: Kept, guest: Tensor, host: Tensor) -> Tensor:
         task, data = self.task, self.task.data.train
         samples = data.samples(host, most_samples(task, host))
         kept = {name: table[host] for name, table in kept.items()}
-        return self.predict(guests(task, rows, guest, host), kept, data.x[samples])
+        return self.predict(with_host_personal(task, rows, guest, host), kept, data.x[samples])
 
 
-def guests(task: Task, rows: Tensor, guest: Tensor, host: Tensor) -> Tensor:
+def with_host_personal(task: Task, rows: Tensor, guest: Tensor, host: Tensor) -> Tensor:
     """The rows of guests [M], with the personal numbers of their hosts: [M, D]."""
     if not task.layout.has_personal:
         return rows[guest]

@@ -5,18 +5,18 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from homophily.data.types import Shares
+from homophily.data.types import FederatedData
 from homophily.federation.layout import Layout
 from homophily.federation.rows import has_triton
 from homophily.training.losses import Loss, cross_entropy, output_gradients
 from homophily.training.one_by_one import OneByOne
-from homophily.training.stacked.chain import Chain, Unlike, chain_of
+from homophily.training.stacked.chain import Chain, UnsupportedLayer, chain_of
 from homophily.training.stacked.cpu import Stacked
 from homophily.training.task import Engine, Task
 from homophily.training.vectorised import Vectorised
 
 
-def read_chain(module: nn.Module, layout: Layout, loss: Loss, shares: Shares) -> Chain | str:
+def read_chain(module: nn.Module, layout: Layout, loss: Loss, shares: FederatedData) -> Chain | str:
     """The network as a chain of layers that are written out, or why it cannot be trained as one."""
     if loss not in output_gradients:
         return "its loss is not cross-entropy or mse"
@@ -24,7 +24,7 @@ def read_chain(module: nn.Module, layout: Layout, loss: Loss, shares: Shares) ->
         return "its inputs are whole numbers"
     try:
         return chain_of(module, layout, tuple(shares.train.x.shape[1:]))
-    except Unlike as error:
+    except UnsupportedLayer as error:
         return str(error)
 
 

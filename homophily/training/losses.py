@@ -46,6 +46,6 @@ output_gradients = {cross_entropy: _cross_entropy_gradient, mse: _mse_gradient}
 """Of one loss per sample by the outputs [..., classes or numbers], for networks whose backward pass is written out."""
 
 
-def masked_mean(values: Tensor, there: Tensor) -> Tensor:
+def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
     """Mean over each row's own entries: [P, n] -> [P] float64."""
-    return torch.where(there > 0, values.to(torch.float64), 0.0).sum(1) / there.sum(1)
+    return torch.where(mask > 0, values.to(torch.float64), 0.0).sum(1) / mask.sum(1)

@@ -9,14 +9,14 @@ from homophily.federation.layout import Kept
 from homophily.models.copying import copied
 from homophily.models.keyed_dropout import dropout_keys
 from homophily.randomness import Purpose, word
-from homophily.training.cross_evaluation import Visits
+from homophily.training.cross_evaluation import CrossEvaluation
 from homophily.training.schedule import batch_sizes, shuffled
 from homophily.training.task import Settings, Task
 
 _TO_SIGNED = 1 << 63
 
 
-class OneByOne(Visits):
+class OneByOne(CrossEvaluation):
     """Trains and evaluates each peer with one module and torch's own optimisers."""
 
     name = "one-by-one"

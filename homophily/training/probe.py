@@ -25,7 +25,7 @@ _DIFFERENT = (
 
 
 @dataclass(frozen=True)
-class Character:
+class ModuleTraits:
     """What a network turned out to be like."""
 
     coupled: bool  # the samples of a batch influence one another (BatchNorm)
@@ -36,7 +36,7 @@ class Character:
     saved_bytes: int  # what autograd keeps for one sample
 
 
-def probe(module: nn.Module, loss: Loss, x: Tensor, y: Tensor, classes: int = 0) -> Character:
+def probe(module: nn.Module, loss: Loss, x: Tensor, y: Tensor, classes: int = 0) -> ModuleTraits:
     """Run the network on a few samples x [n, ...], y [n, ...].
 
     They are repeated if there are not enough, numbers a little larger each time: alike, they could not influence one
@@ -87,7 +87,7 @@ def probe(module: nn.Module, loss: Loss, x: Tensor, y: Tensor, classes: int = 0)
     unused = frozenset(name for name, grad in grads.items() if grad is None) if obstacle is None else frozenset()
     before = dict(module.named_buffers())
     changing = frozenset(name for name, after in buffers.items() if not _equal(before[name], after))
-    return Character(coupled, draws, obstacle, unused, changing, saved // _SAMPLES)
+    return ModuleTraits(coupled, draws, obstacle, unused, changing, saved // _SAMPLES)
 
 
 def _check_scorable(outputs: Tensor, y: Tensor) -> None:

@@ -9,21 +9,21 @@ from dataclasses import dataclass
 
 import torch
 
-from homophily.data import Shares
+from homophily.data import FederatedData
 from homophily.errors import UserError
 from homophily.federation.layout import Layout
-from homophily.training.probe import Character
+from homophily.training.probe import ModuleTraits
 from homophily.training.stacked.chain import Chain
 
 _WORTH_THREADS = 32 << 20  # bytes that a training step of all peers touches
 _CACHE = 16 << 20  # bytes that one thread works on at a time
 _COPIES = 3  # of all models: the start, the current ones, and those before training or before a merge
-_FEW_DECISIONS = 1 << 16  # entries of all books
+_FEW_DECISIONS = 1 << 16  # entries of all contact lists
 _SOME_MEMORY = 4 << 30  # where the system does not say how much is free
 
 
 @dataclass(frozen=True)
-class Resolved:
+class ExecutionPlan:
     """What was decided once for this machine, stored with the run and used again on resume."""
 
     engine: str
@@ -36,25 +36,25 @@ class Resolved:
     workers: int = 1  # threads that train chunks side by side
 
 
-def resolve(
+def plan_execution(
     engine: str,
     batch: int,
-    shares: Shares,
+    shares: FederatedData,
     layout: Layout,
-    character: Character,
+    traits: ModuleTraits,
     chain: Chain | str,
     device: torch.device,
-) -> Resolved:
+) -> ExecutionPlan:
     """The engine ("auto": by what the network is like), and chunk sizes from the memory that is free.
 
     chain: what the network is as a chain of layers, or why it is none.
     """
-    name, why = _engine(engine, character, chain)
+    name, why = _engine(engine, traits, chain)
     free = free_memory(device)
     row = layout.width * layout.dtype.itemsize
     _check_memory(shares.peers, layout, _COPIES * row, free, device)
     budget = free // 4
-    sample = character.saved_bytes
+    sample = traits.saved_bytes
     if name == "stacked" and isinstance(chain, Chain):
         sample = (chain.values if device.type == "cuda" else chain.numbers) * layout.dtype.itemsize
     # Twice what autograd saves (gradients of the same size), and rows, gradients and optimiser state.
@@ -70,7 +70,7 @@ def resolve(
     workers = 1
     if name == "stacked" and device.type == "cpu":
         chunk, workers = _shared_out(shares.peers, min(chunk, _CACHE // max(1, training // 2)))
-    return Resolved(
+    return ExecutionPlan(
         engine=name,
         why=why,
         chunk=chunk,
@@ -82,16 +82,16 @@ def resolve(
     )
 
 
-def _engine(asked: str, character: Character, chain: Chain | str) -> tuple[str, str]:
+def _engine(asked: str, traits: ModuleTraits, chain: Chain | str) -> tuple[str, str]:
     """Layer by layer where the network is a chain of layers, else by torch.vmap, else one peer after the other."""
-    if asked in ("stacked", "vectorised") and character.obstacle:
-        raise UserError(f"engine = {asked!r}: this network cannot be vectorised: {character.obstacle}")
+    if asked in ("stacked", "vectorised") and traits.obstacle:
+        raise UserError(f"engine = {asked!r}: this network cannot be vectorised: {traits.obstacle}")
     if asked == "stacked" and isinstance(chain, str):
         raise UserError(f"engine = 'stacked': this network is no chain of layers that are written out: {chain}")
     if asked != "auto":
         return asked, "asked for"
-    if character.obstacle:
-        return "one-by-one", character.obstacle
+    if traits.obstacle:
+        return "one-by-one", traits.obstacle
     if isinstance(chain, str):
         return "vectorised", f"the network vectorises, but is no chain of layers that are written out: {chain}"
     return "stacked", "the network is a chain of layers that are written out"
@@ -114,9 +114,9 @@ def _check_memory(peers: int, layout: Layout, each: int, free: int, device: torc
         )
 
 
-def deciding_device(peers: int, book: int | None, device: torch.device) -> torch.device:
+def deciding_device(peers: int, contacts: int | None, device: torch.device) -> torch.device:
     """Where decisions are made: on the CPU where they are too few to be worth a GPU's launches."""
-    few = peers * (peers if book is None else min(book, peers)) <= _FEW_DECISIONS
+    few = peers * (peers if contacts is None else min(contacts, peers)) <= _FEW_DECISIONS
     return torch.device("cpu") if few else device
 
 

@@ -103,5 +103,5 @@ def batches(task: Task, peers: Tensor, round: int) -> Iterator[Step]:
 def _share(group: Group, count: Tensor, dtype: torch.dtype) -> Tensor:
     """[P, b]: every sample of a batch counts the same."""
     position = torch.arange(group.at, group.at + group.size, device=count.device)
-    there = (position < count[:, None]).to(dtype)
-    return there / there.sum(1, keepdim=True)
+    mask = (position < count[:, None]).to(dtype)
+    return mask / mask.sum(1, keepdim=True)

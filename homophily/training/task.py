@@ -8,7 +8,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
-from homophily.data.types import Shares
+from homophily.data.types import FederatedData
 from homophily.federation.layout import Kept, Layout
 from homophily.training.losses import Loss
 
@@ -38,7 +38,7 @@ class Task:
     module: nn.Module  # dropout layers already keyed
     layout: Layout
     loss: Loss
-    data: Shares
+    data: FederatedData
     seed: Tensor  # [N] int64: the seed of each peer's run
     ids: Tensor  # [N] int64
     settings: Settings
@@ -70,7 +70,7 @@ class Engine(Protocol):
     def predict(self, rows: Tensor, kept: Kept, x: Tensor) -> Tensor:
         """Outputs [P, n, ...] of P models (rows [P, D]) on each one's own inputs x [P, n, ...], in evaluation mode."""
 
-    def visit(self, rows: Tensor, kept: Kept, guest: Tensor, host: Tensor) -> Tensor:
+    def cross_evaluate(self, rows: Tensor, kept: Kept, guest: Tensor, host: Tensor) -> Tensor:
         """Outputs [M, n, ...] of models ``guest`` [M], of rows [N, D], on the training data of peers ``host`` [M].
 
         A host with fewer than n samples has its last one repeated. Kept tables and personal numbers are the host's.

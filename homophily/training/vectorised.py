@@ -13,7 +13,7 @@ from homophily.federation.layout import Kept
 from homophily.models.keyed_dropout import dropout_keys
 from homophily.randomness import Purpose, bits
 from homophily.training.batching import over_peers
-from homophily.training.cross_evaluation import Visits
+from homophily.training.cross_evaluation import CrossEvaluation
 from homophily.training.optimisers import RowOptimiser, row_optimiser
 from homophily.training.schedule import Step, batches, chunks
 from homophily.training.task import Task
@@ -29,7 +29,7 @@ class _Chunk:
     optimiser: RowOptimiser
 
 
-class Vectorised(Visits):
+class Vectorised(CrossEvaluation):
     """Trains ``chunk`` peers at a time."""
 
     name = "vectorised"

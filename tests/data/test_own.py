@@ -13,22 +13,22 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from homophily.data.types import Shares
-from homophily.data.user_data import PeerArrays, read_folder, share_own
+from homophily.data.types import FederatedData
+from homophily.data.user_data import PeerData, read_folder, share_own
 from homophily.errors import UserError
 
 
-def numbered(n: int, start: int = 0, **more: Any) -> PeerArrays:
+def numbered(n: int, start: int = 0, **more: Any) -> PeerData:
     """A peer whose samples are start, start + 1, ...; classes 0 and 1."""
     values = np.arange(start, start + n, dtype=np.float32)[:, None]
-    return PeerArrays(x=values, y=np.arange(n) % 2, **more)
+    return PeerData(x=values, y=np.arange(n) % 2, **more)
 
 
-def share(*peers: PeerArrays, **keys: Any) -> Shares:
+def share(*peers: PeerData, **keys: Any) -> FederatedData:
     return share_own(list(peers), **{"train": None, "validation": None, "test": None, "seed": 0, **keys})
 
 
-def held(shares: Shares, i: int) -> dict[str, list[float]]:
+def held(shares: FederatedData, i: int) -> dict[str, list[float]]:
     """Peer i's samples of ``numbered`` in each split."""
     splits = {"train": shares.train, "validation": shares.validation, "test": shares.test}
     return {name: split.peer(i)[0].flatten().tolist() for name, split in splits.items() if split is not None}
@@ -39,9 +39,7 @@ def held(shares: Shares, i: int) -> dict[str, list[float]]:
 
 @pytest.mark.parametrize("make", [np.array, torch.tensor, lambda values: values], ids=["numpy", "torch", "lists"])
 def test_arrays_tensors_and_lists_are_the_same(make: Callable[[Any], Any]) -> None:
-    shares = share(
-        PeerArrays(make([[0.5, 1.0], [2.0, 3.0]]), make([0, 1]), test_x=make([[4.0, 5.0]]), test_y=make([1]))
-    )
+    shares = share(PeerData(make([[0.5, 1.0], [2.0, 3.0]]), make([0, 1]), test_x=make([[4.0, 5.0]]), test_y=make([1])))
     assert shares.train.x.tolist() == [[0.5, 1.0], [2.0, 3.0]]
     assert shares.train.x.dtype == torch.float32
     assert shares.train.y.tolist() == [0, 1]
@@ -50,9 +48,9 @@ def test_arrays_tensors_and_lists_are_the_same(make: Callable[[Any], Any]) -> No
 
 def test_what_is_masked_is_missing() -> None:
     x = np.ma.masked_equal([[1, 2], [3, 777], [5, 6]], 777)
-    found = share(PeerArrays(x, [0, 1, 0], test_x=x, test_y=[0, 1, 0]))
+    found = share(PeerData(x, [0, 1, 0], test_x=x, test_y=[0, 1, 0]))
     plain = np.array([[1.0, 2.0], [3.0, np.nan], [5.0, 6.0]])
-    same = share(PeerArrays(plain, [0, 1, 0], test_x=plain, test_y=[0, 1, 0]))
+    same = share(PeerData(plain, [0, 1, 0], test_x=plain, test_y=[0, 1, 0]))
     assert found.train.x.tolist() == same.train.x.tolist()
 
 
@@ -70,7 +68,7 @@ def test_what_is_masked_is_missing() -> None:
 )
 def test_x_is_pixels_floats_or_tokens_by_its_dtype(dtype: Any, becomes: torch.dtype, value: float) -> None:
     x = np.full((5, 1, 2, 2), 51).astype(dtype)
-    shares = share(PeerArrays(x, [0, 1, 0, 1, 0]))
+    shares = share(PeerData(x, [0, 1, 0, 1, 0]))
     assert shares.train.x.dtype == becomes
     assert shares.train.x[0, 0, 0, 0].item() == pytest.approx(value)
     assert shares.inputs == (1, 2, 2)
@@ -78,30 +76,30 @@ def test_x_is_pixels_floats_or_tokens_by_its_dtype(dtype: Any, becomes: torch.dt
 
 def test_half_precision_tensors_are_accepted() -> None:
     shares = share(
-        PeerArrays(torch.ones(5, 2, dtype=torch.bfloat16, requires_grad=True), torch.zeros(5, dtype=torch.bool))
+        PeerData(torch.ones(5, 2, dtype=torch.bfloat16, requires_grad=True), torch.zeros(5, dtype=torch.bool))
     )
     assert (shares.train.x.dtype, shares.train.y.dtype) == (torch.float32, torch.int64)
     assert not shares.train.x.requires_grad
 
 
 def test_classes_are_counted_over_everything() -> None:
-    one = PeerArrays([[0.0], [1.0]], [0, 1], test_x=[[0.0]], test_y=[6])
-    two = PeerArrays([[0.0], [1.0]], [3, 1], test_x=[[0.0]], test_y=[0])
+    one = PeerData([[0.0], [1.0]], [0, 1], test_x=[[0.0]], test_y=[6])
+    two = PeerData([[0.0], [1.0]], [3, 1], test_x=[[0.0]], test_y=[0])
     shares = share(one, two)
     assert (shares.classes, shares.outputs) == (7, 7)
 
 
 def test_float_targets_are_a_regression() -> None:
-    shares = share(PeerArrays(np.ones((5, 3)), np.arange(5.0)))
+    shares = share(PeerData(np.ones((5, 3)), np.arange(5.0)))
     assert (shares.classes, shares.outputs, shares.train.y.shape) == (None, 1, (4, 1))
-    shares = share(PeerArrays(np.ones((5, 3)), np.ones((5, 2))))
+    shares = share(PeerData(np.ones((5, 3)), np.ones((5, 2))))
     assert (shares.classes, shares.outputs, shares.train.y.dtype) == (None, 2, torch.float32)
 
 
 def test_the_users_arrays_stay_as_they_were() -> None:
     x = np.array([[np.nan], [1.0], [3.0]], dtype=np.float32)
     given_test = torch.tensor([[torch.nan]])
-    share(PeerArrays(x, [0, 1, 0], test_x=given_test, test_y=[0]), normalise="standard")
+    share(PeerData(x, [0, 1, 0], test_x=given_test, test_y=[0]), normalise="standard")
     assert np.isnan(x[0, 0])
     assert x[2, 0] == 3.0
     assert given_test.isnan().all()
@@ -199,30 +197,30 @@ def test_one_peer_may_bring_what_is_cut_from_another() -> None:
 
 def test_missing_values_are_filled_by_the_peers_own_training_samples() -> None:
     nan = np.nan
-    one = PeerArrays([[1.0, nan], [3.0, nan]], [0, 1], test_x=[[nan, nan]], test_y=[0])
-    two = PeerArrays([[10.0, 1.0], [20.0, 1.0]], [0, 1], test_x=[[nan, 7.0]], test_y=[0])
+    one = PeerData([[1.0, nan], [3.0, nan]], [0, 1], test_x=[[nan, nan]], test_y=[0])
+    two = PeerData([[10.0, 1.0], [20.0, 1.0]], [0, 1], test_x=[[nan, 7.0]], test_y=[0])
     shares = share(one, two)
     assert shares.train.x.tolist() == [[1.0, 0.0], [3.0, 0.0], [10.0, 1.0], [20.0, 1.0]]
     assert shares.test.x.tolist() == [[2.0, 0.0], [15.0, 7.0]]
 
 
 def test_standard_scales_by_the_training_samples_of_all_peers() -> None:
-    one = PeerArrays([[0.0], [0.0]], [0, 1], test_x=[[9.0]], test_y=[0])
-    two = PeerArrays([[4.0], [4.0]], [0, 1], test_x=[[2.0]], test_y=[0])
+    one = PeerData([[0.0], [0.0]], [0, 1], test_x=[[9.0]], test_y=[0])
+    two = PeerData([[4.0], [4.0]], [0, 1], test_x=[[2.0]], test_y=[0])
     shares = share(one, two, normalise="standard")
     assert shares.train.x.tolist() == [[-1.0], [-1.0], [1.0], [1.0]]
     assert shares.test.x.tolist() == [[3.5], [0.0]]
 
 
 def test_what_a_peer_never_observed_is_zero_on_the_common_scale() -> None:
-    one = PeerArrays([[np.nan], [np.nan]], [0, 1], test_x=[[np.nan]], test_y=[0])
-    two = PeerArrays([[100.0], [200.0]], [0, 1], test_x=[[np.nan]], test_y=[0])
+    one = PeerData([[np.nan], [np.nan]], [0, 1], test_x=[[np.nan]], test_y=[0])
+    two = PeerData([[100.0], [200.0]], [0, 1], test_x=[[np.nan]], test_y=[0])
     shares = share(one, two, normalise="standard")
     assert shares.train.x.tolist() == [[0.0], [0.0], [-1.0], [1.0]]
 
 
 def test_pixels_are_scaled_after_they_became_floats() -> None:
-    shares = share(PeerArrays(np.full((5, 1, 2, 2), 255, np.uint8), [0, 1, 0, 1, 0]), normalise="half")
+    shares = share(PeerData(np.full((5, 1, 2, 2), 255, np.uint8), [0, 1, 0, 1, 0]), normalise="half")
     assert shares.train.x.unique().tolist() == [1.0]
 
 
@@ -249,59 +247,59 @@ GOOD = np.ones((3, 2))
 @pytest.mark.parametrize(
     ("peer", "complaint"),
     [
-        (PeerArrays(np.ones((0, 2)), []), "x has no samples"),
-        (PeerArrays(GOOD, [0, 1]), "x has 3 samples but y has 2"),
-        (PeerArrays(GOOD, [0, 1, 0], test_x=GOOD, test_y=[1]), "test_x has 3 samples but test_y has 1"),
-        (PeerArrays(GOOD, [0, 1, 0], test_x=GOOD), "test_x and test_y must come together"),
-        (PeerArrays(GOOD, [0, 1, 0], validation_y=[1]), "validation_x and validation_y must come together"),
-        (PeerArrays(np.ones(3), [0, 1, 0]), r"x must have a row for each sample, not the shape \[3\]"),
-        (PeerArrays(np.array([["a"], ["b"]]), [0, 1]), "x must hold plain numbers, not <U1"),
-        (PeerArrays(np.array([[{}], [{}]]), [0, 1]), "x must hold plain numbers, not object"),
-        (PeerArrays(GOOD, ["cat", "dog", "cat"]), "y must hold plain numbers"),
-        (PeerArrays(torch.ones(2, 2, dtype=torch.complex64), [0, 1]), "x must hold plain numbers, not torch.complex64"),
-        (PeerArrays([[1.0, 2.0], [3.0]], [0, 1]), "x is no array: its rows differ in length"),
-        (PeerArrays(GOOD, [[1.0], [2.0, 3.0], [4.0]]), "y is no array: its rows differ in length"),
-        (PeerArrays(GOOD, [torch.ones(2, requires_grad=True)] * 3), "y is no array: Can't call numpy"),
-        (PeerArrays(GOOD, torch.ones(3, 5, 2)), r"y must have the shape \[n\] or \[n, outputs\], not \[3, 5, 2\]"),
-        (PeerArrays(GOOD, torch.ones(3, 2).to_sparse()), "y must be a dense tensor"),
-        (PeerArrays(torch.ones(3, 2, device="meta"), [0, 1, 0]), "x must be a dense tensor"),
-        (PeerArrays(GOOD, [0, -1, 0]), "y holds the class -1, but classes count from 0"),
-        (PeerArrays(GOOD, [0, 2**40, 0]), "y holds the class 1099511627776, but classes count from 0 to 1,000,000"),
-        (PeerArrays(GOOD, [0.0, np.nan, 1.0]), "y holds NaN or infinite values"),
-        (PeerArrays([[np.inf]], [0]), "x holds infinite values"),
-        (PeerArrays(GOOD, [[0], [1], [0]]), r"y must have the shape \[n\], as whole numbers are classes, not \[3, 1\]"),
-        (PeerArrays(GOOD, 3.0), r"y must have the shape \[n\] or \[n, outputs\], not \[\]"),  # type: ignore[arg-type]
-        (PeerArrays(GOOD[:1], [0]), r"has 1 samples in x, too few for data\.train = 1, data\.test = 1"),
+        (PeerData(np.ones((0, 2)), []), "x has no samples"),
+        (PeerData(GOOD, [0, 1]), "x has 3 samples but y has 2"),
+        (PeerData(GOOD, [0, 1, 0], test_x=GOOD, test_y=[1]), "test_x has 3 samples but test_y has 1"),
+        (PeerData(GOOD, [0, 1, 0], test_x=GOOD), "test_x and test_y must come together"),
+        (PeerData(GOOD, [0, 1, 0], validation_y=[1]), "validation_x and validation_y must come together"),
+        (PeerData(np.ones(3), [0, 1, 0]), r"x must have a row for each sample, not the shape \[3\]"),
+        (PeerData(np.array([["a"], ["b"]]), [0, 1]), "x must hold plain numbers, not <U1"),
+        (PeerData(np.array([[{}], [{}]]), [0, 1]), "x must hold plain numbers, not object"),
+        (PeerData(GOOD, ["cat", "dog", "cat"]), "y must hold plain numbers"),
+        (PeerData(torch.ones(2, 2, dtype=torch.complex64), [0, 1]), "x must hold plain numbers, not torch.complex64"),
+        (PeerData([[1.0, 2.0], [3.0]], [0, 1]), "x is no array: its rows differ in length"),
+        (PeerData(GOOD, [[1.0], [2.0, 3.0], [4.0]]), "y is no array: its rows differ in length"),
+        (PeerData(GOOD, [torch.ones(2, requires_grad=True)] * 3), "y is no array: Can't call numpy"),
+        (PeerData(GOOD, torch.ones(3, 5, 2)), r"y must have the shape \[n\] or \[n, outputs\], not \[3, 5, 2\]"),
+        (PeerData(GOOD, torch.ones(3, 2).to_sparse()), "y must be a dense tensor"),
+        (PeerData(torch.ones(3, 2, device="meta"), [0, 1, 0]), "x must be a dense tensor"),
+        (PeerData(GOOD, [0, -1, 0]), "y holds the class -1, but classes count from 0"),
+        (PeerData(GOOD, [0, 2**40, 0]), "y holds the class 1099511627776, but classes count from 0 to 1,000,000"),
+        (PeerData(GOOD, [0.0, np.nan, 1.0]), "y holds NaN or infinite values"),
+        (PeerData([[np.inf]], [0]), "x holds infinite values"),
+        (PeerData(GOOD, [[0], [1], [0]]), r"y must have the shape \[n\], as whole numbers are classes, not \[3, 1\]"),
+        (PeerData(GOOD, 3.0), r"y must have the shape \[n\] or \[n, outputs\], not \[\]"),  # type: ignore[arg-type]
+        (PeerData(GOOD[:1], [0]), r"has 1 samples in x, too few for data\.train = 1, data\.test = 1"),
     ],
 )
-def test_a_mistake_is_told_with_the_peers_number(peer: PeerArrays, complaint: str) -> None:
+def test_a_mistake_is_told_with_the_peers_number(peer: PeerData, complaint: str) -> None:
     with pytest.raises(UserError, match=rf"^peer 1:? {complaint}"):
-        share(PeerArrays(np.ones((9, 2)), np.arange(9) % 2), peer)
+        share(PeerData(np.ones((9, 2)), np.arange(9) % 2), peer)
 
 
 def test_a_peer_with_a_name_is_called_by_it() -> None:
     with pytest.raises(UserError, match=r"^peer 'basel': x has 3 samples but y has 2"):
-        share(PeerArrays(GOOD, [0, 1], name="basel"))
+        share(PeerData(GOOD, [0, 1], name="basel"))
 
 
 @pytest.mark.parametrize(
     ("other", "complaint"),
     [
-        (PeerArrays(np.ones((5, 3)), [0] * 5), r"x holds float32 \[3\] a sample, but peer 'a' has float32 \[2\]"),
+        (PeerData(np.ones((5, 3)), [0] * 5), r"x holds float32 \[3\] a sample, but peer 'a' has float32 \[2\]"),
         (
-            PeerArrays(np.ones((5, 2), np.uint8), [0] * 5),
+            PeerData(np.ones((5, 2), np.uint8), [0] * 5),
             r"x holds uint8 \[2\] a sample, but peer 'a' has float32 \[2\]",
         ),
-        (PeerArrays(np.ones((5, 2)), [0.5] * 5), r"y holds float32 \[1\] a sample, but peer 'a' has int64 \[\]"),
+        (PeerData(np.ones((5, 2)), [0.5] * 5), r"y holds float32 \[1\] a sample, but peer 'a' has int64 \[\]"),
         (
-            PeerArrays(np.ones((5, 2)), [0] * 5, test_x=np.ones((1, 4)), test_y=[0]),
+            PeerData(np.ones((5, 2)), [0] * 5, test_x=np.ones((1, 4)), test_y=[0]),
             r"test_x holds float32 \[4\] a sample, but peer 'a' has float32 \[2\]",
         ),
     ],
 )
-def test_peers_must_have_samples_of_one_form(other: PeerArrays, complaint: str) -> None:
+def test_peers_must_have_samples_of_one_form(other: PeerData, complaint: str) -> None:
     with pytest.raises(UserError, match=f"^peer 1: {complaint}"):
-        share(PeerArrays(np.ones((5, 2)), [0] * 5, name="a"), other)
+        share(PeerData(np.ones((5, 2)), [0] * 5, name="a"), other)
 
 
 @pytest.mark.parametrize("first_has_it", [True, False])

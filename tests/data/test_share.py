@@ -13,7 +13,7 @@ from torch import Tensor
 
 from homophily.data.partition import share_out
 from homophily.data.shifts import shifts
-from homophily.data.types import Kind, Plan, Samples, Shares, Source, Split
+from homophily.data.types import ClusterSpec, FederatedData, PartitionPlan, Samples, Source, Split
 from homophily.errors import UserError
 
 UNHURRIED = settings(deadline=None, max_examples=40)  # the machine may be busy
@@ -31,25 +31,25 @@ def numbered(n: int = 200, n_test: int | None = 100, classes: int | None = 5) ->
     return Source("numbers", samples(torch.arange(float(n))), test, classes)
 
 
-def pools(source: Source, *train: range, clustered: bool = True) -> Plan:
+def pools(source: Source, *train: range, clustered: bool = True) -> PartitionPlan:
     """Kinds with these training samples, and all test samples."""
     test = torch.arange(len(source.test) if source.test is not None else 0)
-    kinds = [Kind(f"kind {k}", torch.tensor(list(pool)), test) for k, pool in enumerate(train)]
-    return Plan(kinds, source, clustered)
+    kinds = [ClusterSpec(f"kind {k}", torch.tensor(list(pool)), test) for k, pool in enumerate(train)]
+    return PartitionPlan(kinds, source, clustered)
 
 
-def alike(kinds: int = 2, source: Source | None = None) -> Plan:
+def alike(kinds: int = 2, source: Source | None = None) -> PartitionPlan:
     """Kinds that all draw from everything."""
     source = source or numbered()
     return pools(source, *[range(len(source.train))] * kinds)
 
 
-def mixed(proportions: list[list[float]], source: Source | None = None) -> Plan:
+def mixed(proportions: list[list[float]], source: Source | None = None) -> PartitionPlan:
     """Peers with these proportions of classes."""
     return replace(alike(1, source), clustered=False, proportions=torch.tensor(proportions, dtype=torch.float64))
 
 
-def shared(plan: Plan, peers: int = 6, **settings: Any) -> Shares:
+def shared(plan: PartitionPlan, peers: int = 6, **settings: Any) -> FederatedData:
     usual = {"sizes": None, "train": 10, "validation": 0, "test": 8, "balanced": False, "normalise": "unit", "seed": 0}
     return share_out(plan, peers=peers, **{**usual, **settings})
 
@@ -213,8 +213,11 @@ def test_a_kind_changes_raw_samples_before_they_are_scaled() -> None:
     pixels = torch.arange(200, dtype=torch.uint8).view(200, 1)
     source = Source("pixels", Samples(pixels, torch.zeros(200, dtype=torch.int64)), None, 2)
     everything, none = torch.arange(200), torch.arange(0)
-    kinds = [Kind("as is", everything, none), Kind("dark", everything, none, lambda x, y: (x // 2, y + 1))]
-    shares = shared(Plan(kinds, source), 2, train=100 - 8)
+    kinds = [
+        ClusterSpec("as is", everything, none),
+        ClusterSpec("dark", everything, none, lambda x, y: (x // 2, y + 1)),
+    ]
+    shares = shared(PartitionPlan(kinds, source), 2, train=100 - 8)
     assert shares.train.x.dtype == torch.float32
     as_is, dark = ((shares.train.peer(i)[0] * 255).round().to(torch.int64) for i in range(2))
     assert as_is.max() > 100
@@ -244,8 +247,8 @@ def test_test_samples_are_distinct_draws_from_the_kinds_test_pool(
     peers: int, test: int, balanced: bool, seed: int
 ) -> None:
     source = numbered()
-    kind = Kind("half", torch.arange(200), torch.arange(50, 100))
-    shares = shared(Plan([kind], source), peers, test=test, balanced=balanced, seed=seed)
+    kind = ClusterSpec("half", torch.arange(200), torch.arange(50, 100))
+    shares = shared(PartitionPlan([kind], source), peers, test=test, balanced=balanced, seed=seed)
     for peer in range(peers):
         drawn = numbers(shares.test, peer)
         assert len(set(drawn)) == test
@@ -261,8 +264,11 @@ def test_peers_draw_their_test_samples_independently() -> None:
 
 def test_all_test_samples_are_stored_once_for_each_kind() -> None:
     source = numbered()
-    kinds = [Kind("a", torch.arange(200), torch.arange(40)), Kind("b", torch.arange(200), torch.arange(30, 100))]
-    shares = shared(Plan(kinds, source), 6, sizes=[4, 2], test="all")
+    kinds = [
+        ClusterSpec("a", torch.arange(200), torch.arange(40)),
+        ClusterSpec("b", torch.arange(200), torch.arange(30, 100)),
+    ]
+    shares = shared(PartitionPlan(kinds, source), 6, sizes=[4, 2], test="all")
     assert len(shares.test.x) == 40 + 70
     assert shares.test.start.tolist() == [0, 0, 0, 0, 40, 40]
     assert numbers(shares.test, 3) == list(range(-1, -41, -1))
@@ -272,7 +278,7 @@ def test_all_test_samples_are_stored_once_for_each_kind() -> None:
 # Refusals of what an own shift answers
 
 
-def changed(change: Any, source: Source | None = None) -> Plan:
+def changed(change: Any, source: Source | None = None) -> PartitionPlan:
     """Two kinds that draw from everything, the second with a change of its own."""
     plan = alike(2, source)
     return replace(plan, kinds=[plan.kinds[0], replace(plan.kinds[1], change=change)])
@@ -280,8 +286,14 @@ def changed(change: Any, source: Source | None = None) -> Plan:
 
 REFUSED = [
     (pools(numbered(), range(150, 250)), "train of kind 'kind 0' must be indices of samples, from 0 to 199"),
-    (replace(alike(), kinds=[Kind("a", torch.ones(200) > 0, torch.arange(9))]), "train of kind 'a' must be indices"),
-    (replace(alike(), kinds=[Kind("a", torch.arange(9), torch.arange(200))]), "test of kind 'a' must be indices"),
+    (
+        replace(alike(), kinds=[ClusterSpec("a", torch.ones(200) > 0, torch.arange(9))]),
+        "train of kind 'a' must be indices",
+    ),
+    (
+        replace(alike(), kinds=[ClusterSpec("a", torch.arange(9), torch.arange(200))]),
+        "test of kind 'a' must be indices",
+    ),
     (changed(lambda x, y: x), "change of kind 'kind 1' must return x and y, a row for each sample"),
     (changed(lambda x, y: (x[:1], y)), "change of kind 'kind 1' must return x and y"),
     (changed(lambda x, y: (x.numpy(), y)), "change of kind 'kind 1' must return x and y"),
@@ -298,7 +310,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("plan", "sentence"), REFUSED)
-def test_what_a_shift_answers_is_refused_where_it_cannot_be_used(plan: Plan, sentence: str) -> None:
+def test_what_a_shift_answers_is_refused_where_it_cannot_be_used(plan: PartitionPlan, sentence: str) -> None:
     with pytest.raises(UserError) as refused:
         shared(plan)
     assert sentence in str(refused.value)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from homophily.data.shifts import shifts
-from homophily.data.types import Kind, Plan, Samples, Source, Split
+from homophily.data.types import ClusterSpec, PartitionPlan, Samples, Source, Split
 from homophily.errors import UserError
 from tests.data.test_share import (
     SEEDS,
@@ -159,7 +159,7 @@ def test_regression_has_an_output_for_each_target_and_no_classes() -> None:
 # Refusals
 
 
-def few_of_class_4() -> Plan:
+def few_of_class_4() -> PartitionPlan:
     """200 samples of 5 classes, of the last one only 4."""
     source = numbered()
     y = source.train.y.clone()
@@ -167,13 +167,13 @@ def few_of_class_4() -> Plan:
     return alike(1, replace(source, train=replace(source.train, y=y)))
 
 
-def no_test_samples_of_class_0() -> Plan:
+def no_test_samples_of_class_0() -> PartitionPlan:
     source = numbered()
     assert source.test is not None
     return mixed([[1, 0, 0, 0, 0]], replace(source, test=replace(source.test, y=source.test.y.clamp(min=1))))
 
 
-def with_gaps() -> Plan:
+def with_gaps() -> PartitionPlan:
     x = torch.full((20, 1), torch.nan)
     samples = Samples(x, torch.zeros(20, dtype=torch.int64))
     return alike(1, Source("gaps", samples, samples, 1))
@@ -181,7 +181,7 @@ def with_gaps() -> Plan:
 
 MIX = mixed([[0.2] * 5] * 6)
 UNTESTED = alike(1, numbered(n_test=None))
-EMPTY = Plan([Kind("lonely", torch.arange(200), torch.arange(0))], numbered())
+EMPTY = PartitionPlan([ClusterSpec("lonely", torch.arange(200), torch.arange(0))], numbered())
 
 REFUSED = [
     (alike(), {"sizes": [6]}, "data.sizes has 1 numbers, and there are 2 kinds of data (kind 0, kind 1)"),
@@ -230,7 +230,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("plan", "asked", "sentence"), REFUSED)
-def test_what_cannot_be_shared_out_is_refused_by_key(plan: Plan, asked: dict[str, Any], sentence: str) -> None:
+def test_what_cannot_be_shared_out_is_refused_by_key(plan: PartitionPlan, asked: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError) as refused:
         shared(plan, **asked)
     assert str(refused.value).startswith(sentence)

@@ -14,7 +14,7 @@ from torch import Tensor
 from homophily.data.images import rotated
 from homophily.data.shifts import shifts
 from homophily.data.sources import coefficients, linear
-from homophily.data.types import Kind, Plan, Samples, Source
+from homophily.data.types import ClusterSpec, PartitionPlan, Samples, Source
 from homophily.errors import UserError
 
 UNHURRIED = settings(deadline=None, max_examples=50)  # the machine may be busy
@@ -35,15 +35,15 @@ def table(owners: list[int], name: str = "hospitals") -> Source:
     return Source(name, Samples(x, torch.zeros(len(x), dtype=torch.int64), owner=torch.tensor(owners)), None, 2, names)
 
 
-def shifted(name: str, source: Source, peers: int = 20, seed: int = 0, **keys: Any) -> Plan:
+def shifted(name: str, source: Source, peers: int = 20, seed: int = 0, **keys: Any) -> PartitionPlan:
     return shifts.get(name)(source, peers, seed, **keys)
 
 
-def changed(kind: Kind, samples: Samples) -> tuple[Tensor, Tensor]:
+def changed(kind: ClusterSpec, samples: Samples) -> tuple[Tensor, Tensor]:
     return kind.change(samples.x, samples.y) if kind.change is not None else (samples.x, samples.y)
 
 
-def labels_of(kind: Kind, source: Source) -> list[int]:
+def labels_of(kind: ClusterSpec, source: Source) -> list[int]:
     return sorted(set(source.train.y[kind.train].tolist()))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from homophily.data.types import Kind, Plan, Samples, Source
+from homophily.data.types import ClusterSpec, PartitionPlan, Samples, Source
 from homophily.errors import UserError
 
 ALL = torch.arange(4)
@@ -42,12 +42,12 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
         lambda: Source("mine", Samples(torch.rand(4, 2), ALL), None, 3),
         "data: y holds the class 3, but classes count from 0 to 2",
     ),
-    (lambda: Kind(3, ALL, ALL), "Kind: name must be str, not int"),
-    (lambda: Kind("a", [0, 1], ALL), "Kind: train must be Tensor, not list"),
-    (lambda: Kind("a", ALL, ALL, 5), "Kind 'a': change must be a function of (x, y), not 5"),
-    (lambda: Kind("a", ALL, ALL, lambda x: x), "Kind 'a': change must take (x, y), not (x)"),
-    (lambda: Plan(["a"], SOURCE), "Plan: kinds must be list[Kind], and one is str"),
-    (lambda: Plan([Kind("a", ALL, ALL)], None), "Plan: source must be Source, not NoneType"),
+    (lambda: ClusterSpec(3, ALL, ALL), "Kind: name must be str, not int"),
+    (lambda: ClusterSpec("a", [0, 1], ALL), "Kind: train must be Tensor, not list"),
+    (lambda: ClusterSpec("a", ALL, ALL, 5), "Kind 'a': change must be a function of (x, y), not 5"),
+    (lambda: ClusterSpec("a", ALL, ALL, lambda x: x), "Kind 'a': change must take (x, y), not (x)"),
+    (lambda: PartitionPlan(["a"], SOURCE), "Plan: kinds must be list[Kind], and one is str"),
+    (lambda: PartitionPlan([ClusterSpec("a", ALL, ALL)], None), "Plan: source must be Source, not NoneType"),
 ]
 
 

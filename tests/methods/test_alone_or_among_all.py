@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from homophily.federation.topology import view_of_all
-from homophily.methods import Method, Now, methods
+from homophily.methods import Method, RoundContext, methods
 from homophily.methods import dispatch as deciding
-from homophily.methods.dispatch import Friends
+from homophily.methods.dispatch import SharedTables
 from tests.methods.views import play, random_table, similarities, view_of
 
 PEER_METHODS = [name for name in methods if issubclass(methods.get(name), Method)]
-NAMES = [name for name in PEER_METHODS if not methods.get(name).introduces]  # kin's decision is in test_kin
+NAMES = [name for name in PEER_METHODS if not methods.get(name).uses_fingerprints]  # kin's decision is in test_kin
 ROUNDS = 12
 
 
@@ -29,11 +29,11 @@ def test_a_row_alone_is_the_row_among_all(name: str, peers: int, seed: int, data
     memory: dict[str, Tensor] = {}
     tables: dict[str, Tensor] = {}  # what all remembered a round before
     for round in range(1, ROUNDS + 1):
-        now = Now(
+        now = RoundContext(
             view.rows(row),
             round,
             dict(memory),
-            Friends(view, {n: t for n, t in tables.items() if n in method.shares}, row),
+            SharedTables(view, {n: t for n, t in tables.items() if n in method.shares}, row),
         )
         met = method.meet(now)
         alike = similarities(met, random_table(now.view, round))
@@ -64,16 +64,16 @@ def test_chunks_of_rows_change_nothing(name: str, monkeypatch: pytest.MonkeyPatc
 
 def test_friends_with_other_books_are_matched_by_id() -> None:
     view = view_of_all(20, 5, None, 1, 8, None, torch.device("cpu"))
-    table = (100 * view.me[:, None] + view.book).double()
+    table = (100 * view.me[:, None] + view.contacts).double()
     table[:, 3] = torch.nan
     friends = torch.stack([(view.me + 1) % 20, (view.me + 7) % 20, torch.full_like(view.me, -1)], dim=1)
-    said = Friends(view, {"similarity": table}, slice(0, 20))("similarity", friends)
+    said = SharedTables(view, {"similarity": table}, slice(0, 20))("similarity", friends)
     for me in range(20):
-        for column, about in enumerate(view.book[me].tolist()):
+        for column, about in enumerate(view.contacts[me].tolist()):
             entries = [
-                float(table[f, view.book[f].tolist().index(about)])
+                float(table[f, view.contacts[f].tolist().index(about)])
                 for f in friends[me, :2].tolist()
-                if about in view.book[f].tolist()
+                if about in view.contacts[f].tolist()
             ]
             expected = next((entry for entry in entries if entry == entry), None)
             assert (None if said[me, column].isnan() else float(said[me, column])) == expected

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from homophily.errors import UserError
-from homophily.methods import Now, methods
+from homophily.methods import RoundContext, methods
 from homophily.methods.server import ServerMethod
 from tests.methods.views import NO, a_set, members, play, view_of
 
@@ -40,7 +40,7 @@ def test_oracle_meets_its_cluster() -> None:
 
 def test_panm_stage_one_keeps_the_best_of_candidates_and_neighbours() -> None:
     panm = methods.get("panm")(l=2, k=2, t1=3)
-    now = Now(FIRST, 2, {"neighbours": a_set(5, (1, 3))})
+    now = RoundContext(FIRST, 2, {"neighbours": a_set(5, (1, 3))})
     met = panm.meet(now)
     assert members(met) == [[1, 2, 3, 4]]  # both neighbours and both others
     chosen = panm.choose(now, met, numbers(NO, 0.9, 0.8, 0.1, 0.2))
@@ -50,7 +50,7 @@ def test_panm_stage_one_keeps_the_best_of_candidates_and_neighbours() -> None:
 
 def test_panm_round_one_has_only_candidates() -> None:
     panm = methods.get("panm")(l=3, k=2, t1=3)
-    now = Now(FIRST, 1)
+    now = RoundContext(FIRST, 1)
     met = panm.meet(now)
     assert int(met.sum()) == 3
     chosen = panm.choose(now, met, torch.where(met, numbers(NO, 4, 3, 2, 1), NO))
@@ -61,14 +61,14 @@ def test_panm_ties_are_broken_by_a_draw_and_not_by_order() -> None:
     panm = methods.get("panm")(l=4, k=1, t1=9)
     chosen = set()
     for round in range(1, 30):
-        now = Now(FIRST, round)
+        now = RoundContext(FIRST, round)
         chosen |= {c for row in members(panm.choose(now, panm.meet(now), numbers(NO, 1, 1, 1, 1))) for c in row}
     assert chosen == {1, 2, 3, 4}
 
 
 def test_panm_matches_neighbours_by_em_when_the_round_divides_by_tau() -> None:
     panm = methods.get("panm")(l=4, k=2, t1=3, tau=5)
-    now = Now(FIRST, 5, {"neighbours": a_set(5, (1, 3))})
+    now = RoundContext(FIRST, 5, {"neighbours": a_set(5, (1, 3))})
     met = panm.meet(now)
     assert members(met) == [[1, 2, 3, 4]]
     assert panm.compares(now)
@@ -80,7 +80,7 @@ def test_panm_matches_neighbours_by_em_when_the_round_divides_by_tau() -> None:
 
 def test_panm_in_plain_rounds_of_stage_two_asks_neighbours_only_and_compares_nobody() -> None:
     panm = methods.get("panm")(l=4, k=1, t1=3, tau=5)
-    now = Now(FIRST, 6, {"neighbours": a_set(5, (1, 3))})
+    now = RoundContext(FIRST, 6, {"neighbours": a_set(5, (1, 3))})
     met = panm.meet(now)
     assert int(met.sum()) == 1
     assert not bool((met & ~a_set(5, (1, 3))).any())
@@ -90,7 +90,7 @@ def test_panm_in_plain_rounds_of_stage_two_asks_neighbours_only_and_compares_nob
 
 def test_panm_never_loses_its_last_neighbours_to_sick_models() -> None:
     panm = methods.get("panm")(l=4, k=2, t1=3, tau=5)
-    now = Now(FIRST, 5, {"neighbours": a_set(5, (1, 3))})
+    now = RoundContext(FIRST, 5, {"neighbours": a_set(5, (1, 3))})
     panm.choose(now, panm.meet(now), numbers(NO, NO, NO, NO, NO))
     assert members(now.memory["neighbours"]) == [[1, 3]]
 
@@ -99,19 +99,19 @@ def test_pens_counts_the_best_and_then_keeps_those_above_the_threshold() -> None
     pens = methods.get("pens")(l=4, k=2, t1=2, threshold="pens")
     memory: dict[str, torch.Tensor] = {}
     for round, alike in ((1, numbers(NO, 5, 4, 3, 2)), (2, numbers(NO, 5, 1, 4, 2))):
-        now = Now(FIRST, round, memory)
+        now = RoundContext(FIRST, round, memory)
         chosen = pens.choose(now, pens.meet(now), alike)
     assert members(chosen) == [[1, 3]]
     assert memory["count"].tolist() == [[0, 2, 1, 1, 0]]
     # Expected: t1 * k / N = 0.8, so three are above it; "panm": ceil(t1 * l / N) = 2 leaves one.
-    assert members(pens.neighbours(Now(FIRST, 3, memory), chosen)) == [[1, 2, 3]]
-    asked = pens.meet(Now(FIRST, 3, memory))
+    assert members(pens.neighbours(RoundContext(FIRST, 3, memory), chosen)) == [[1, 2, 3]]
+    asked = pens.meet(RoundContext(FIRST, 3, memory))
     assert int(asked.sum()) == 2
     assert not bool(asked[0, 4])
     strict = methods.get("pens")(l=4, k=2, t1=2, threshold="panm")
-    assert members(strict.meet(Now(FIRST, 3, memory))) == [[1]]
+    assert members(strict.meet(RoundContext(FIRST, 3, memory))) == [[1]]
     printed = methods.get("pens")(l=4, k=2, t1=2, threshold="panm-printed")  # ceil(2 * 6 / 5) = 3: nobody
-    assert members(printed.meet(Now(FIRST, 3, memory))) == [[]]
+    assert members(printed.meet(RoundContext(FIRST, 3, memory))) == [[]]
 
 
 def test_dac_draws_by_softmax_of_tau_times_similarity() -> None:
@@ -120,9 +120,9 @@ def test_dac_draws_by_softmax_of_tau_times_similarity() -> None:
     dac = methods.get("dac")(k=1, tau=1.0, estimate=False)
     drawn = torch.zeros(5)
     for round in range(1, 4001):
-        drawn += dac.meet(Now(FIRST, round, {"similarity": entries}))[0]
+        drawn += dac.meet(RoundContext(FIRST, round, {"similarity": entries}))[0]
     assert torch.allclose(drawn / 4000, torch.tensor([0.0, 0.1, 0.2, 0.3, 0.4]), atol=0.03)
-    mass = dac.neighbours(Now(FIRST, 1, {"similarity": entries}), a_set(5, ()))
+    mass = dac.neighbours(RoundContext(FIRST, 1, {"similarity": entries}), a_set(5, ()))
     assert torch.allclose(mass, numbers(0, 0.1, 0.2, 0.3, 0.4))
 
 
@@ -135,30 +135,34 @@ def test_dac_estimates_by_the_most_similar_friend_that_has_an_entry() -> None:
         assert friends.tolist() == [[1, 2]]  # the most similar first
         return torch.where(says[1].isnan(), says[2], says[1])
 
-    now = Now(FIRST, 2, {}, told)
+    now = RoundContext(FIRST, 2, {}, told)
     chosen = dac.choose(now, a_set(5, (1, 2)), numbers(NO, 0.9, 0.5, NO, NO))
     assert members(chosen) == [[1, 2]]
     # 3: friend 1 (more similar) says 0.7; 4: only friend 2 says 0.6; measured ones are one's own.
     assert now.memory["similarity"][0, 1:].tolist() == [0.9, 0.5, 0.7, 0.6]
     assert members(now.memory["met"]) == [[1, 2]]
     # Met before: one's own old measurement stays, whatever friends say now.
-    again = Now(FIRST, 3, {"similarity": numbers(0, 0.9, 0.5, 0.33, 0.6), "met": a_set(5, (1, 2, 3))}, told)
+    again = RoundContext(FIRST, 3, {"similarity": numbers(0, 0.9, 0.5, 0.33, 0.6), "met": a_set(5, (1, 2, 3))}, told)
     dac.choose(again, a_set(5, (1, 2)), numbers(NO, 0.8, 0.4, NO, NO))
     assert again.memory["similarity"][0, 1:].tolist() == [0.8, 0.4, 0.33, 0.6]
 
 
 def test_dac_with_tau_10_000_takes_the_most_similar_and_fills_up_in_order() -> None:
     entries = numbers(0, 0.9, 0.5, 0.2, 0.1)
-    assert members(methods.get("dac")(k=3, tau=10_000.0).meet(Now(FIRST, 1, {"similarity": entries}))) == [[1, 2, 3]]
+    assert members(methods.get("dac")(k=3, tau=10_000.0).meet(RoundContext(FIRST, 1, {"similarity": entries}))) == [
+        [1, 2, 3]
+    ]
     equal = [
-        members(methods.get("dac")(k=1, tau=10_000.0).meet(Now(FIRST, t, {"similarity": numbers(0, 1, 1, 1, 1)})))[0][0]
+        members(
+            methods.get("dac")(k=1, tau=10_000.0).meet(RoundContext(FIRST, t, {"similarity": numbers(0, 1, 1, 1, 1)}))
+        )[0][0]
         for t in range(1, 40)
     ]
     assert set(equal) == {1, 2, 3, 4}
 
 
 def test_dac_remembers_negative_similarities_as_entries() -> None:
-    now = Now(FIRST, 1, {}, lambda name, friends: torch.full((1, 5), torch.nan).double())
+    now = RoundContext(FIRST, 1, {}, lambda name, friends: torch.full((1, 5), torch.nan).double())
     dac = methods.get("dac")(k=2, tau=1.0)
     dac.choose(now, a_set(5, (1, 2)), numbers(NO, -0.5, 0.25, NO, NO))
     assert now.memory["similarity"][0].isnan().tolist() == [True, False, False, True, True]
@@ -175,25 +179,25 @@ def test_dac_var_warms_up_from_one_towards_tau_max_plus_one() -> None:
 
 def test_dpg_updates_probabilities_of_the_drawn_and_keeps_the_others() -> None:
     near = FIVE.rows(slice(0, 1))
-    near = type(near)(near.me, near.seed, near.book, near.known, torch.tensor([[1, 1, 2, 2, 1]]), near.same)
+    near = type(near)(near.me, near.seed, near.contacts, near.known, torch.tensor([[1, 1, 2, 2, 1]]), near.same)
     dpg = methods.get("dpg")(k=2, rho=0.1)
-    now = Now(near, 1)
+    now = RoundContext(near, 1)
     assert torch.allclose(dpg.neighbours(now, a_set(5, ())), numbers(0, 0.25, 0.25, 0.25, 0.25))
     chosen = dpg.choose(now, a_set(5, (1, 2)), numbers(NO, 3.0, 1.0, NO, NO))
     assert members(chosen) == [[1, 2]]
     # shares 0.75 and 0.25, minus 0.1 and 0.2 for one and two hops
     assert torch.allclose(now.memory["probability"], numbers(0, 0.65, 0.05, 0.25, 0.25))
-    dpg.choose(Now(near, 2, now.memory), a_set(5, (2, 3)), numbers(NO, NO, 0.0, 2.0, NO))
+    dpg.choose(RoundContext(near, 2, now.memory), a_set(5, (2, 3)), numbers(NO, NO, 0.0, 2.0, NO))
     assert torch.allclose(now.memory["probability"], numbers(0, 0.65, 0.0, 0.8, 0.25))
-    assert 2 not in {c for t in range(3, 60) for c in members(dpg.meet(Now(near, t, now.memory)))[0]}
+    assert 2 not in {c for t in range(3, 60) for c in members(dpg.meet(RoundContext(near, t, now.memory)))[0]}
 
 
 def test_dpg_starts_again_when_every_probability_is_zero() -> None:
     dpg = methods.get("dpg")(k=4, rho=1.0)
-    now = Now(FIRST, 1)
+    now = RoundContext(FIRST, 1)
     dpg.choose(now, a_set(5, (1, 2, 3, 4)), numbers(NO, 1, 1, 1, 1))
     assert float(now.memory["probability"].sum()) == 0.0
-    assert members(dpg.meet(Now(FIRST, 2, now.memory))) == [[1, 2, 3, 4]]
+    assert members(dpg.meet(RoundContext(FIRST, 2, now.memory))) == [[1, 2, 3, 4]]
 
 
 def test_dpg_s_ignores_distance_and_has_no_rho() -> None:
@@ -243,18 +247,18 @@ def test_impossible_settings_are_refused(name: str, keys: dict[str, float], sent
 
 def test_a_sick_meeting_teaches_dpg_and_panm_nothing() -> None:
     dpg = methods.get("dpg")(k=2)
-    now = Now(FIRST, 1)
+    now = RoundContext(FIRST, 1)
     dpg.choose(now, a_set(5, (1, 2)), numbers(NO, 3.0, NO, NO, NO))
     assert now.memory["probability"][0, 2] == 0.25
     panm = methods.get("panm")(l=4, k=2, t1=3, tau=5)
-    then = Now(FIRST, 5, {"neighbours": a_set(5, (1, 2))})
+    then = RoundContext(FIRST, 5, {"neighbours": a_set(5, (1, 2))})
     panm.choose(then, a_set(5, (1, 2, 3, 4)), numbers(NO, 0.9, NO, 0.1, 0.12))
     assert members(then.memory["neighbours"]) == [[1, 2]]
 
 
 def test_dac_takes_who_is_found_sick_for_a_stranger() -> None:
     dac = methods.get("dac")(k=2, estimate=False)
-    now = Now(FIRST, 1)
+    now = RoundContext(FIRST, 1)
     dac.choose(now, a_set(5, (1, 2)), numbers(NO, 3.0, 2.0, NO, NO))
     dac.choose(now, a_set(5, (2, 3)), numbers(NO, NO, NO, 1.0, NO))
     assert now.memory["similarity"][0].nan_to_num(nan=-1.0).tolist() == [-1.0, 3.0, -1.0, 1.0, -1.0]

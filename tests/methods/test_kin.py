@@ -86,7 +86,7 @@ def test_with_books_of_their_own_kin_says_how_many_found_no_difference() -> None
     view, kin = view_of(20), methods.get("kin")()
     one, both = torch.arange(10), torch.arange(5, 15)
     memory = kin.introduced(view, prints, torch.stack([one] * 5 + [both] * 10 + [one + 10] * 5))
-    bounded = replace(view, book=view.book.contiguous())
+    bounded = replace(view, contacts=view.contacts.contiguous())
     assert kin.notes(bounded, memory) == ["10 of 20 peers found no difference between the peers they know"]
 
 
@@ -105,11 +105,11 @@ def test_kin_says_if_nobody_can_be_compared(train: int, sentences: list[str]) ->
 def test_the_balanced_make_up_for_each_other_by_hand() -> None:
     """On a line, from 0: the nearest is 2; -3 brings the sum to -1, 5 to 4; then all are taken that there are."""
     away = torch.tensor([[[2.0], [4.0], [-3.0], [5.0]], [[2.0], [4.0], [-3.0], [5.0]]]).double()
-    there = torch.tensor([[True] * 4, [True, True, False, True]])
-    assert balanced(away, there, 1).tolist() == [[True, False, False, False]] * 2
-    assert balanced(away, there, 2).tolist() == [[True, False, True, False], [True, True, False, False]]
-    assert balanced(away, there, 3).tolist() == [[True, True, True, False], [True, True, False, True]]
-    assert torch.equal(balanced(away, there, 9), there)
+    mask = torch.tensor([[True] * 4, [True, True, False, True]])
+    assert balanced(away, mask, 1).tolist() == [[True, False, False, False]] * 2
+    assert balanced(away, mask, 2).tolist() == [[True, False, True, False], [True, True, False, False]]
+    assert balanced(away, mask, 3).tolist() == [[True, True, True, False], [True, True, False, True]]
+    assert torch.equal(balanced(away, mask, 9), mask)
     plane = torch.tensor([[[1.0, 0.0], [1.0, 0.1], [-0.9, -1.0], [-1.0, 0.2]]]).double()
     assert balanced(plane, torch.ones(1, 4).bool(), 2).tolist() == [[True, False, False, True]]
 
@@ -122,7 +122,7 @@ def line(peers: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_in_a_continuum_partners_are_of_the_mixture_and_nearer_together_than_by_lot(shared: bool) -> None:
-    """Whether all share a book or everyone has its own (here with everyone in it, so that the answer is the same)."""
+    """Whether all share contacts or everyone has its own (here with everyone in it, so that the answer is the same)."""
     peers, k = 40, 3
     view, prints = view_of(peers).rows(slice(18, 22)), gaussian(line(peers), [40] * peers, 1)
     kin = methods.get("kin")(k=k)
@@ -165,7 +165,7 @@ def test_everyone_with_a_book_of_its_own_looks_for_itself() -> None:
     memory = methods.get("kin")().introduced(view, prints, heard)
     alike = (label[:, None] == label) & view.known
     for i in range(20):
-        known = torch.isin(view.book[i], heard[i]) & view.known[i]
+        known = torch.isin(view.contacts[i], heard[i]) & view.known[i]
         assert torch.equal(memory["weights"][i] > 0, alike[i] & known)
 
 
@@ -263,5 +263,5 @@ def test_own_data_is_asked_the_same_way() -> None:
 
 def test_with_books_of_their_own_some_may_see_families_and_others_a_continuum() -> None:
     data = {"shift": "dirichlet", "alpha": 1.0, "train": 20}
-    found = homophily.run({"peers": 16, "rounds": 2, "book": 10, "data": data, "method": {"name": "kin"}})
+    found = homophily.run({"peers": 16, "rounds": 2, "contacts": 10, "data": data, "method": {"name": "kin"}})
     assert found.summary["models_sent_per_peer"] > 0

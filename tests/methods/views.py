@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from homophily.methods import Method, Now, View
+from homophily.methods import Method, RoundContext, View
 from homophily.methods import dispatch as deciding
 from homophily.randomness import uniform
 
@@ -12,11 +12,11 @@ NO = -torch.inf
 
 def view_of(peers: int, cluster: list[int] | None = None, seed: int = 0) -> View:
     me = torch.arange(peers)
-    book = me.expand(peers, peers)
-    known = book != me[:, None]
+    contacts = me.expand(peers, peers)
+    known = contacts != me[:, None]
     kinds = None if cluster is None else torch.tensor(cluster)
     same = None if kinds is None else (kinds[:, None] == kinds) & known
-    return View(me, torch.full_like(me, seed), book, known, torch.ones_like(book), same)
+    return View(me, torch.full_like(me, seed), contacts, known, torch.ones_like(contacts), same)
 
 
 def a_set(peers: int, *rows: tuple[int, ...]) -> Tensor:
@@ -38,18 +38,20 @@ def similarities(met: Tensor, table: Tensor) -> Tensor:
 
 def random_table(view: View, round: int) -> Tensor:
     """Similarities by id, whoever asks: cluster mates, if known, are closer."""
-    noise = uniform(view.seed[:, None], view.me[:, None], 1000 + round, view.book)
+    noise = uniform(view.seed[:, None], view.me[:, None], 1000 + round, view.contacts)
     return noise + (0.0 if view.same is None else 1.5 * view.same)
 
 
-def play(method: Method, view: View, rounds: int, table: Tensor | None = None) -> list[tuple[Tensor, Tensor, Now]]:
+def play(
+    method: Method, view: View, rounds: int, table: Tensor | None = None
+) -> list[tuple[Tensor, Tensor, RoundContext]]:
     """Whom peers meet and choose, round by round, with every friend's table told as it was a round before."""
-    played: list[tuple[Tensor, Tensor, Now]] = []
+    played: list[tuple[Tensor, Tensor, RoundContext]] = []
     memory: dict[str, Tensor] = {}
     for round in range(1, rounds + 1):
         met = deciding.meet(method, view, round, memory)
         alike = similarities(met, random_table(view, round) if table is None else table)
-        compared = method.compares(Now(view, round, memory))
+        compared = method.compares(RoundContext(view, round, memory))
         chosen, memory = deciding.choose(method, view, round, memory, met, met, alike if compared else None)
-        played.append((met, chosen, Now(view, round, memory)))
+        played.append((met, chosen, RoundContext(view, round, memory)))
     return played

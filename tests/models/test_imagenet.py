@@ -117,12 +117,14 @@ def test_the_public_weights_come_with_a_classifier_for_the_data_at_hand() -> Non
 
 @pytest.mark.parametrize("name", NAMES)
 def test_both_engines_agree(name: str) -> None:
-    problem = task(network(name, inputs=(3, 16, 16)), shares([9, 4], (3, 16, 16)), optimizer="adam", lr=1e-4, epochs=1)
-    plain, kept = trained(OneByOne(problem), problem, rounds=1)
-    fast, kept_fast = trained(Vectorised(problem, chunk=2), problem, rounds=1)
-    assert bool(((plain - problem.layout.read(problem.module)[0]).abs().amax(1) > 1e-4).all())
+    experiment = task(
+        network(name, inputs=(3, 16, 16)), shares([9, 4], (3, 16, 16)), optimizer="adam", lr=1e-4, epochs=1
+    )
+    plain, kept = trained(OneByOne(experiment), experiment, rounds=1)
+    fast, kept_fast = trained(Vectorised(experiment, chunk=2), experiment, rounds=1)
+    assert bool(((plain - experiment.layout.read(experiment.module)[0]).abs().amax(1) > 1e-4).all())
     assert torch.allclose(plain, fast, atol=1e-7)
-    assert set(kept) == {n for n, _ in problem.module.named_buffers() if n.endswith("num_batches_tracked")}
+    assert set(kept) == {n for n, _ in experiment.module.named_buffers() if n.endswith("num_batches_tracked")}
     assert all(torch.equal(kept[n], kept_fast[n]) for n in kept)
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import zenoh
 
-from homophily.peer.transport import Address, Ears, Question, ZenohLinks, _config
+from homophily.peer.transport import Address, LinkHandlers, Question, ZenohLinks, _config
 from tests.peer.people import FEDERATION, People
 
 HOST = "127.0.0.1"
@@ -69,7 +69,7 @@ class Someone:
         self._answer = asked or (lambda question: question.answer(b"to " + question.path.encode()))
         self.links = opened(ZenohLinks(address))
         self.links.listen(
-            Ears(self.heard.append, self._question, self.there.add, self.there.discard, self.strangers.append)
+            LinkHandlers(self.heard.append, self._question, self.there.add, self.there.discard, self.strangers.append)
         )
 
     def _question(self, question: Question) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from homophily.peer import certificates
-from homophily.peer.blob_transfer import Mail
+from homophily.peer.blob_transfer import BlobTransfer
 from homophily.peer.identity import Authority, Identity
 from homophily.peer.membership import Members, Status
 from homophily.peer.refusals import Refusals
@@ -91,17 +91,17 @@ class Village:
         self.crossed: Counter[tuple[str, str, str]] = Counter()  # who asked whom for what
         self._lock = threading.Lock()
         keys = {"timeout": 5.0, "slots": slots, "waiting": 64, "pulls": 4, "window": 4, "cache_bytes": 8 << 20, **more}
-        self.mail = {name: self._mail(name, keys) for name in self._near}
+        self.transfer = {name: self._transfer(name, keys) for name in self._near}
 
-    def _mail(self, name: str, keys: dict[str, Any]) -> Mail:
+    def _transfer(self, name: str, keys: dict[str, Any]) -> BlobTransfer:
         most: Any = {"model": MOST, "before": MOST, "print": MOST}
-        mail = Mail(FEDERATION, self.people.identity(name), self.people.authority, most, Refusals(), **keys)
-        mail.links = _Links(self, name)
-        mail.members = Members(name, list(self._near), False, lambda: self._near[name])
+        transfer = BlobTransfer(FEDERATION, self.people.identity(name), self.people.authority, most, Refusals(), **keys)
+        transfer.links = _Links(self, name)
+        transfer.members = Members(name, list(self._near), False, lambda: self._near[name])
         for other in self._near:
-            mail.members.came(other)
-            mail.members.update(other, Status(time=1, neighbours=tuple(sorted(self._near[other]))))
-        return mail
+            transfer.members.came(other)
+            transfer.members.update(other, Status(time=1, neighbours=tuple(sorted(self._near[other]))))
+        return transfer
 
     def near(self, name: str) -> frozenset[str]:
         return self._near[name]
@@ -110,7 +110,7 @@ class Village:
         with self._lock:
             self.crossed[me, neighbour, path] += 1
         question = _Question(path)
-        self.mail[neighbour].asked(question)
+        self.transfer[neighbour].asked(question)
         try:
             data = question.reply.result(timeout)
         except Late:
@@ -122,8 +122,8 @@ class Village:
         return passed
 
     def close(self) -> None:
-        for mail in self.mail.values():
-            mail.close()
+        for transfer in self.transfer.values():
+            transfer.close()
 
 
 class _Links:

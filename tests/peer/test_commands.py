@@ -150,7 +150,7 @@ def test_bills_that_differ_are_both_told() -> None:
     [
         ({"method": "oracle"}, r"method\.name = 'oracle': knows who is alike, and peers do not"),
         ({"method": "fedavg"}, r"method\.name = 'fedavg': has a server"),
-        ({"book": 2}, r"book = 2: real peers know all"),
+        ({"contacts": 2}, r"contacts = 2: real peers know all"),
         ({"method": {"name": "dac", "on": "peer"}}, r"method\.on = 'peer'"),
         ({"peers": 5}, r"peers = 5: there are to be 4 real ones"),
     ],

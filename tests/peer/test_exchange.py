@@ -13,9 +13,9 @@ from homophily.methods.dpg import Dpg
 from homophily.methods.kin.families import kinship
 from homophily.methods.kin.method import Kin
 from homophily.methods.pens import Pens
-from homophily.peer.exchange import FieldExchange, Pace, Print, _out_of_proportion
+from homophily.peer.exchange import FieldExchange, Print, SyncPolicy, _out_of_proportion
 from homophily.peer.membership import Announcer, Members, Status
-from homophily.peer.wire import Expected, pack_print
+from homophily.peer.wire import ExpectedModel, pack_print
 from tests.peer.linked import opened
 from tests.peer.people import People, Village
 
@@ -67,9 +67,9 @@ def test_in_lockstep_only_who_has_finished_is_asked_for_an_older_model() -> None
     exchange = object.__new__(FieldExchange)
     exchange.members = made
     for lockstep, wanted in ((True, {"late": 5, "over": 3}), (False, {"late": 3, "over": 3})):
-        exchange.pace = Pace(lockstep, deadline=1.0, staleness=3, wait_for=0, hello=1.0)
+        exchange.pace = SyncPolicy(lockstep, deadline=1.0, staleness=3, wait_for=0, hello=1.0)
         assert {name: exchange._newest(name, 5) for name in ("late", "over")} == wanted
-    exchange.pace = Pace(True, deadline=1.0, staleness=3, wait_for=0, hello=1.0)
+    exchange.pace = SyncPolicy(True, deadline=1.0, staleness=3, wait_for=0, hello=1.0)
     assert exchange._newest("over", 2) == 2  # who comes back is still given what is on the shelf
 
 
@@ -77,12 +77,12 @@ def test_with_another_list_of_peers_the_others_are_remembered() -> None:
     for method, of_the_new in ((Pens(), 0.0), (Dac(), torch.nan), (Dpg(), torch.nan)):
         exchange = object.__new__(FieldExchange)
         exchange._ids, exchange.method, before = torch.tensor([3, 5, 9]), method, torch.tensor([3, 4, 9])
-        numbers = exchange._in_this_book(torch.tensor([[0.1, 0.2, 0.3]]), before)
+        numbers = exchange._about_contacts(torch.tensor([[0.1, 0.2, 0.3]]), before)
         assert torch.equal(numbers.nan_to_num(nan=-1.0), torch.tensor([[0.1, of_the_new, 0.3]]).nan_to_num(nan=-1.0))
         assert torch.equal(
-            exchange._in_this_book(torch.tensor([[True, True, False]]), before), torch.tensor([[True, False, False]])
+            exchange._about_contacts(torch.tensor([[True, True, False]]), before), torch.tensor([[True, False, False]])
         )
-        assert exchange._in_this_book(torch.tensor([7]), before).tolist() == [7]  # not a table over the book
+        assert exchange._about_contacts(torch.tensor([7]), before).tolist() == [7]  # not a table over the contacts
 
 
 # What is counted
@@ -93,7 +93,7 @@ FINGERPRINT = 2 * (BUCKETS + sum(BUCKETS - row for row in range(ROWS - 1))) + 16
 
 def alice(village: Village) -> FieldExchange:
     """A peer that looks for its kin, at a free pace."""
-    mail, (mean, factor, count) = village.mail["alice"], fingerprint(0)
+    transfer, (mean, factor, count) = village.transfer["alice"], fingerprint(0)
     own = checked(mean[None], factor[None], torch.tensor([count]))
     return FieldExchange(
         Kin(),
@@ -103,20 +103,20 @@ def alice(village: Village) -> FieldExchange:
         samples=ROWS,
         me=1,
         seed=0,
-        book={2: "bob", 3: "carol", 4: "dave"},
-        expected=Expected(1, torch.float32, (), NETWORK, 4),
+        contacts={2: "bob", 3: "carol", 4: "dave"},
+        expected=ExpectedModel(1, torch.float32, (), NETWORK, 4),
         introduce=lambda: own,
-        pace=Pace(False, deadline=10.0, staleness=3, wait_for=0, hello=1.0),
-        mail=mail,
-        members=mail.members,
+        pace=SyncPolicy(False, deadline=10.0, staleness=3, wait_for=0, hello=1.0),
+        transfer=transfer,
+        members=transfer.members,
         announcer=Announcer(lambda status: None, lambda: village.near("alice"), 1.0),
     )
 
 
 def shows(village: Village, name: str, number: int, found: Print) -> None:
     """A peer has made a fingerprint, and alice hears of its number."""
-    village.mail[name].publish("print", number, pack_print(*found, NETWORK))
-    members = village.mail["alice"].members
+    village.transfer[name].publish("print", number, pack_print(*found, NETWORK))
+    members = village.transfer["alice"].members
     members.update(name, Status(members.status(name).time + 1, printed=number, neighbours=tuple(village.near(name))))
 
 
@@ -148,7 +148,7 @@ def test_one_that_is_left_out_has_travelled_all_the_same(people: People) -> None
     for name, found in {"bob": fingerprint(1), "carol": fingerprint(2), "dave": hostile(1e10, 0.0)}.items():
         shows(village, name, 0, found)
     exchange._introduce(1)
-    assert exchange.mail.refusals.counts() == {"fingerprint out of proportion (dave)": 1}
+    assert exchange.transfer.refusals.counts() == {"fingerprint out of proportion (dave)": 1}
     assert exchange.traffic.bytes == 3 * FINGERPRINT
 
 

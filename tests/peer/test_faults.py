@@ -12,7 +12,7 @@ import pytest
 
 import homophily
 from homophily.federation.layout import Layout
-from homophily.peer.transport import Address, Ears, ZenohLinks
+from homophily.peer.transport import Address, LinkHandlers, ZenohLinks
 from tests.peer.field import Field, until
 
 FINGERPRINT = 2 * (512 + sum(512 - row for row in range(19))) + 16  # bytes, of 20 samples
@@ -166,7 +166,7 @@ def test_nobody_hears_itself() -> None:
     """One who passes news on while it hears them would, with many of them, wait for itself."""
     heard: list[bytes] = []
     links = ZenohLinks(Address("alice", "hospitals", ("alice",), (), (), False, 2.0, None))
-    links.listen(Ears(heard.append, *[lambda given: None] * 4))
+    links.listen(LinkHandlers(heard.append, *[lambda given: None] * 4))
     for _ in range(100):
         links.tell(b"news")
     time.sleep(0.5)

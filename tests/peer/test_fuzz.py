@@ -25,8 +25,8 @@ from homophily.peer.certificates import read_key
 from homophily.peer.identity import Refused
 from homophily.peer.membership import Status
 from homophily.peer.wire import (
-    Expected,
-    ModelParcel,
+    ExpectedModel,
+    ModelMessage,
     pack_before,
     pack_model,
     pack_print,
@@ -127,11 +127,11 @@ def cases(people: People) -> dict[str, Case]:
     told = nonsense({"federation": FEDERATION, "origin": "alice", "status": status})
     ids = torch.tensor([3, 5])
     tables = {"similarity": torch.tensor([1.5, -2.0], dtype=torch.float64)}
-    model = pack_model(ModelParcel(torch.ones(12), 7, tables, ids), NETWORK)
-    expected = Expected(12, torch.float32, ("similarity",), NETWORK, 5)
+    model = pack_model(ModelMessage(torch.ones(12), 7, tables, ids), NETWORK)
+    expected = ExpectedModel(12, torch.float32, ("similarity",), NETWORK, 5)
     before = pack_before(torch.ones(12), NETWORK)
     fingerprint = pack_print(torch.ones(512), torch.ones(2, 512).triu(), 3, NETWORK)
-    strange = {"weights": torch.zeros(2), "book": torch.zeros(0, 2)}
+    strange = {"weights": torch.zeros(2), "contacts": torch.zeros(0, 2)}
     noise = st.binary(max_size=300)
     words = st.sampled_from(
         ["alice", "model", "before", "print", "1", "0", "999999", "/", "//", "*", "**", "-1", "９", "\n", "\ud800"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import zenoh
 
-from homophily.peer.blob_transfer import Mail, Parcel
+from homophily.peer.blob_transfer import BlobId, BlobTransfer
 from homophily.peer.identity import Authority
 from homophily.peer.manifest import CHUNK
 from homophily.peer.membership import Announcer, Members, seal
@@ -63,16 +63,16 @@ def test_who_answers_many_times_is_heard_no_more_often_than_asked_for(people: Pe
 def test_a_flood_of_requests_is_counted_and_survived(people: People) -> None:
     """Malformed ones, and more good ones than there is room for."""
     village = opened(Village(people, [("alice", "bob")], slots=2, waiting=8))
-    mail = village.mail["alice"]
-    mail.publish("model", 1, b"small")
-    pair = Pair(people, mail.asked)
+    transfer = village.transfer["alice"]
+    transfer.publish("model", 1, b"small")
+    pair = Pair(people, transfer.asked)
     answered: list[zenoh.Reply] = []
     for _ in range(1000):
         for path in ("alice/model/1/0", "alice/model/1/**", "nobody/model/1/0"):
             pair.bob.links._session.get(f"homophily/{FEDERATION}/ask/alice/{path}", answered.append, timeout=30.0)
     assert eventually(lambda: len(answered) == 3000, 30)
     good = sum(reply.ok is not None for reply in answered)
-    counts = mail.refusals.counts()
+    counts = transfer.refusals.counts()
     assert counts.pop("malformed request") == 1000
     assert counts.pop("nobody by that name") == 1000
     assert counts.pop("too many requests", 0) == 1000 - good
@@ -84,15 +84,15 @@ def test_a_flood_of_requests_is_counted_and_survived(people: People) -> None:
 @pytest.mark.slow
 def test_a_million_requests_are_counted_and_survived(people: People) -> None:
     village = opened(Village(people, [("alice", "bob"), ("bob", "carol")], slots=2, waiting=8))
-    mail = village.mail["bob"]
-    village.mail["carol"].publish("model", 1, b"small")
+    transfer = village.transfer["bob"]
+    village.transfer["carol"].publish("model", 1, b"small")
     paths = [f"carol/model/{round}/{part}" for round in (1, 2) for part in ("0", "1", "-1", "x")]
     for i in range(1_000_000):
-        mail.asked(question(paths[i % 8]))
-    counts = mail.refusals.counts()
+        transfer.asked(question(paths[i % 8]))
+    counts = transfer.refusals.counts()
     assert counts["malformed request"] == 500_000
     assert set(counts) <= {"malformed request", "too many requests"}
-    assert village.mail["alice"].fetch(Parcel("carol", "model", 1), soon()) == b"small"
+    assert village.transfer["alice"].fetch(BlobId("carol", "model", 1), soon()) == b"small"
 
 
 def test_after_the_end_nothing_is_told_and_nobody_answers(people: People) -> None:
@@ -115,10 +115,12 @@ class Player:
         most: Any = {"model": MOST, "before": MOST, "print": MOST}
         keys: Any = {"timeout": 5.0, "slots": 2, "waiting": 8, "pulls": 2, "window": 2, "cache_bytes": 8 << 20}
         identity, authority = people.identity(name), Authority(people.ca, names)
-        self.mail = mail = Mail(FEDERATION, identity, authority, most, Refusals(), **keys)
-        self.members = mail.members = Members(name, names, False, lambda: mail.links.neighbours())
+        self.transfer = transfer = BlobTransfer(FEDERATION, identity, authority, most, Refusals(), **keys)
+        self.members = transfer.members = Members(name, names, False, lambda: transfer.links.neighbours())
         self.announcer = Announcer(
-            lambda status: mail.links.tell(seal(status, FEDERATION, identity)), lambda: mail.links.neighbours(), 0.1
+            lambda status: transfer.links.tell(seal(status, FEDERATION, identity)),
+            lambda: transfer.links.neighbours(),
+            0.1,
         )
         where = replace(address(people, name, self.port, connect, full=False), allowed=names)
         self._joined: Any = _joined(self, where, authority)  # type: ignore[arg-type]
@@ -151,11 +153,11 @@ def test_a_stranger_that_links_with_both_ends_of_a_line_cannot_cut_it(people: Pe
         with Player(people, "bob", (carol.port,)) as bob:
             assert eventually(lambda: alice.members.hops() == {"carol": 1, "bob": 2})
             session(address(people, "mallory", free_port(), (alice.port, bob.port), full=False))
-            assert eventually(lambda: "link of a name not allowed (mallory)" in alice.mail.refusals.counts())
-            assert eventually(lambda: "link of a name not allowed (mallory)" in bob.mail.refusals.counts())
-            bob.mail.publish("model", 1, b"bob's")
+            assert eventually(lambda: "link of a name not allowed (mallory)" in alice.transfer.refusals.counts())
+            assert eventually(lambda: "link of a name not allowed (mallory)" in bob.transfer.refusals.counts())
+            bob.transfer.publish("model", 1, b"bob's")
             bob.announcer.announce(trained=1)
             assert eventually(lambda: alice.members.status("bob").trained == 1)
-            assert alice.mail.fetch(Parcel("bob", "model", 1), soon()) == b"bob's"
-            assert list(alice.mail.refusals.counts()) == ["link of a name not allowed (mallory)"]
+            assert alice.transfer.fetch(BlobId("bob", "model", 1), soon()) == b"bob's"
+            assert list(alice.transfer.refusals.counts()) == ["link of a name not allowed (mallory)"]
         assert eventually(lambda: alice.members.hops() == {"carol": 1})

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from homophily import PeerData
 from homophily.federation.similarity import Pairs
-from homophily.methods import Method, Now
+from homophily.methods import Method, RoundContext
 from homophily.peer.deploy import Deployment, deploy
 from homophily.simulation.configuration import make
 
@@ -44,14 +44,17 @@ class Gossip(Method):
 
     shares = ("liking", "meetings")
 
-    def meet(self, now: Now) -> Tensor:
+    def meet(self, now: RoundContext) -> Tensor:
         return now.top(now.known, 2, now.recall("heard") - now.recall("meetings"))
 
-    def choose(self, now: Now, met: Tensor, similarity: Tensor | None) -> Tensor:
+    def choose(self, now: RoundContext, met: Tensor, similarity: Tensor | None) -> Tensor:
         columns, there = now.ranked(met, now.recall("liking"))
-        partners = torch.where(there, now.view.book.gather(1, columns), -1)
+        partners = torch.where(there, now.view.contacts.gather(1, columns), -1)
         heard = now.told("liking", partners).nan_to_num(nan=0.0) + now.told("meetings", partners).nan_to_num(nan=0.5)
-        tables = {"meetings": now.recall("meetings") + met, "liking": now.recall("liking") + heard + now.view.book % 3}
+        tables = {
+            "meetings": now.recall("meetings") + met,
+            "liking": now.recall("liking") + heard + now.view.contacts % 3,
+        }
         now.memory |= {"heard": heard, **{name: told.where(now.known, torch.nan) for name, told in tables.items()}}
         return met
 

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from homophily.peer.blob_transfer import Parcel, part_of
+from homophily.peer.blob_transfer import BlobId, part_of
 from homophily.peer.identity import Refused
 from homophily.peer.manifest import CHUNK, KINDS, parted
 from homophily.peer.transport import Unanswered
 from tests.peer.people import MOST, People, Village, question, soon
 
 DATA = bytes(range(251)) * (2 * CHUNK // 250)  # three chunks
-MODEL = Parcel("erin", "model", 1)
+MODEL = BlobId("erin", "model", 1)
 LINE = [("alice", "bob"), ("bob", "carol"), ("carol", "erin")]
 AROUND = [("alice", "bob"), ("bob", "erin"), ("alice", "carol"), ("carol", "dave"), ("dave", "erin")]
 
@@ -50,23 +50,23 @@ def crossings(village: Village, link: tuple[str, str]) -> dict[str, int]:
 
 def test_a_parcel_is_pulled_from_a_neighbour(found: Found) -> None:
     village = found([("alice", "erin")])
-    village.mail["erin"].publish("model", 1, DATA)
-    assert village.mail["alice"].fetch(MODEL, soon()) == DATA
+    village.transfer["erin"].publish("model", 1, DATA)
+    assert village.transfer["alice"].fetch(MODEL, soon()) == DATA
 
 
 def test_a_parcel_comes_over_a_line_of_four(found: Found) -> None:
     village = found(LINE)
-    village.mail["erin"].publish("model", 1, DATA)
-    assert village.mail["alice"].fetch(MODEL, soon()) == DATA
+    village.transfer["erin"].publish("model", 1, DATA)
+    assert village.transfer["alice"].fetch(MODEL, soon()) == DATA
     assert list(crossings(village, ("carol", "erin")).values()) == [1, 1]  # three chunks, two at a time
 
 
 def test_a_parcel_crosses_a_link_once_however_many_want_it(found: Found) -> None:
     leaves = ["alice", "bob", "dave"]
     village = found([*((leaf, "carol") for leaf in leaves), ("carol", "erin")])
-    village.mail["erin"].publish("model", 1, DATA)
+    village.transfer["erin"].publish("model", 1, DATA)
     with ThreadPoolExecutor(9) as pool:
-        pulls = [pool.submit(village.mail[name].fetch, MODEL, soon()) for name in 3 * leaves]
+        pulls = [pool.submit(village.transfer[name].fetch, MODEL, soon()) for name in 3 * leaves]
     assert all(pull.result() == DATA for pull in pulls)
     for link in [("carol", "erin"), *((leaf, "carol") for leaf in leaves)]:
         assert set(crossings(village, link).values()) == {1}
@@ -74,27 +74,27 @@ def test_a_parcel_crosses_a_link_once_however_many_want_it(found: Found) -> None
 
 def test_where_nobody_leads_there_is_no_way(found: Found) -> None:
     village = found([("alice", "bob"), ("carol", "erin")])
-    village.mail["erin"].publish("model", 1, DATA)
+    village.transfer["erin"].publish("model", 1, DATA)
     with pytest.raises(Unanswered, match="no way"):
-        village.mail["alice"].fetch(MODEL, soon())
+        village.transfer["alice"].fetch(MODEL, soon())
 
 
 def test_what_is_not_there_is_not_waited_for(found: Found) -> None:
     village = found(LINE)
     with pytest.raises(Unanswered, match="not there"):
-        village.mail["alice"].fetch(MODEL, soon())
+        village.transfer["alice"].fetch(MODEL, soon())
 
 
 def test_of_several_parcels_each_comes_or_says_why_not(found: Found) -> None:
     village = found(LINE)
-    village.mail["erin"].publish("model", 1, DATA)
-    village.mail["bob"].publish("print", 0, b"whorls")
-    wanted = [MODEL, Parcel("bob", "print", 0), Parcel("carol", "model", 1)]
-    came = village.mail["alice"].fetch_all(wanted, len, soon())
+    village.transfer["erin"].publish("model", 1, DATA)
+    village.transfer["bob"].publish("print", 0, b"whorls")
+    wanted = [MODEL, BlobId("bob", "print", 0), BlobId("carol", "model", 1)]
+    came = village.transfer["alice"].fetch_all(wanted, len, soon())
     assert came[wanted[0]] == len(DATA)
     assert came[wanted[1]] == len(b"whorls")
     assert isinstance(came[wanted[2]], Unanswered)
-    assert village.mail["alice"].fetch_all([], len, soon()) == {}
+    assert village.transfer["alice"].fetch_all([], len, soon()) == {}
 
 
 def test_of_several_parcels_one_that_cannot_be_unpacked_spoils_no_other(found: Found) -> None:
@@ -104,22 +104,22 @@ def test_of_several_parcels_one_that_cannot_be_unpacked_spoils_no_other(found: F
         return data
 
     village = found([("alice", "bob"), ("alice", "erin")])
-    village.mail["erin"].publish("print", 0, b"whorls")
-    village.mail["bob"].publish("print", 0, b"arches")
-    came = village.mail["alice"].fetch_all([Parcel(name, "print", 0) for name in ("bob", "erin")], unpack, soon())
-    assert came.pop(Parcel("erin", "print", 0)) == b"whorls"
-    assert str(came[Parcel("bob", "print", 0)]) == "not a whorl"
+    village.transfer["erin"].publish("print", 0, b"whorls")
+    village.transfer["bob"].publish("print", 0, b"arches")
+    came = village.transfer["alice"].fetch_all([BlobId(name, "print", 0) for name in ("bob", "erin")], unpack, soon())
+    assert came.pop(BlobId("erin", "print", 0)) == b"whorls"
+    assert str(came[BlobId("bob", "print", 0)]) == "not a whorl"
 
 
 def test_the_shelf_holds_two_rounds_of_each_kind(found: Found) -> None:
     village = found([("alice", "erin")])
-    village.mail["erin"].publish("print", 0, b"whorls")
+    village.transfer["erin"].publish("print", 0, b"whorls")
     for round in (1, 2, 3):
-        village.mail["erin"].publish("model", round, f"round {round}".encode())
-    for parcel, data in {("model", 3): b"round 3", ("model", 2): b"round 2", ("print", 0): b"whorls"}.items():
-        assert village.mail["alice"].fetch(Parcel("erin", *parcel), soon()) == data  # type: ignore[arg-type]
+        village.transfer["erin"].publish("model", round, f"round {round}".encode())
+    for blob, data in {("model", 3): b"round 3", ("model", 2): b"round 2", ("print", 0): b"whorls"}.items():
+        assert village.transfer["alice"].fetch(BlobId("erin", *blob), soon()) == data  # type: ignore[arg-type]
     with pytest.raises(Unanswered):
-        village.mail["alice"].fetch(MODEL, soon())
+        village.transfer["alice"].fetch(MODEL, soon())
 
 
 def test_in_a_ring_with_one_slot_each_everyone_pulls_from_everyone_at_once(found: Found, people: People) -> None:
@@ -128,13 +128,13 @@ def test_in_a_ring_with_one_slot_each_everyone_pulls_from_everyone_at_once(found
     ring = [(name, names[(i + 1) % len(names)]) for i, name in enumerate(names)]
     village = found(ring, slots=1, waiting=256, timeout=30.0)
     for name in names:
-        village.mail[name].publish("model", 1, DATA + name.encode())
-    wanted = {name: [Parcel(other, "model", 1) for other in names if other != name] for name in names}
+        village.transfer[name].publish("model", 1, DATA + name.encode())
+    wanted = {name: [BlobId(other, "model", 1) for other in names if other != name] for name in names}
     began = time.monotonic()
     with ThreadPoolExecutor(len(names)) as pool:
-        pulls = {name: pool.submit(village.mail[name].fetch_all, wanted[name], bytes, soon(60)) for name in names}
+        pulls = {name: pool.submit(village.transfer[name].fetch_all, wanted[name], bytes, soon(60)) for name in names}
     for name, pull in pulls.items():
-        assert pull.result() == {parcel: DATA + parcel.origin.encode() for parcel in wanted[name]}
+        assert pull.result() == {blob: DATA + blob.origin.encode() for blob in wanted[name]}
     assert time.monotonic() - began < 25
 
 
@@ -168,40 +168,40 @@ TRICKS: dict[str, tuple[Callable[[str, bytes], bytes | None], str]] = {
 def test_a_relay_that_alters_bytes_is_counted_and_another_way_is_taken(found: Found, trick: Any) -> None:
     tamper, why = trick
     village = found(AROUND)
-    village.mail["erin"].publish("model", 1, DATA)
+    village.transfer["erin"].publish("model", 1, DATA)
     village.tampering["bob"] = tamper
-    assert village.mail["alice"].fetch(MODEL, soon()) == DATA
-    refused = village.mail["alice"].refusals.counts()
+    assert village.transfer["alice"].fetch(MODEL, soon()) == DATA
+    refused = village.transfer["alice"].refusals.counts()
     assert f"{why} (bob)" in refused
     assert all(reason.endswith("(bob)") for reason in refused)
-    assert not village.mail["carol"].refusals.counts()
+    assert not village.transfer["carol"].refusals.counts()
 
 
 def test_a_relay_that_plays_back_an_old_manifest_is_counted_and_another_way_is_taken(found: Found) -> None:
     village = found(AROUND)
-    erin, alice = village.mail["erin"], village.mail["alice"]
+    erin, alice = village.transfer["erin"], village.transfer["alice"]
     erin.publish("model", 1, b"old")
     (old,) = village.ask("alice", "erin", "erin/model/1/0", 1.0)
     erin.publish("model", 2, b"new")
     village.tampering["bob"] = lambda path, data: old
-    assert alice.fetch(Parcel("erin", "model", 2), soon()) == b"new"
+    assert alice.fetch(BlobId("erin", "model", 2), soon()) == b"new"
     assert alice.refusals.counts() == {"manifest of another parcel (bob)": 1}
 
 
 def test_a_relay_that_passes_off_anothers_model_is_counted(found: Found) -> None:
     village = found([("alice", "bob"), ("bob", "erin")])
-    village.mail["bob"].publish("model", 1, b"bob's")
-    village.mail["erin"].publish("model", 1, b"erin's")
+    village.transfer["bob"].publish("model", 1, b"bob's")
+    village.transfer["erin"].publish("model", 1, b"erin's")
     (bobs,) = village.ask("alice", "bob", "bob/model/1/0", 1.0)
     village.tampering["bob"] = lambda path, data: bobs
     with pytest.raises(Refused, match="manifest of another parcel"):
-        village.mail["alice"].fetch(MODEL, soon())
+        village.transfer["alice"].fetch(MODEL, soon())
 
 
 @pytest.mark.parametrize("mixed", range(3))
 def test_chunks_of_two_parcels_that_an_origin_made_for_one_round_are_not_mixed(found: Found, mixed: int) -> None:
     village = found([("alice", "erin")])
-    erin, alice = village.mail["erin"], village.mail["alice"]
+    erin, alice = village.transfer["erin"], village.transfer["alice"]
     erin.publish("model", 1, DATA)
     old = [chunk for part in (0, 1) for chunk in village.ask("alice", "erin", f"erin/model/1/{part}", 1.0)]
     erin.publish("model", 1, DATA[::-1])
@@ -213,36 +213,36 @@ def test_chunks_of_two_parcels_that_an_origin_made_for_one_round_are_not_mixed(f
 
 def test_what_is_altered_is_caught_at_the_first_honest_hop(found: Found) -> None:
     village = found(LINE)
-    village.mail["erin"].publish("model", 1, DATA)
+    village.transfer["erin"].publish("model", 1, DATA)
     village.tampering["carol"] = flip_end
     with pytest.raises(Unanswered, match="altered chunk"):
-        village.mail["alice"].fetch(MODEL, soon())
-    assert set(village.mail["bob"].refusals.counts()) == {"altered chunk (carol)"}
-    assert not village.mail["alice"].refusals.counts()
+        village.transfer["alice"].fetch(MODEL, soon())
+    assert set(village.transfer["bob"].refusals.counts()) == {"altered chunk (carol)"}
+    assert not village.transfer["alice"].refusals.counts()
 
 
 def test_what_was_refused_is_not_kept(found: Found) -> None:
     village = found(LINE)
-    village.mail["erin"].publish("model", 1, DATA)
+    village.transfer["erin"].publish("model", 1, DATA)
     village.tampering["carol"] = flip
     with pytest.raises(Unanswered):
-        village.mail["alice"].fetch(MODEL, soon())
+        village.transfer["alice"].fetch(MODEL, soon())
     del village.tampering["carol"]  # comes to its senses
-    assert village.mail["alice"].fetch(MODEL, soon()) == DATA
+    assert village.transfer["alice"].fetch(MODEL, soon()) == DATA
 
 
 def test_a_relay_that_never_answers_is_gone_around(found: Found) -> None:
     village = found(AROUND, timeout=0.2)
-    village.mail["erin"].publish("model", 1, b"small")
-    village.mail["bob"].asked = lambda question: None  # type: ignore[method-assign]
-    assert village.mail["alice"].fetch(MODEL, soon()) == b"small"
+    village.transfer["erin"].publish("model", 1, b"small")
+    village.transfer["bob"].asked = lambda question: None  # type: ignore[method-assign]
+    assert village.transfer["alice"].fetch(MODEL, soon()) == b"small"
 
 
 def test_a_parcel_larger_than_any_honest_one_is_refused_with_its_first_chunks(found: Found) -> None:
     village = found([("alice", "erin")])
-    village.mail["erin"].publish("model", 1, bytes(MOST + 1))
+    village.transfer["erin"].publish("model", 1, bytes(MOST + 1))
     with pytest.raises(Refused, match="parcel too large"):
-        village.mail["alice"].fetch(MODEL, soon())
+        village.transfer["alice"].fetch(MODEL, soon())
     assert set(crossings(village, ("alice", "erin"))) == {"erin/model/1/0"}
 
 
@@ -251,7 +251,7 @@ def test_a_parcel_larger_than_any_honest_one_is_refused_with_its_first_chunks(fo
 
 def test_too_many_requests_are_declined_and_counted(found: Found) -> None:
     village = found([("alice", "erin")], slots=1, waiting=2)
-    erin, gate = village.mail["erin"], threading.Event()
+    erin, gate = village.transfer["erin"], threading.Event()
     erin.publish("model", 1, DATA)
     held = erin._own
     erin._own = lambda part: (gate.wait(30), held(part))[1]  # type: ignore[method-assign]
@@ -287,10 +287,10 @@ def test_too_many_requests_are_declined_and_counted(found: Found) -> None:
 def test_malformed_requests_are_declined_and_counted(found: Found, path: str) -> None:
     village = found([("alice", "erin")])
     asked = question(path)
-    village.mail["erin"].asked(asked)
+    village.transfer["erin"].asked(asked)
     with pytest.raises(Unanswered, match="malformed request"):
         asked.reply.result(1)
-    assert village.mail["erin"].refusals.counts() == {"malformed request": 1}
+    assert village.transfer["erin"].refusals.counts() == {"malformed request": 1}
 
 
 @given(
@@ -300,12 +300,12 @@ def test_malformed_requests_are_declined_and_counted(found: Found, path: str) ->
     number=st.integers(0, 10**6 - 1),
 )
 def test_well_formed_requests_are_understood(origin: str, kind: Any, round: int, number: int) -> None:
-    assert part_of(f"{origin}/{kind}/{round}/{number}") == (Parcel(origin, kind, round), number)
+    assert part_of(f"{origin}/{kind}/{round}/{number}") == (BlobId(origin, kind, round), number)
 
 
 def test_requests_for_what_nobody_has_are_declined(found: Found) -> None:
     village = found(LINE)
-    village.mail["erin"].publish("model", 1, DATA)
+    village.transfer["erin"].publish("model", 1, DATA)
     for path, why in {
         "nobody/model/1/0": "nobody by that name",
         "erin/model/2/0": "not there",
@@ -314,7 +314,7 @@ def test_requests_for_what_nobody_has_are_declined(found: Found) -> None:
     }.items():
         for at in ("bob", "erin"):
             asked = question(path)
-            village.mail[at].asked(asked)
+            village.transfer[at].asked(asked)
             with pytest.raises(Unanswered, match=why):
                 asked.reply.result(10)
 
@@ -323,50 +323,50 @@ def test_the_cache_stays_within_its_bytes_and_what_fell_out_is_fetched_again(fou
     room = 3 * CHUNK
     village = found(LINE, cache_bytes=room)
     for round in range(1, 6):
-        village.mail["erin"].publish("model", round, DATA + bytes([round]))
-        assert village.mail["alice"].fetch(Parcel("erin", "model", round), soon()) == DATA + bytes([round])
-        for mail in village.mail.values():
-            assert mail._cached == sum(piece.size for piece in mail._cache.values()) <= room
-    assert village.mail["alice"].fetch(Parcel("erin", "model", 4), soon()) == DATA + bytes([4])
+        village.transfer["erin"].publish("model", round, DATA + bytes([round]))
+        assert village.transfer["alice"].fetch(BlobId("erin", "model", round), soon()) == DATA + bytes([round])
+        for transfer in village.transfer.values():
+            assert transfer._cached == sum(piece.size for piece in transfer._cache.values()) <= room
+    assert village.transfer["alice"].fetch(BlobId("erin", "model", 4), soon()) == DATA + bytes([4])
     assert max(crossings(village, ("carol", "erin")).values()) == 2
 
 
 def test_a_cache_smaller_than_a_chunk_only_makes_it_slow(found: Found) -> None:
     village = found(LINE, cache_bytes=100)
-    village.mail["erin"].publish("model", 1, DATA)
-    assert village.mail["alice"].fetch(MODEL, soon()) == DATA
+    village.transfer["erin"].publish("model", 1, DATA)
+    assert village.transfer["alice"].fetch(MODEL, soon()) == DATA
 
 
 def test_nothing_is_left_on_its_way_when_all_is_over(found: Found) -> None:
     village = found(LINE)
-    village.mail["erin"].publish("model", 1, DATA)
+    village.transfer["erin"].publish("model", 1, DATA)
     village.tampering["carol"] = flip_end
-    wanted = [MODEL, Parcel("dave", "model", 1), Parcel("erin", "model", 9)]
-    village.mail["alice"].fetch_all(wanted, len, soon())
-    assert not any(mail._coming for mail in village.mail.values())
+    wanted = [MODEL, BlobId("dave", "model", 1), BlobId("erin", "model", 9)]
+    village.transfer["alice"].fetch_all(wanted, len, soon())
+    assert not any(transfer._coming for transfer in village.transfer.values())
 
 
 def test_who_joins_a_pull_waits_no_longer_than_its_own_deadline(found: Found) -> None:
     village = found([("alice", "erin")], timeout=30.0)
-    gate, asked = threading.Event(), village.mail["erin"].asked
-    village.mail["erin"].publish("model", 1, b"small")
-    village.mail["erin"].asked = lambda question: (gate.wait(30), asked(question))[1]  # type: ignore[method-assign]
+    gate, asked = threading.Event(), village.transfer["erin"].asked
+    village.transfer["erin"].publish("model", 1, b"small")
+    village.transfer["erin"].asked = lambda question: (gate.wait(30), asked(question))[1]  # type: ignore[method-assign]
     with ThreadPoolExecutor(1) as pool:
-        first: Future[bytes] = pool.submit(village.mail["alice"].fetch, MODEL, soon(30))
+        first: Future[bytes] = pool.submit(village.transfer["alice"].fetch, MODEL, soon(30))
         deadline = time.monotonic() + 10
-        while not village.mail["alice"]._coming and time.monotonic() < deadline:
+        while not village.transfer["alice"]._coming and time.monotonic() < deadline:
             time.sleep(0.01)
         with pytest.raises(Unanswered, match="too late"):
-            village.mail["alice"].fetch(MODEL, soon(0.1))
+            village.transfer["alice"].fetch(MODEL, soon(0.1))
         gate.set()
         assert first.result(10) == b"small"
 
 
 def test_closed_mail_declines(found: Found) -> None:
     village = found([("alice", "erin")])
-    erin = village.mail["erin"]
+    erin = village.transfer["erin"]
     erin.publish("model", 1, DATA)
-    assert village.mail["alice"].fetch(MODEL, soon()) == DATA
+    assert village.transfer["alice"].fetch(MODEL, soon()) == DATA
     erin.close()
     asked = question("erin/model/1/0")
     erin.asked(asked)

@@ -20,8 +20,8 @@ from homophily.peer.identity import Refused
 from homophily.peer.wire import (
     MOST_PRINT,
     MOST_SAMPLES,
-    Expected,
-    ModelParcel,
+    ExpectedModel,
+    ModelMessage,
     network_number,
     pack_before,
     pack_model,
@@ -34,22 +34,22 @@ from homophily.peer.wire import (
 
 NUMBERS = 12
 NETWORK = 11
-EXPECTED = Expected(NUMBERS, torch.float32, ("similarity", "trust"), NETWORK, 5)
+EXPECTED = ExpectedModel(NUMBERS, torch.float32, ("similarity", "trust"), NETWORK, 5)
 
 
 def row(seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.randn(NUMBERS, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
-def parcel(**changes: Any) -> ModelParcel:
+def blob(**changes: Any) -> ModelMessage:
     tables = {"similarity": torch.tensor([1.5, math.nan, -2.0], dtype=torch.float64)}
-    good: dict[str, Any] = {"row": row(), "samples": 7, "tables": tables, "book": torch.tensor([3, 5, 2**62])}
-    return ModelParcel(**{**good, **changes})
+    good: dict[str, Any] = {"row": row(), "samples": 7, "tables": tables, "contacts": torch.tensor([3, 5, 2**62])}
+    return ModelMessage(**{**good, **changes})
 
 
 def tensors(**changes: Any) -> bytes:
     """A good parcel but for some tensors; None leaves one out."""
-    return save({k: v for k, v in {**load(pack_model(parcel(), NETWORK)), **changes}.items() if v is not None})
+    return save({k: v for k, v in {**load(pack_model(blob(), NETWORK)), **changes}.items() if v is not None})
 
 
 def earlier(**changes: Any) -> bytes:
@@ -66,22 +66,22 @@ def same(a: Tensor | None, b: Tensor | None) -> bool:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_a_model_travels_bit_for_bit(dtype: torch.dtype) -> None:
-    sent = parcel(row=row(0, dtype))
+    sent = blob(row=row(0, dtype))
     data = pack_model(sent, NETWORK)
-    expected = Expected(NUMBERS, dtype, EXPECTED.tables, NETWORK, 5)
+    expected = ExpectedModel(NUMBERS, dtype, EXPECTED.tables, NETWORK, 5)
     found = unpack_model(data, expected)
     before = unpack_before(pack_before(row(1, dtype), NETWORK), expected)
     assert found.row is not None
     assert same(found.row.view(torch.uint8), row(0, dtype).view(torch.uint8))
     assert same(before.view(torch.uint8), row(1, dtype).view(torch.uint8))
-    assert same(found.book, sent.book)
+    assert same(found.contacts, sent.contacts)
     assert same(found.tables["similarity"], sent.tables["similarity"])
     assert found.samples == 7
     assert len(data) <= expected.most_bytes
 
 
 def test_a_diverged_model_travels_without_numbers() -> None:
-    assert unpack_model(pack_model(parcel(row=None), NETWORK), EXPECTED).row is None
+    assert unpack_model(pack_model(blob(row=None), NETWORK), EXPECTED).row is None
 
 
 def test_of_tables_only_the_entries_there_are_travel() -> None:
@@ -98,27 +98,27 @@ def test_of_tables_only_the_entries_there_are_travel() -> None:
 
 
 def test_beside_a_model_an_entry_takes_an_id_and_its_numbers_and_an_update_a_model() -> None:
-    assert parcel().bytes_beside == 3 * (8 + 8)
-    assert parcel(before=row(1)).bytes_beside == 3 * (8 + 8) + 4 * NUMBERS
-    assert ModelParcel(row(), 7).bytes_beside == 0
+    assert blob().bytes_beside == 3 * (8 + 8)
+    assert blob(before=row(1)).bytes_beside == 3 * (8 + 8) + 4 * NUMBERS
+    assert ModelMessage(row(), 7).bytes_beside == 0
 
 
 def test_a_model_may_share_nothing() -> None:
-    plain = Expected(NUMBERS, torch.float32, (), NETWORK, 5)
-    found = unpack_model(pack_model(ModelParcel(row(), 7), NETWORK), plain)
+    plain = ExpectedModel(NUMBERS, torch.float32, (), NETWORK, 5)
+    found = unpack_model(pack_model(ModelMessage(row(), 7), NETWORK), plain)
     assert same(found.row, row())
     assert found.tables == {}
     with pytest.raises(Refused, match="nobody asked for"):
-        unpack_model(tensors(**{"table/similarity": None}), plain)  # a book about nothing
+        unpack_model(tensors(**{"table/similarity": None}), plain)  # contacts about nothing
 
 
-@given(numbers=st.integers(1, 3000), book=st.integers(1, 300), many=st.integers(0, 4))
+@given(numbers=st.integers(1, 3000), contacts=st.integers(1, 300), many=st.integers(0, 4))
 @settings(max_examples=30)
-def test_no_honest_parcel_is_larger_than_what_is_expected(numbers: int, book: int, many: int) -> None:
+def test_no_honest_parcel_is_larger_than_what_is_expected(numbers: int, contacts: int, many: int) -> None:
     names = tuple(f"table{i}" for i in range(many))
-    expected = Expected(numbers, torch.float32, names, NETWORK, book)
-    tables = {name: torch.zeros(book, dtype=torch.float64) for name in names}
-    data = pack_model(ModelParcel(torch.zeros(numbers), MOST_SAMPLES, tables, torch.arange(book)), NETWORK)
+    expected = ExpectedModel(numbers, torch.float32, names, NETWORK, contacts)
+    tables = {name: torch.zeros(contacts, dtype=torch.float64) for name in names}
+    data = pack_model(ModelMessage(torch.zeros(numbers), MOST_SAMPLES, tables, torch.arange(contacts)), NETWORK)
     assert len(data) <= expected.most_bytes
     assert len(pack_before(torch.zeros(numbers), NETWORK)) <= expected.most_bytes
     assert unpack_model(data, expected).samples == MOST_SAMPLES
@@ -151,15 +151,15 @@ WRONG = {
     "too many samples": {"samples": torch.tensor([MOST_SAMPLES + 1])},
     "samples as a fraction": {"samples": torch.tensor([3.0])},
     "two numbers of samples": {"samples": torch.tensor([3, 4])},
-    "no book": {"book": None},
-    "book too long": {"book": torch.arange(6)},
-    "book empty": {"book": torch.arange(0), "table/similarity": torch.zeros(0, dtype=torch.float64)},
-    "book falling": {"book": torch.tensor([5, 4, 6])},
-    "book names one twice": {"book": torch.tensor([4, 4, 6])},
-    "book wraps around": {"book": torch.tensor([2**63 - 1, -(2**63), 0])},
-    "book of two dimensions": {"book": torch.arange(3)[None]},
-    "book of floats": {"book": torch.arange(3.0)},
-    "table longer than the book": {"table/similarity": torch.zeros(4, dtype=torch.float64)},
+    "no contacts": {"contacts": None},
+    "contacts too long": {"contacts": torch.arange(6)},
+    "contacts empty": {"contacts": torch.arange(0), "table/similarity": torch.zeros(0, dtype=torch.float64)},
+    "contacts falling": {"contacts": torch.tensor([5, 4, 6])},
+    "contacts names one twice": {"contacts": torch.tensor([4, 4, 6])},
+    "contacts wraps around": {"contacts": torch.tensor([2**63 - 1, -(2**63), 0])},
+    "contacts of two dimensions": {"contacts": torch.arange(3)[None]},
+    "contacts of floats": {"contacts": torch.arange(3.0)},
+    "table longer than the contacts": {"table/similarity": torch.zeros(4, dtype=torch.float64)},
     "table of floats": {"table/similarity": torch.zeros(3)},
     "infinity in a table": {"table/similarity": torch.tensor([0.0, 1.0, math.inf], dtype=torch.float64)},
     "table that nobody asked for": {"table/other": torch.zeros(3, dtype=torch.float64)},

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from homophily.data.types import Shares, Split
+from homophily.data.types import FederatedData, Split
 from homophily.federation.layout import Kept, Layout
 from homophily.models.keyed_dropout import with_keyed_dropout
 from homophily.training.losses import Loss, cross_entropy
@@ -45,7 +45,7 @@ class Drawing(nn.Module):
         return self.head(F.dropout(x.flatten(1), 0.5, training=self.training))
 
 
-def shares(counts: Sequence[int], inputs: Sequence[int], outputs: int = 10, regression: bool = False) -> Shares:
+def shares(counts: Sequence[int], inputs: Sequence[int], outputs: int = 10, regression: bool = False) -> FederatedData:
     """Random samples, ``counts[i]`` of them for peer i."""
     chance = torch.Generator().manual_seed(0)
     count = torch.tensor(list(counts))
@@ -57,11 +57,15 @@ def shares(counts: Sequence[int], inputs: Sequence[int], outputs: int = 10, regr
         else torch.randint(outputs, (total,), generator=chance)
     )
     split = Split(x, y, count.cumsum(0) - count, count)
-    return Shares(split, split, None, None if regression else outputs, outputs, None)
+    return FederatedData(split, split, None, None if regression else outputs, outputs, None)
 
 
 def task(
-    net: nn.Module, data: Shares, dtype: torch.dtype = torch.float64, loss: Loss = cross_entropy, **settings: object
+    net: nn.Module,
+    data: FederatedData,
+    dtype: torch.dtype = torch.float64,
+    loss: Loss = cross_entropy,
+    **settings: object,
 ) -> Task:
     module = with_keyed_dropout(net).to(dtype)
     x, y = (t.to(dtype) if t.is_floating_point() else t for t in (data.train.x, data.train.y))
@@ -72,10 +76,10 @@ def task(
     return Task(module, layout, loss, data, torch.full_like(ids, 7), ids, chosen, found.coupled, found.draws)
 
 
-def trained(engine: Engine, problem: Task, rounds: int = 3, peers: Tensor | None = None) -> tuple[Tensor, Kept]:
+def trained(engine: Engine, experiment: Task, rounds: int = 3, peers: Tensor | None = None) -> tuple[Tensor, Kept]:
     """All rows, started alike, after some rounds of training without merging."""
-    row, kept = problem.layout.read(problem.module)
-    count = problem.data.peers
+    row, kept = experiment.layout.read(experiment.module)
+    count = experiment.data.peers
     rows = row.expand(count, -1).clone()
     tables = {name: buffer.expand(count, *buffer.shape).clone() for name, buffer in kept.items()}
     for round in range(1, rounds + 1):

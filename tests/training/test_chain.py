@@ -9,7 +9,7 @@ from homophily.federation.layout import Layout
 from homophily.models import models
 from homophily.training.engines import read_chain
 from homophily.training.losses import cross_entropy, mse
-from homophily.training.stacked.chain import Chain, Convolution, Dense, Unlike, chain_of
+from homophily.training.stacked.chain import Chain, Convolution, Dense, UnsupportedLayer, chain_of
 from tests.training.nets import shares
 
 
@@ -117,7 +117,7 @@ def test_every_number_of_a_row_has_one_place() -> None:
     ],
 )
 def test_what_is_no_chain_says_why(net: nn.Module, inputs: tuple[int, ...], why: str) -> None:
-    with pytest.raises(Unlike, match=why):
+    with pytest.raises(UnsupportedLayer, match=why):
         read(net, *inputs)
 
 
@@ -127,11 +127,11 @@ def test_hooks_and_frozen_layers_are_left_to_the_other_engines() -> None:
     outside = nn.Sequential(nn.Linear(4, 3))
     outside.register_forward_hook(lambda module, args, out: out * 2)
     for net in (hooked, outside):
-        with pytest.raises(Unlike, match="hooks"):
+        with pytest.raises(UnsupportedLayer, match="hooks"):
             read(net, 4)
     frozen = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3))
     frozen[0].requires_grad_(False)
-    with pytest.raises(Unlike, match="frozen"):
+    with pytest.raises(UnsupportedLayer, match="frozen"):
         read(frozen, 4)
 
 

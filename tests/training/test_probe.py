@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from homophily.errors import UserError
 from homophily.models.keyed_dropout import with_keyed_dropout
 from homophily.training.losses import Loss, cross_entropy, mse
-from homophily.training.probe import Character, probe
+from homophily.training.probe import ModuleTraits, probe
 from tests.training.nets import Drawing, Everything
 
 
-def character(net: nn.Module, *inputs: int) -> Character:
+def traits(net: nn.Module, *inputs: int) -> ModuleTraits:
     x, y = torch.randn(9, *inputs), torch.randint(3, (9,))
     return probe(with_keyed_dropout(net), cross_entropy, x, y)
 
@@ -66,7 +66,7 @@ class Branching(nn.Module):
 
 
 def test_plain_layers_are_uncoupled_and_vectorise() -> None:
-    found = character(nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Dropout(0.5), nn.Linear(8, 3)), 4)
+    found = traits(nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Dropout(0.5), nn.Linear(8, 3)), 4)
     assert found.obstacle is None
     assert not found.coupled
     assert not found.draws
@@ -75,20 +75,20 @@ def test_plain_layers_are_uncoupled_and_vectorise() -> None:
 
 @pytest.mark.parametrize(("net", "inputs"), [(Everything(3), (1, 8, 8)), (Centring(), (4,)), (SamplesSecond(), (4,))])
 def test_coupling_is_found(net: nn.Module, inputs: tuple[int, ...]) -> None:
-    found = character(net, *inputs)
+    found = traits(net, *inputs)
     assert found.coupled
     assert found.obstacle is None
 
 
 def test_own_draws_are_found() -> None:
-    found = character(Drawing(), 1, 8, 8)
+    found = traits(Drawing(), 1, 8, 8)
     assert found.draws
     assert found.obstacle is not None
     assert "random" in found.obstacle
 
 
 def test_what_vmap_cannot_run_is_found_and_then_any_parameter_may_be_used() -> None:
-    found = character(Branching(), 4)
+    found = traits(Branching(), 4)
     assert found.obstacle is not None
     assert "vmap" in found.obstacle
     assert found.unused == set(), "other samples may take the other branch"
@@ -97,18 +97,18 @@ def test_what_vmap_cannot_run_is_found_and_then_any_parameter_may_be_used() -> N
 def test_parameters_that_never_get_a_gradient_are_found() -> None:
     net = nn.Linear(4, 3)
     net.spare = nn.Linear(4, 3)
-    assert character(net, 4).unused == {"spare.weight", "spare.bias"}
+    assert traits(net, 4).unused == {"spare.weight", "spare.bias"}
 
 
 def test_buffers_that_training_changes_are_found() -> None:
     net = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
     net.register_buffer("scale", torch.ones(3))
-    assert character(net, 4).changing == {"1.running_mean", "1.running_var", "1.num_batches_tracked"}
+    assert traits(net, 4).changing == {"1.running_mean", "1.running_var", "1.num_batches_tracked"}
 
 
 def test_a_network_that_fails_names_the_shape_it_got() -> None:
     with pytest.raises(UserError, match=r"fails on a batch of shape \[4, 7\]"):
-        character(nn.Linear(4, 3), 7)
+        traits(nn.Linear(4, 3), 7)
 
 
 def test_integers_for_a_layer_that_wants_floats_are_told_as_tokens() -> None:
@@ -153,11 +153,11 @@ def test_complex_numbers_are_refused() -> None:
 def test_a_network_without_gradient_is_refused() -> None:
     net = nn.Linear(4, 3).requires_grad_(False)
     with pytest.raises(UserError, match="no parameter"):
-        character(net, 4)
+        traits(net, 4)
 
 
 def test_buffers_that_are_replaced_are_an_obstacle() -> None:
-    found = character(Counting(), 4)
+    found = traits(Counting(), 4)
     assert found.obstacle is not None
     assert "buffers" in found.obstacle
 
@@ -172,7 +172,7 @@ def test_coupling_is_seen_however_few_samples_there_are(samples: int) -> None:
 
 def test_coupling_in_evaluation_mode_is_refused() -> None:
     with pytest.raises(UserError, match="in evaluation mode"):
-        character(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, track_running_stats=False)), 4)
+        traits(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, track_running_stats=False)), 4)
 
 
 def test_a_loss_that_fails_is_told_with_the_shapes_it_got() -> None:
@@ -265,14 +265,14 @@ class Stepping(nn.Linear):
 def test_a_network_that_remembers_in_an_attribute_is_refused(net: nn.Module, named: str) -> None:
     says = f"its outputs depend on earlier batches, remembered in an attribute {named}that is neither"
     with pytest.raises(UserError, match=re.escape(says)):
-        character(net, 4)
+        traits(net, 4)
 
 
 @pytest.mark.parametrize(
     "net", [Remembering(True), Remembering(False, learns=False), Remembering(False, looks=False), nn.BatchNorm1d(4)]
 )
 def test_buffers_constants_and_what_nobody_looks_at_may_be_kept(net: nn.Module) -> None:
-    character(nn.Sequential(net, nn.Linear(4 if isinstance(net, nn.BatchNorm1d) else 3, 3)), 4)
+    traits(nn.Sequential(net, nn.Linear(4 if isinstance(net, nn.BatchNorm1d) else 3, 3)), 4)
 
 
 class OnlyTraining(nn.Linear):
@@ -297,11 +297,11 @@ def test_a_network_that_fails_in_evaluation_or_on_other_batches_is_refused() -> 
     with pytest.raises(
         UserError, match=r"in evaluation mode the network fails on a batch .* it was to be trained only"
     ):
-        character(OnlyTraining(4, 3), 4)
+        traits(OnlyTraining(4, 3), 4)
     with pytest.raises(UserError, match=r"in evaluation mode the network must return \[4, 3\], as in training"):
-        character(TwoThings(4, 3), 4)
+        traits(TwoThings(4, 3), 4)
     with pytest.raises(UserError, match=r"the network fails on a batch of shape \[2, 4\]"):
-        character(OfFour(4, 3), 4)
+        traits(OfFour(4, 3), 4)
 
 
 def test_classes_that_are_floats_are_told() -> None:
@@ -312,7 +312,7 @@ def test_classes_that_are_floats_are_told() -> None:
 def test_rounding_in_a_deep_network_is_no_obstacle() -> None:
     torch.manual_seed(0)
     layers = [layer for _ in range(30) for layer in (nn.Linear(16, 16, bias=False), nn.BatchNorm1d(16), nn.ReLU())]
-    assert character(nn.Sequential(nn.Linear(4, 16), *layers, nn.Linear(16, 3)), 4).obstacle is None
+    assert traits(nn.Sequential(nn.Linear(4, 16), *layers, nn.Linear(16, 3)), 4).obstacle is None
 
 
 class Averaged(nn.Linear):
@@ -324,4 +324,4 @@ class Averaged(nn.Linear):
 
 def test_a_network_that_fails_on_one_sample_is_refused() -> None:
     with pytest.raises(UserError, match="in evaluation mode the network fails on one sample: index 1 is out of bounds"):
-        character(Averaged(4, 3), 4)
+        traits(Averaged(4, 3), 4)

@@ -19,13 +19,13 @@ DRAWS, DEVIATIONS = 50, 3.0  # the noise edge: mean + 3 deviations of so many si
 TRIES = 20  # starts of k-means
 CLOUDS, MARGIN = 15, 0.4  # families must beat uniform clouds by so much in log residual
 _NORMAL_999 = 3.0902323061678132  # 99.9 % point of the normal distribution
-SAMPLE = 1000  # of a larger book
+SAMPLE = 1000  # of a larger contacts
 _LEAST, _SWEEPS, _STEPS, _NEGLIGIBLE = 32, 100, 500, 1e-9
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """How much data the noise edge rests on, and how noisy it is; in a large book, that of the keyed sample."""
+    """How much data the noise edge rests on, and how noisy it is; in a large contacts, that of the keyed sample."""
 
     peers: int  # with a usable fingerprint
     samples: int  # behind the means of all these peers together
@@ -36,7 +36,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Kinship:
-    """What the fingerprints of a book say. Peers are in the order of the fingerprints."""
+    """What the fingerprints of contacts say. Peers are in the order of the fingerprints."""
 
     rank: int  # directions in which peers differ by more than noise
     edge: float  # the largest squared singular value that noise would show
@@ -71,9 +71,9 @@ class Kinship:
 
 
 def kinship(prints: Fingerprints, ids: Tensor, seed: int) -> Kinship:
-    """Who is alike among the peers ``ids`` [N] of a book: the same for everyone with that book.
+    """Who is alike among the peers ``ids`` [N] of contacts: the same for everyone with that contacts.
 
-    In a large book, covariance, rank and centres come from a keyed sample, and the others are put where they fit.
+    In a large contacts, covariance, rank and centres come from a keyed sample, and the others are put where they fit.
     """
     usable = prints.count >= 2
     sample = usable.nonzero()[:, 0]
@@ -220,11 +220,11 @@ def simulated_top(rows: Tensor, prints: Fingerprints, seed: int) -> tuple[float,
     w = whitening((rows.T @ rows + within) / freedom, ridge(within / freedom))
     rows, factor = rows @ w, factor @ w
     share = (prints.count.double() / prints.count.sum()).sqrt()[:, None]
-    there = torch.arange(factor.shape[1] + 1, device=rows.device) <= prints.freedom[:, None]
+    mask = torch.arange(factor.shape[1] + 1, device=rows.device) <= prints.freedom[:, None]
     chance = generator(seed, Purpose.KIN, 0)
     grams = []
     for _ in range(DRAWS):
-        turn = torch.randn(there.shape, generator=chance, dtype=torch.float64).to(rows.device) * there
+        turn = torch.randn(mask.shape, generator=chance, dtype=torch.float64).to(rows.device) * mask
         turn = turn / turn.norm(dim=1, keepdim=True)
         drawn = turn[:, :1] * rows + (turn[:, None, 1:] @ factor)[:, 0]
         drawn = drawn - share * (share * drawn).sum(0)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from homophily.federation import peer_sets as sets
 from homophily.federation.view import View
 from homophily.fingerprints.fingerprint import Fingerprints
-from homophily.methods.base import Memory, Method, Now, methods
+from homophily.methods.base import Count, Memory, Method, RoundContext, methods
 from homophily.methods.kin import power
 from homophily.methods.kin.families import Kinship, kinship
 from homophily.randomness import Purpose
@@ -29,43 +31,41 @@ ADVICE = (
 class Kin(Method):
     """kin, our own: kilobyte fingerprints, compared once before training, tell everyone who is like it."""
 
-    k: int = 4
-    hops: int = 1
-    renew: int = 0  # fingerprints are made anew every so many rounds; 0: never
-    introduces = True
+    k: Count = 4
+    hops: Count = 1
+    renew: Annotated[int, Field(ge=0)] = 0  # fingerprints are made anew every so many rounds; 0: never
+    uses_fingerprints = True
 
-    def introduced(self, view: View, prints: Fingerprints, heard: Tensor | None) -> Memory:
-        if heard is None:
-            ids = torch.arange(len(prints.count), device=view.me.device)
+    def on_fingerprints(self, view: View, prints: Fingerprints, ids: Tensor, known_to: Tensor | None) -> Memory:
+        if known_to is None:
             found = kinship(prints, ids, int(view.seed[0]))
-            return _memory(found, view, view.me, view.book)
+            place = torch.searchsorted(ids, view.contacts.clamp(min=0)).clamp(max=len(ids) - 1)
+            columns = torch.where(ids[place] == view.contacts, place, -1)
+            return _memory(found, view, torch.searchsorted(ids, view.me), columns)
         parts = []
-        for row in range(len(view.me)):  # books of their own: everyone looks for itself
-            ids = heard[row][heard[row] >= 0]
-            parts.append(self.acquainted(view.rows(slice(row, row + 1)), prints.of(ids), ids))
+        for row in range(len(view.me)):  # contact lists of their own: every peer decides for itself
+            mine = known_to[row][known_to[row] >= 0]
+            some = prints.of(torch.searchsorted(ids, mine))
+            parts.append(self.on_fingerprints(view.rows(slice(row, row + 1)), some, mine, None))
         return {name: _stacked([part[name] for part in parts]) for name in parts[0]}
 
-    def acquainted(self, view: View, prints: Fingerprints, ids: Tensor) -> Memory:
-        found = kinship(prints, ids, int(view.seed[0]))
-        place = torch.searchsorted(ids, view.book.clamp(min=0)).clamp(max=len(ids) - 1)
-        columns = torch.where(ids[place] == view.book, place, -1)
-        return _memory(found, view, torch.searchsorted(ids, view.me), columns)
-
-    def meet(self, now: Now) -> Tensor:
+    def meet(self, now: RoundContext) -> Tensor:
         """Kin at random; in a continuum, of twice as many drawn from the mixture, those who balance each other."""
         weights, away = now.memory["weights"], now.memory["away"]
         among = now.known & (weights > 0)
         plain = now.pick_weighted(among, self.k, weights.log(), Purpose.MEET)
         if not away.shape[2]:
             return plain
-        columns, there = sets.compact(now.pick_weighted(among, 2 * self.k, weights.log(), Purpose.MEET))
-        mixed = now.memory["family"][:, None] < 0  # with books of their own some may see families, others a continuum
-        slot = torch.where(there & mixed, ((weights > 0).cumsum(1) - 1).gather(1, columns), 0)
+        columns, mask = sets.compact(now.pick_weighted(among, 2 * self.k, weights.log(), Purpose.MEET))
+        mixed = (
+            now.memory["family"][:, None] < 0
+        )  # with contact lists of their own some may see families, others a continuum
+        slot = torch.where(mask & mixed, ((weights > 0).cumsum(1) - 1).gather(1, columns), 0)
         drawn = away.gather(1, slot[..., None].expand(-1, -1, away.shape[2]))
-        chosen = sets.spread(columns, balanced(drawn, there, self.k), weights.shape[1])
+        chosen = sets.spread(columns, balanced(drawn, mask, self.k), weights.shape[1])
         return torch.where(mixed, chosen, plain)
 
-    def neighbours(self, now: Now, partners: Tensor) -> Tensor:
+    def neighbours(self, now: RoundContext, partners: Tensor) -> Tensor:
         weights = torch.where(now.known, now.memory["weights"], 0.0)
         return weights if bool((now.memory["family"] < 0).any()) else weights > 0
 
@@ -73,8 +73,8 @@ class Kin(Method):
         return float(rounds * self.k)
 
     def notes(self, view: View, memory: Memory) -> list[str]:
-        """What was found, if everyone has heard of everyone: families in books of their own have their own names."""
-        if view.book.stride(0):
+        """What was found, if everyone has heard of everyone: families in contact lists of their own have their own names."""
+        if view.contacts.stride(0):
             blind = int((~memory["conclusive"]).sum())
             return [f"{blind} of {len(view.me)} peers found no difference between the peers they know"] if blind else []
         if memory["away"].shape[2]:
@@ -93,16 +93,16 @@ class Kin(Method):
         return [*found, *alone]
 
 
-def balanced(away: Tensor, there: Tensor, k: int) -> Tensor:
+def balanced(away: Tensor, mask: Tensor, k: int) -> Tensor:
     """``k`` of a set [P, C], one after the other, whose average with oneself stays nearest to oneself: [P, C] bool.
 
     away: [P, C, r], the ways from oneself to them. Merged models are an average: whoever pulls one way must be made
     up for by who pulls the other, in every round and not only on average over the rounds.
     """
-    chosen = torch.zeros_like(there)
+    chosen = torch.zeros_like(mask)
     total = torch.zeros_like(away[:, :1])
-    for _ in range(min(k, there.shape[1])):
-        left = there & ~chosen
+    for _ in range(min(k, mask.shape[1])):
+        left = mask & ~chosen
         distance = (total + away).square().cumsum(2)[..., -1]  # one after the other, so that padding changes no bit
         nearest = torch.where(left, distance, torch.inf).argmin(1, keepdim=True)
         chosen = chosen.scatter(1, nearest, left.gather(1, nearest) | chosen.gather(1, nearest))
@@ -118,11 +118,11 @@ def _nothing_found(peers: int, difference: float) -> str:
 
 
 def _memory(found: Kinship, view: View, rows: Tensor, columns: Tensor) -> Memory:
-    """What a peer remembers: how much everyone in its book counts, its family (-1: none, or a continuum), in a
-    continuum the displacements to those who count, in the order of the book, and how far the answer can be trusted:
+    """What a peer remembers: how much everyone in its contacts counts, its family (-1: none, or a continuum), in a
+    continuum the displacements to those who count, in the order of the contacts, and how far the answer can be trusted:
     ``enough_samples``, ``conclusive`` and the ``smallest_difference`` of two groups (infinite: unknown).
 
-    columns: of the book in the answer; -1: not there.
+    columns: of the contacts in the answer; -1: not there.
     """
     weights = torch.where(view.known & (columns >= 0), found.weights(rows, columns.clamp(min=0)), 0.0)
     smallest = power.smallest_difference(found.evidence) if found.evidence is not None else None
@@ -134,10 +134,10 @@ def _memory(found: Kinship, view: View, rows: Tensor, columns: Tensor) -> Memory
     if found.family is not None:
         none = weights.new_zeros(len(rows), 0, 0)
         return {"weights": weights, "family": found.family[rows], "away": none, **trust}
-    counting, there = sets.compact(weights > 0)
+    counting, mask = sets.compact(weights > 0)
     place = found.place[:, : found.rank]
     away = place[columns.gather(1, counting).clamp(min=0)] - place[rows, None]
-    away = torch.where(there[..., None], away, 0.0)
+    away = torch.where(mask[..., None], away, 0.0)
     return {"weights": weights, "family": torch.full_like(rows, -1), "away": away, **trust}
 
 

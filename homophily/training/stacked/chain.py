@@ -136,23 +136,23 @@ class Chain:
         return prod(self.stages[0].taken) + sum(prod(stage.shape) for stage in self.stages)
 
 
-class Unlike(Exception):
+class UnsupportedLayer(Exception):
     """The network is no such chain; says why."""
 
 
 def chain_of(module: nn.Module, layout: Layout, inputs: tuple[int, ...]) -> Chain:
-    """The chain that ``module`` is on samples of shape ``inputs``; raises Unlike where it is none."""
+    """The chain that ``module`` is on samples of shape ``inputs``; raises UnsupportedLayer where it is none."""
     if layout.kept or layout.frozen or not all(column.trainable for column in layout.columns):
-        raise Unlike("it has buffers or frozen parameters")
+        raise UnsupportedLayer("it has buffers or frozen parameters")
     if _hooked(module):
-        raise Unlike("it has hooks")
+        raise UnsupportedLayer("it has hooks")
     # Tracing runs forward, which may leave what was traced in the module's attributes: of a copy.
     made = [_read(copy.deepcopy(module).train(mode), inputs) for mode in (True, False)]
     if made[0] != made[1]:
-        raise Unlike("it is another one in training than in evaluation")
+        raise UnsupportedLayer("it is another one in training than in evaluation")
     stages, flat = made[0]
     if [name for stage in stages for name in (stage.weight, stage.bias)] != [c.name for c in layout.columns]:
-        raise Unlike("its layers are not used once each, in their order")
+        raise UnsupportedLayer("its layers are not used once each, in their order")
     return Chain(tuple(stages), flat, _columns(stages, layout))
 
 
@@ -161,13 +161,13 @@ def _read(module: nn.Module, inputs: tuple[int, ...]) -> tuple[list[Stage], bool
     try:
         graph = fx.Tracer().trace(module)
     except Exception as error:  # anyone's module may do anything while it is traced
-        raise Unlike(f"it cannot be traced ({type(error).__name__})") from error
+        raise UnsupportedLayer(f"it cannot be traced ({type(error).__name__})") from error
     modules = dict(module.named_modules())
     stages: list[Stage] = []
     shape, flat, before = inputs, False, None
     for node in graph.nodes:
         if before is not None and (node.args[:1] != (before,) or list(before.users) != [node]):
-            raise Unlike("its layers do not follow one another")
+            raise UnsupportedLayer("its layers do not follow one another")
         before = node
         if node.op in ("placeholder", "output"):
             continue
@@ -183,10 +183,10 @@ def _read(module: nn.Module, inputs: tuple[int, ...]) -> tuple[list[Stage], bool
         elif stages and shape == stages[-1].shape:
             stages[-1] = _followed(stages[-1], kind)
         else:
-            raise Unlike(f"{kind} comes first, or after flattening")
+            raise UnsupportedLayer(f"{kind} comes first, or after flattening")
         shape = stages[-1].shape
     if not stages or not isinstance(stages[-1], Dense) or stages[-1].relu:
-        raise Unlike("it does not end with a linear layer")
+        raise UnsupportedLayer("it does not end with a linear layer")
     return stages, flat
 
 
@@ -195,19 +195,19 @@ def _kind(node: fx.Node, modules: dict[str, nn.Module]) -> tuple[str, Any]:
     if node.op == "call_module":
         layer = modules[str(node.target)]
         if _hooked(layer):
-            raise Unlike(f"layer {node.target!r} has hooks")
+            raise UnsupportedLayer(f"layer {node.target!r} has hooks")
         kind = _LAYERS.get(type(layer))
         if kind is None or (isinstance(layer, nn.Flatten) and (layer.start_dim, layer.end_dim) != (1, -1)):
-            raise Unlike(f"layer {node.target!r} is {type(layer).__name__}")
+            raise UnsupportedLayer(f"layer {node.target!r} is {type(layer).__name__}")
         if isinstance(layer, nn.MaxPool2d) and not _halves(layer):
-            raise Unlike(f"layer {node.target!r} is no plain 2x2 maximum")
+            raise UnsupportedLayer(f"layer {node.target!r} is no plain 2x2 maximum")
         return kind, layer
     try:
         kind = _FUNCTIONS.get((node.target, node.args[1:]))
     except TypeError:  # slices and lists have no hash
         kind = None
     if kind is None or any(value not in _KEYS.get(key, ()) for key, value in node.kwargs.items()):
-        raise Unlike(f"it uses {getattr(node.target, '__name__', node.target)}")
+        raise UnsupportedLayer(f"it uses {getattr(node.target, '__name__', node.target)}")
     return kind, None
 
 
@@ -227,16 +227,18 @@ def _halves(layer: nn.MaxPool2d) -> bool:
 
 def _dense(name: str, layer: nn.Linear, shape: tuple[int, ...]) -> Dense:
     if layer.bias is None or shape != (layer.in_features,):
-        raise Unlike(f"layer {name!r} has no bias, or works on {list(shape)}")
+        raise UnsupportedLayer(f"layer {name!r} has no bias, or works on {list(shape)}")
     return Dense(f"{name}.weight", f"{name}.bias", layer.in_features, layer.out_features)
 
 
 def _convolution(name: str, layer: nn.Conv2d, shape: tuple[int, ...]) -> Convolution:
     plain = layer.groups == 1 and _pair(layer.stride) == _pair(layer.dilation) == (1, 1)
     if layer.bias is None or not plain or layer.padding_mode != "zeros" or isinstance(layer.padding, str):
-        raise Unlike(f"layer {name!r} is no plain convolution (it has stride, groups, another padding or no bias)")
+        raise UnsupportedLayer(
+            f"layer {name!r} is no plain convolution (it has stride, groups, another padding or no bias)"
+        )
     if len(shape) != 3:
-        raise Unlike(f"layer {name!r} works on {list(shape)}")
+        raise UnsupportedLayer(f"layer {name!r} works on {list(shape)}")
     height, width, channels = shape
     return Convolution(
         f"{name}.weight", f"{name}.bias", height, width, channels, layer.out_channels,
@@ -251,7 +253,7 @@ def _followed(stage: Stage, kind: str) -> Stage:
         return replace(stage, relu=True)
     if kind == "pool" and isinstance(stage, Convolution) and not pooled:
         return replace(stage, pool=True)
-    raise Unlike(f"{kind} comes where it does not fit")
+    raise UnsupportedLayer(f"{kind} comes where it does not fit")
 
 
 def _columns(stages: list[Stage], layout: Layout) -> Tensor:

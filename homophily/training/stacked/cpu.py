@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from homophily.federation.layout import Kept
-from homophily.training.cross_evaluation import guests, most_samples
+from homophily.training.cross_evaluation import most_samples, with_host_personal
 from homophily.training.losses import output_gradients
 from homophily.training.schedule import batches, chunks
 from homophily.training.stacked.chain import Chain
 from homophily.training.stacked.row_updates import RowUpdates
-from homophily.training.stacked.written_out import StageOrder, arranged, forwards, places, there_and_back
+from homophily.training.stacked.written_out import StageOrder, arranged, forward_backward, forwards, places
 from homophily.training.task import Task
 
 T = TypeVar("T")
@@ -55,12 +55,12 @@ class Stacked:
         for step in batches(self.task, peers, round):
             x, y = self.task.batch(step.samples)
             updates.active = len(x)
-            slope = self._slope(y, step.share)
-            there_and_back(self.chain, self.places, work[: len(x)], arranged(self.chain, x), slope, updates)
+            output_grad = self._output_grad(y, step.share)
+            forward_backward(self.chain, self.places, work[: len(x)], arranged(self.chain, x), output_grad, updates)
             updates.move((step.before + 1)[:, None].double())
         rows[peers] = self.order.restored(work)
 
-    def _slope(self, y: Tensor, share: Tensor) -> Callable[[Tensor], Tensor]:
+    def _output_grad(self, y: Tensor, share: Tensor) -> Callable[[Tensor], Tensor]:
         """The gradient of the batch's loss by the outputs, of which each sample has its share."""
         return lambda outputs: self.gradient(outputs, y) * share[..., None]
 
@@ -68,11 +68,11 @@ class Stacked:
         work = self.order.sorted(rows)
         return self._outputs(x.shape[:2], lambda pairs: work[pairs], lambda pairs, some: x[pairs, some])
 
-    def visit(self, rows: Tensor, kept: Kept, guest: Tensor, host: Tensor) -> Tensor:
+    def cross_evaluate(self, rows: Tensor, kept: Kept, guest: Tensor, host: Tensor) -> Tensor:
         task, data = self.task, self.task.data.train
         samples = data.samples(host, most_samples(task, host))
         if task.layout.has_personal:
-            return self.predict(guests(task, rows, guest, host), kept, data.x[samples])
+            return self.predict(with_host_personal(task, rows, guest, host), kept, data.x[samples])
         work = self.order.sorted(rows)
         return self._outputs(
             samples.shape, lambda pairs: work[guest[pairs]], lambda pairs, some: data.x[samples[pairs, some]]

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from homophily.federation.layout import Kept
-from homophily.training.stacked import kernels
-from homophily.training.cross_evaluation import guests, most_samples
+from homophily.training.cross_evaluation import most_samples, with_host_personal
 from homophily.training.optimisers import RowAdam
 from homophily.training.schedule import chunks
+from homophily.training.stacked import kernels
 from homophily.training.stacked.chain import Chain
-from homophily.training.stacked.plans import Plan, plan
+from homophily.training.stacked.plans import StepPlan, plan
 from homophily.training.stacked.stage_kernels import Learning, StageKernels, optimiser_of, power
 from homophily.training.stacked.written_out import arranged
 from homophily.training.task import Task
@@ -34,7 +34,7 @@ class StackedKernels:
         self.slots = self.stages.slots.to(task.ids.device)
         self.back = self.slots[self.columns.argsort()]
         self.trainers: dict[int, Trainer] = {}
-        self.ahead: tuple[int, Tensor, Plan] | None = None  # the plan of the next round: round, peers, plan
+        self.ahead: tuple[int, Tensor, StepPlan] | None = None  # the plan of the next round: round, peers, plan
         self.samples: Tensor | None = None  # [N, n, ...]: everyone's training samples, for guests
 
     def on(self, task: Task, chunk: int) -> StackedKernels:
@@ -42,18 +42,18 @@ class StackedKernels:
 
     def train(self, rows: Tensor, kept: Kept, peers: Tensor, round: int) -> None:
         for chunk in chunks(self.task, peers, self.chunk):
-            trainer, there = self._trainer(len(chunk)), chunk.to(rows.device)
-            trainer.rows[: len(chunk)].index_copy_(1, self.slots, rows[there][:, self.columns])
-            trainer.train(self._plan(chunk, there, round), round)
-            rows[there] = trainer.rows[: len(chunk)][:, self.back]
+            trainer, mask = self._trainer(len(chunk)), chunk.to(rows.device)
+            trainer.rows[: len(chunk)].index_copy_(1, self.slots, rows[mask][:, self.columns])
+            trainer.train(self._plan(chunk, mask, round), round)
+            rows[mask] = trainer.rows[: len(chunk)][:, self.back]
             # The next round is planned while the GPU is busy with this one, so nothing here may wait for it.
-            self.ahead = (round + 1, chunk, self._plan(chunk, there, round + 1)) if len(peers) == len(chunk) else None
+            self.ahead = (round + 1, chunk, self._plan(chunk, mask, round + 1)) if len(peers) == len(chunk) else None
 
-    def _plan(self, chunk: Tensor, there: Tensor, round: int) -> Plan:
+    def _plan(self, chunk: Tensor, mask: Tensor, round: int) -> StepPlan:
         """For peers by their ids here and on the GPU."""
         if self.ahead is not None and self.ahead[0] == round and torch.equal(self.ahead[1], chunk):
             return self.ahead[2]
-        return plan(self.task, there, int(self.task.counts[chunk[0]]), round)
+        return plan(self.task, mask, int(self.task.counts[chunk[0]]), round)
 
     def _trainer(self, peers: int) -> Trainer:
         """With room for that many peers: few sizes serve all, so that few graphs are made."""
@@ -65,11 +65,11 @@ class StackedKernels:
     def predict(self, rows: Tensor, kept: Kept, x: Tensor) -> Tensor:
         return self._outputs(self._sorted(rows), self._taken(x), len(rows))
 
-    def visit(self, rows: Tensor, kept: Kept, guest: Tensor, host: Tensor) -> Tensor:
+    def cross_evaluate(self, rows: Tensor, kept: Kept, guest: Tensor, host: Tensor) -> Tensor:
         """Guests and hosts are looked up by the kernels: neither models nor samples are copied for each pair."""
         task, most = self.task, most_samples(self.task, host)
         personal = task.layout.has_personal
-        work = self._sorted(guests(task, rows, guest, host) if personal else rows)
+        work = self._sorted(with_host_personal(task, rows, guest, host) if personal else rows)
         return self._outputs(work, *self._hosted(host, most), None if personal else guest)
 
     def _sorted(self, rows: Tensor) -> Tensor:
@@ -142,7 +142,7 @@ class Trainer:
         self.y, self.share = memory(peers, batch, dtype=data.y.dtype), memory(peers, batch)
         self.graph: torch.cuda.CUDAGraph | None = None
 
-    def train(self, plan: Plan, round: int) -> None:
+    def train(self, plan: StepPlan, round: int) -> None:
         """One round of the first peers, whose rows are in place."""
         at, steps, those = self.learning, len(plan.live), slice(0, plan.live.shape[1])
         for table in (*self.state, at.live):

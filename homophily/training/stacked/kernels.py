@@ -29,12 +29,12 @@ def take(
     now = tl.load(step) * pairs + pair
     sample = tl.load(samples + now)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    there = at < H * W * C
+    mask = at < H * W * C
     c = at % C
     pixel = at // C
-    value = tl.load(x + sample * (H * W * C) + c * (H * W) + pixel, mask=there)
+    value = tl.load(x + sample * (H * W * C) + c * (H * W) + pixel, mask=mask)
     inside = ((pixel // W + PH) * (W + 2 * PW) + pixel % W + PW) * C + c
-    tl.store(x_out + pair * ((H + 2 * PH) * (W + 2 * PW) * C) + inside, value, mask=there)
+    tl.store(x_out + pair * ((H + 2 * PH) * (W + 2 * PW) * C) + inside, value, mask=mask)
     if tl.program_id(1) == 0:
         tl.store(y_out + pair, tl.load(y + sample))
         tl.store(share_out + pair, tl.load(share + now))
@@ -45,15 +45,15 @@ def cross_entropy(out, y, share, g, count, N: tl.constexpr, WIDE: tl.constexpr, 
     """The gradient of the mean cross-entropy by the outputs [count, N]."""
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     n = tl.arange(0, WIDE)
-    there = (row < count)[:, None] & (n < N)[None, :]
+    mask = (row < count)[:, None] & (n < N)[None, :]
     at = row[:, None].to(tl.int64) * N + n[None, :]
-    value = tl.load(out + at, mask=there, other=-float("inf"))
+    value = tl.load(out + at, mask=mask, other=-float("inf"))
     value = tl.exp(value - tl.max(value, 1)[:, None])
     value = value / tl.sum(value, 1)[:, None]
     target = tl.load(y + row, mask=row < count, other=0)
     weight = tl.load(share + row, mask=row < count, other=0.0)
     value = tl.where(n[None, :] == target[:, None], value - 1.0, value) * weight[:, None]
-    tl.store(g + at, value, mask=there)
+    tl.store(g + at, value, mask=mask)
 
 
 @triton.jit
@@ -116,7 +116,7 @@ def forward(
     tile = tl.program_id(0) % tiles
     m = (tile // wide) * BM + tl.arange(0, BM)
     n = (tile % wide) * BN + tl.arange(0, BN)
-    there = m < pixels
+    mask = m < pixels
     host = tl.load(whose + p) if HOSTS else p
     guest = tl.load(who + p) if GUESTS else p
     x += host * B * (H * W * C)
@@ -126,7 +126,7 @@ def forward(
     for first in range(0, K, BK):
         k = first + tl.arange(0, BK)
         seen = tl.load(
-            x + corner[:, None] + _tap(k, W, C, KW)[None, :], mask=there[:, None] & (k < K)[None, :], other=0.0
+            x + corner[:, None] + _tap(k, W, C, KW)[None, :], mask=mask[:, None] & (k < K)[None, :], other=0.0
         )
         part = tl.load(weight + n[None, :] * K + k[:, None], mask=(n < N)[None, :] & (k < K)[:, None], other=0.0)
         total = _add_product(total, seen, part, PRECISION)
@@ -168,7 +168,7 @@ def back(
     tile = tl.program_id(0) % tiles
     m = (tile // wide) * BM + tl.arange(0, BM)
     c = (tile % wide) * BN + tl.arange(0, BN)
-    there = m < pixels
+    mask = m < pixels
     g += p * (B * QH * QW * N)
     if POOL:
         largest += p * (B * QH * QW * N)
@@ -182,7 +182,7 @@ def back(
         n = (turn % turns) * BK + tl.arange(0, BK)
         oy = y - tap // KW
         ox = z - tap % KW
-        ok = there & (oy >= 0) & (ox >= 0) & (oy < EACH * QH) & (ox < EACH * QW)
+        ok = mask & (oy >= 0) & (ox >= 0) & (oy < EACH * QH) & (ox < EACH * QW)
         at = ((sample * QH + oy // EACH) * QW + ox // EACH) * N
         value = tl.load(g + at[:, None] + n[None, :], mask=ok[:, None] & (n < N)[None, :], other=0.0)
         if POOL:
@@ -194,7 +194,7 @@ def back(
             other=0.0,
         )
         total = _add_product(total, value, part, PRECISION)
-    stored = there[:, None] & (c < C)[None, :]
+    stored = mask[:, None] & (c < C)[None, :]
     if AFTER_RELU:
         inside = ((p * B + sample) * H + y) * W + z
         total = tl.where(tl.load(x + inside[:, None] * C + c[None, :], mask=stored, other=0.0) > 0, total, 0.0)
@@ -202,24 +202,24 @@ def back(
 
 
 @triton.jit
-def _move(rows, first, second, at, there, gradient, rate, decay, momentum, OPTIMISER: tl.constexpr):
+def _move(rows, first, second, at, mask, gradient, rate, decay, momentum, OPTIMISER: tl.constexpr):
     """The optimiser's step for numbers ``at`` of all rows."""
-    value = tl.load(rows + at, mask=there, other=0.0)
+    value = tl.load(rows + at, mask=mask, other=0.0)
     gradient += decay * value
     if OPTIMISER == _ADAM:
-        mean = tl.load(first + at, mask=there, other=0.0)
-        square = tl.load(second + at, mask=there, other=0.0)
+        mean = tl.load(first + at, mask=mask, other=0.0)
+        square = tl.load(second + at, mask=mask, other=0.0)
         mean += (gradient - mean) * 0.1
         square = square * 0.999 + gradient * gradient * 0.001
-        tl.store(first + at, mean, mask=there)
-        tl.store(second + at, square, mask=there)
+        tl.store(first + at, mean, mask=mask)
+        tl.store(second + at, square, mask=mask)
         value -= tl.load(rate + 1) * mean / (tl.sqrt(square) / tl.load(rate + 2) + 1e-8)
     else:
         if OPTIMISER == _MOMENTUM:
-            gradient += momentum * tl.load(first + at, mask=there, other=0.0)
-            tl.store(first + at, gradient, mask=there)
+            gradient += momentum * tl.load(first + at, mask=mask, other=0.0)
+            tl.store(first + at, gradient, mask=mask)
         value -= tl.load(rate) * gradient
-    tl.store(rows + at, value, mask=there)
+    tl.store(rows + at, value, mask=mask)
 
 
 @triton.jit
@@ -254,11 +254,11 @@ def learn(
     bias = tl.zeros((BN,), dtype=tl.float32)
     for start in range(0, span, BM):
         m = split * span + start + tl.arange(0, BM)
-        there = m < outputs
-        ok = there[:, None] & (n < N)[None, :]
+        mask = m < outputs
+        ok = mask[:, None] & (n < N)[None, :]
         value = tl.load(g + m[:, None] * N + n[None, :], mask=ok, other=0.0)
         bias += tl.sum(value, 0)
-        seeing = there[:, None] & (k < K)[None, :]
+        seeing = mask[:, None] & (k < K)[None, :]
         if POOL:
             chosen = tl.load(largest + m[:, None] * N + n[None, :], mask=ok, other=0)
             for j in tl.static_range(4):

@@ -12,7 +12,7 @@ from homophily.training.task import Task
 
 
 @dataclass(frozen=True)
-class Plan:
+class StepPlan:
     """The steps of a round, S of them, for P peers with batches of B. Peers with fewer samples skip steps."""
 
     samples: Tensor  # [S, P, B] int64: by index; padding repeats a sample of one's own
@@ -21,7 +21,7 @@ class Plan:
     before: Tensor  # [S, P] int64: steps taken before it in this round
 
 
-def plan(task: Task, peers: Tensor, most: int, round: int) -> Plan:
+def plan(task: Task, peers: Tensor, most: int, round: int) -> StepPlan:
     """For ``peers`` [P], of whom none has more than ``most`` samples."""
     data, batch, epochs = task.data.train, task.settings.batch, task.settings.epochs
     count, per_epoch = data.count[peers], -(-most // batch)
@@ -29,9 +29,9 @@ def plan(task: Task, peers: Tensor, most: int, round: int) -> Plan:
     order = shuffled(task.seed[peers], task.ids[peers], count, most, round, epoch)
     order = torch.nn.functional.pad(order, (0, per_epoch * batch - most))
     sample = data.start[peers, None] + order.minimum(count[:, None] - 1)
-    there = (torch.arange(per_epoch * batch, device=peers.device) < count[:, None]).expand_as(sample)
-    sample, there = (table.unflatten(2, (per_epoch, batch)).transpose(1, 2) for table in (sample, there))
-    in_batch = there.sum(3)
+    mask = (torch.arange(per_epoch * batch, device=peers.device) < count[:, None]).expand_as(sample)
+    sample, mask = (table.unflatten(2, (per_epoch, batch)).transpose(1, 2) for table in (sample, mask))
+    in_batch = mask.sum(3)
     number = torch.arange(per_epoch, device=peers.device)[:, None] + epoch * -(-count // batch)
-    tables = sample, there / in_batch.clamp(min=1)[..., None], in_batch > 0, number
-    return Plan(*(table.flatten(0, 1) for table in tables))
+    tables = sample, mask / in_batch.clamp(min=1)[..., None], in_batch > 0, number
+    return StepPlan(*(table.flatten(0, 1) for table in tables))

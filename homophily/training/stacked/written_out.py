@@ -95,15 +95,15 @@ class Tape:
     largest: Tensor | None  # where the maxima were
 
 
-def there_and_back(
-    chain: Chain, where: list[Place], rows: Tensor, x: Tensor, slope: Callable[[Tensor], Tensor], taker: Gradients
+def forward_backward(
+    chain: Chain, where: list[Place], rows: Tensor, x: Tensor, output_grad: Callable[[Tensor], Tensor], taker: Gradients
 ) -> None:
     """Through all stages and back: every stage's gradient goes to ``taker``. slope: the loss's gradient by outputs."""
     tapes = []
     for stage, place in zip(chain.stages, where, strict=True):
         x, tape = forwards(stage, place, rows, x)
         tapes.append(tape)
-    g: Tensor | None = slope(x)
+    g: Tensor | None = output_grad(x)
     for i in reversed(range(len(tapes))):
         assert g is not None
         after_relu = chain.stages[i - 1].relu if i else None

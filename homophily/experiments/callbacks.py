@@ -1,0 +1,114 @@
+"""Callbacks: see a run as it is played, add metrics, stop it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from homophily.config.schema import Config
+from homophily.errors import UserError
+
+
+class RunHandle(Protocol):
+    """What a callback sees of the run that calls it."""
+
+    @property
+    def config(self) -> Config:
+        """The config with every default filled in."""
+
+    @property
+    def path(self) -> Path:
+        """The run's folder."""
+
+    @property
+    def round(self) -> int:
+        """Rounds played so far."""
+
+    def state_dict(self, peer: int) -> dict[str, Tensor]:
+        """A peer's current model, under the names of its state dict."""
+
+    def stop(self) -> None:
+        """Finish the run after this round."""
+
+
+class Callback:
+    """Base of callbacks: override what you need. The same object is called from the first round to the last."""
+
+    def on_start(self, run: RunHandle) -> None:
+        """Called before the first round, and again when a stopped run goes on."""
+
+    def on_round(self, run: RunHandle, metrics: dict[str, Any]) -> None:
+        """Called after each round with its metrics. What is added to ``metrics`` (numbers, strings, lists or tables under
+        new names) is stored with them; ``run.stop()`` ends the run."""
+
+    def on_end(self, run: RunHandle, summary: dict[str, Any]) -> None:
+        """Called when the run has finished, with its summary."""
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint must hold of this callback, as JSON."""
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint, with what ``state`` returned."""
+
+
+class Callbacks:
+    """The callbacks of one run, in order."""
+
+    def __init__(self, callbacks: Sequence[Callback]) -> None:
+        for one in callbacks:
+            if not isinstance(one, Callback):
+                raise UserError(f"callbacks=: must be homophily.Callback objects, and one is {type(one).__name__}")
+        self._all = list(callbacks)
+
+    def __bool__(self) -> bool:
+        return bool(self._all)
+
+    def start(self, run: RunHandle) -> None:
+        for one in self._all:
+            one.on_start(run)
+
+    def round(self, run: RunHandle, metrics: dict[str, Any]) -> None:
+        """Let each add to the metrics; what is there already stays as it is."""
+        for one in self._all:
+            seen = dict(metrics)
+            one.on_round(run, seen)
+            metrics |= _added(type(one).__name__, metrics, seen)
+
+    def end(self, run: RunHandle, summary: Mapping[str, Any]) -> None:
+        for one in self._all:
+            one.on_end(run, dict(summary))
+
+    def state(self) -> list[dict[str, Any]]:
+        """For a checkpoint."""
+        return [_storable(type(one).__name__, one.state()) for one in self._all]
+
+    def restore(self, states: Sequence[dict[str, Any]]) -> None:
+        """Go on from a checkpoint, if as many callbacks are given again."""
+        if len(states) == len(self._all):
+            for one, state in zip(self._all, states, strict=True):
+                one.restore(state)
+
+
+def _added(name: str, metrics: Mapping[str, Any], seen: Mapping[str, Any]) -> dict[str, Any]:
+    """What a callback added."""
+    added = {key: value for key, value in seen.items() if key not in metrics}
+    if any(key not in seen or seen[key] is not metrics[key] for key in metrics):
+        raise UserError(f"callback {name}: on_round may add metrics, and must not change those of the round")
+    return _storable(name, added)
+
+
+def _storable(name: str, values: Any) -> dict[str, Any]:
+    try:
+        json.dumps(values)
+    except (TypeError, ValueError) as error:
+        raise UserError(
+            f"callback {name}: what it stores must be numbers, strings, lists or tables: {error}"
+        ) from error
+    if not isinstance(values, dict):
+        raise UserError(f"callback {name}: what it stores must be a table, not {type(values).__name__}")
+    return values

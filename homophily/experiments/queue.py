@@ -1,0 +1,104 @@
+"""Many runs in their order: started or resumed, and on a GPU played side by side if they do the same work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from homophily.config.schema import Config
+from homophily.experiments.callbacks import Callback, Callbacks
+from homophily.experiments.runner import (
+    ActiveRun,
+    again,
+    begin,
+    chosen_device,
+    plan_of,
+    play,
+    torch_settings,
+)
+from homophily.methods import Method
+from homophily.methods.server import ServerMethod
+from homophily.runs.reader import Run
+from homophily.runs.writer import RunWriter
+from homophily.simulation.setup import SetupCache, UserObjects, prepare
+from homophily.simulation.side_by_side import runs_at_once
+from homophily.training.resources import ExecutionPlan
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """A run that is to be played, or to go on from where it was stopped.
+
+    callbacks: makes, when the run begins, what watches it; method: an object in place of the config's name.
+    """
+
+    config: Config
+    out: Path
+    callbacks: Callable[[], Sequence[Callback]] = tuple
+    method: Method | ServerMethod | None = None
+
+    @property
+    def group(self) -> tuple[str, int, str | None]:
+        """Runs with the same of this do the same work, from the same round on, on the same device."""
+        writer = RunWriter(self.out)
+        return work(self.config), writer.round, Run(self.out).device if writer.begun else None
+
+    def active(self, objects: UserObjects, device: torch.device, cache: SetupCache) -> tuple[ActiveRun, ExecutionPlan]:
+        """The run before its next round, and how it computes."""
+        writer, callbacks = RunWriter(self.out), Callbacks(self.callbacks())
+        objects = replace(objects, method=self.method)
+        if not writer.begun:
+            experiment, config, plan = prepare(self.config, objects, device, cache=cache)
+            return begin(experiment, config, plan, objects, self.out, callbacks), plan
+        stopped = Run(self.out)
+        experiment, config, plan = prepare(stopped.config, objects, device, plan_of(stopped), cache)
+        return again(experiment, config, objects, writer, callbacks), plan
+
+
+def execute(
+    requests: Iterable[RunRequest], objects: UserObjects, device: torch.device, cache: SetupCache | None = None
+) -> Iterator[Run]:
+    """The finished runs, in their order; on a GPU, runs that follow one another side by side if they do the same work.
+
+    What was stopped goes on, on the device on which it began.
+    """
+    cache = SetupCache() if cache is None else cache
+    waiting = _Peekable(iter(requests))
+    while (first := waiting.peek()) is not None:
+        group: list[ActiveRun] = []
+        room, kind = 1, first.group
+        where = device if kind[-1] is None else chosen_device(kind[-1])
+        while len(group) < room and (one := waiting.peek()) is not None and one.group == kind:
+            waiting.take()
+            active, plan = one.active(objects, where, cache)
+            if where.type == "cpu":  # where runs are played one by one
+                cache.forget()
+            if not group:
+                room = runs_at_once(active.state.experiment, plan.engine, where)
+                settings = torch_settings(active.config, plan, where)
+            group.append(active)
+        with settings:
+            yield from play(group)
+
+
+class _Peekable:
+    """The next run that is requested, asked for no earlier than it is needed."""
+
+    def __init__(self, source: Iterator[RunRequest]) -> None:
+        self._source = source
+        self._next: RunRequest | None = None
+
+    def peek(self) -> RunRequest | None:
+        self._next = self._next or next(self._source, None)
+        return self._next
+
+    def take(self) -> None:
+        self._next = None
+
+
+def work(config: Config) -> str:
+    """Runs with the same of this train the same network for as long on as much data."""
+    return config.model_dump_json(include={"peers", "rounds", "engine", "precision", "data", "model", "training"})

@@ -1,0 +1,234 @@
+"""A simulation that can be played step by step, and the verbs run and resume."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from homophily.atomic_io import locked
+from homophily.config.schema import Config
+from homophily.data import PeerData
+from homophily.errors import UserError
+from homophily.experiments.callbacks import Callback, Callbacks
+from homophily.experiments.runner import (
+    ActiveRun,
+    RoundPlayer,
+    again,
+    as_config,
+    begin,
+    chosen_device,
+    plan_of,
+    torch_settings,
+    warn_of_diverged,
+    with_start,
+)
+from homophily.methods import Method
+from homophily.runs.reader import Run
+from homophily.runs.writer import RunWriter
+from homophily.simulation.configuration import over
+from homophily.simulation.evaluation import ExtraMetric
+from homophily.simulation.setup import UserObjects, prepare
+from homophily.training.losses import Loss
+from homophily.training.resources import ExecutionPlan
+
+_RESUMABLE = ("rounds", "evaluate", "checkpoint")
+
+
+class Simulation:
+    """A federation that is simulated step by step.
+
+    ``for metrics in simulation`` plays round after round; ``step()`` plays one; ``save()`` writes a checkpoint;
+    ``result()`` plays what is left and returns the finished run.
+    """
+
+    def __init__(
+        self,
+        config: Config | Mapping[str, Any] | str | Path | None = None,
+        *,
+        model: nn.Module | None = None,
+        data: Sequence[PeerData] | None = None,
+        loss: Loss | None = None,
+        method: Method | None = None,
+        extra_metrics: Mapping[str, ExtraMetric] | None = None,
+        callbacks: Sequence[Callback] = (),
+        out: str | Path | None = None,
+        device: str = "auto",
+    ) -> None:
+        """Prepare a run and its folder; the arguments are those of ``homophily.run``."""
+        objects = UserObjects(model, data, loss, method, extra_metrics or {})
+        chosen, watching = chosen_device(device), Callbacks(callbacks)
+        experiment, complete, plan = prepare(as_config(config), objects, chosen)
+        self._open(begin(experiment, complete, plan, objects, Path(out) if out else None, watching), plan)
+
+    def _open(self, active: ActiveRun, plan: ExecutionPlan) -> None:
+        self._active, self._plan = active, plan
+        self._player: RoundPlayer | None = None
+        self._result: Run | None = None
+
+    @classmethod
+    def resume(
+        cls,
+        path: str | Path,
+        overrides: Mapping[str, Any] | None = None,
+        *,
+        model: nn.Module | None = None,
+        data: Sequence[PeerData] | None = None,
+        loss: Loss | None = None,
+        method: Method | None = None,
+        extra_metrics: Mapping[str, ExtraMetric] | None = None,
+        callbacks: Sequence[Callback] = (),
+    ) -> Simulation:
+        """A stopped or finished run, after the last round that it kept; the arguments are those of ``resume``."""
+        found, objects = Run(path), UserObjects(model, data, loss, method, extra_metrics or {})
+        config, writer = _extended(found, overrides or {}), RunWriter(found.path)
+        objects = with_start(writer, objects)
+        plan, simulation = plan_of(found), cls.__new__(cls)
+        experiment, config, _ = prepare(config, objects, chosen_device(found.device), plan)
+        active = again(experiment, config, objects, writer, Callbacks(callbacks))
+        simulation._open(active, plan)
+        if active.state.finished and found.finished and found.summary["rounds"] == active.state.round:
+            simulation._result = Run(path, model)  # it has finished already
+        else:
+            writer.write_config(config)
+        return simulation
+
+    @property
+    def path(self) -> Path:
+        """The run's folder."""
+        return self._active.path
+
+    @property
+    def config(self) -> Config:
+        """The config with every default filled in."""
+        return self._active.config
+
+    @property
+    def round(self) -> int:
+        """Rounds played so far."""
+        return self._active.round
+
+    @property
+    def finished(self) -> bool:
+        """Whether all rounds are played, all peers have stopped early, or a callback has stopped the run."""
+        return self._active.state.finished
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        while not self.finished:
+            yield self.step()
+
+    def step(self) -> dict[str, Any]:
+        """Play one round; returns its metrics, as they stand in ``metrics.jsonl``."""
+        if self.finished:
+            raise UserError(f"the run in {self.path} has finished: resume it with more rounds")
+        with locked(self.path), torch_settings(self.config, self._plan, self._active.state.federation.rows.device):
+            self._player = self._player or RoundPlayer([self._active])
+            return self._player.step()[0]
+
+    def save(self) -> None:
+        """Write a checkpoint now; others are written every ``checkpoint`` rounds and at the end."""
+        with locked(self.path):
+            self._active.save()
+
+    def result(self) -> Run:
+        """Play the rounds that are left, write final scores and models, and return the finished run."""
+        if self._result is None:
+            device = self._active.state.federation.rows.device
+            with locked(self.path), torch_settings(self.config, self._plan, device):
+                self._player = self._player or RoundPlayer([self._active])
+                try:
+                    while not self.finished:
+                        self._player.step()
+                except KeyboardInterrupt:
+                    raise KeyboardInterrupt(str(self.path)) from None  # the caller can say what to resume
+                (self._result,) = self._player.finish()
+        return self._result
+
+
+def _extended(found: Run, overrides: Mapping[str, Any]) -> Config:
+    """The config of a stored run with what may be changed in it."""
+    for key in overrides:
+        if key not in _RESUMABLE:
+            raise UserError(f"{key}: a resumed run can change rounds, evaluate and checkpoint only")
+    stored = found.config
+    config = over(stored, overrides)
+    if config.rounds < stored.rounds:
+        raise UserError(f"rounds = {config.rounds}: this run has {stored.rounds} already, and they cannot be undone")
+    return config
+
+
+def run(
+    config: Config | Mapping[str, Any] | str | Path | None = None,
+    *,
+    model: nn.Module | None = None,
+    data: Sequence[PeerData] | None = None,
+    loss: Loss | None = None,
+    method: Method | None = None,
+    extra_metrics: Mapping[str, ExtraMetric] | None = None,
+    callbacks: Sequence[Callback] = (),
+    out: str | Path | None = None,
+    device: str = "auto",
+) -> Run:
+    """Simulate a federation from its first round to its last and return the finished run.
+
+    config: a TOML file, nested keys as in one, or None for the defaults.
+    model, data, loss, method, extra_metrics: objects in place of the names that a config has: any ``nn.Module``, one
+    ``PeerData`` per peer, a loss ``(outputs, targets) -> [samples]``, a ``Method``, and metrics
+    ``(outputs, targets) -> float`` by name, which are scored for every peer.
+    callbacks: ``Callback`` objects that see every round.
+    out: the run's folder; None: a new one under runs/.
+    device: "auto", "cpu" or "cuda".
+    Raises UserError for bad input; warns with DivergedWarning if models have diverged.
+    """
+    simulation = Simulation(
+        config,
+        model=model,
+        data=data,
+        loss=loss,
+        method=method,
+        extra_metrics=extra_metrics,
+        callbacks=callbacks,
+        out=out,
+        device=device,
+    )
+    finished = simulation.result()
+    warn_of_diverged([finished])
+    return finished
+
+
+def resume(
+    path: str | Path,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    model: nn.Module | None = None,
+    data: Sequence[PeerData] | None = None,
+    loss: Loss | None = None,
+    method: Method | None = None,
+    extra_metrics: Mapping[str, ExtraMetric] | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> Run:
+    """Go on with a run that was stopped, or with a finished one for more rounds: ``resume(path, {"rounds": 100})``.
+
+    path: the run's folder; overrides: ``rounds``, ``evaluate`` and ``checkpoint`` may change.
+    Objects that were given to ``run`` must be given again, a model with any weights.
+    """
+    found = Run(path)
+    config = _extended(found, overrides or {})
+    if found.finished and found.summary["rounds"] == config.rounds:
+        finished = Run(path, model)
+    else:
+        simulation = Simulation.resume(
+            path,
+            overrides,
+            model=model,
+            data=data,
+            loss=loss,
+            method=method,
+            extra_metrics=extra_metrics,
+            callbacks=callbacks,
+        )
+        finished = simulation.result()
+    warn_of_diverged([finished])
+    return finished

@@ -1,0 +1,176 @@
+"""A peer on the network: its links, who else is a member, and the models that pass between them."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from homophily.config.schema import Config
+from homophily.peer.blob_transfer import BlobTransfer
+from homophily.peer.identity import Refused
+from homophily.peer.membership import SILENCE, Announcer, Members, Status, opened, seal
+from homophily.peer.pacing import Pacing
+from homophily.peer.refusals import Refusals
+from homophily.peer.setup import PeerSetup
+from homophily.peer.source import NetworkSource
+from homophily.peer.transport import Address, LinkHandlers, Links, ZenohLinks
+from homophily.peer.wire import MOST_PRINT
+from homophily.simulation.communication import Traffic
+from homophily.simulation.observers import RoundRecord
+
+_log = logging.getLogger("homophily.peer")
+_EVERY = 1.0  # seconds between two announcements of a status that has not changed
+_HOP_SECONDS = 10.0  # for a request over one hop
+
+
+@dataclass(frozen=True)
+class PeerNetwork:
+    """Everything of a peer that talks to others."""
+
+    links: Links
+    members: Members
+    transfer: BlobTransfer
+    announcer: Announcer
+    pacing: Pacing
+    source: NetworkSource
+
+    @classmethod
+    def on(cls, links: Links, setup: PeerSetup) -> PeerNetwork:
+        """On links that are open, and not listened to yet."""
+        peer, identity = setup.settings.peer, setup.identity
+        members = Members(peer.name, peer.allow, peer.mesh == "full", links.neighbours, max(SILENCE, peer.deadline))
+        transfer = BlobTransfer(
+            peer.federation,
+            identity,
+            setup.authority,
+            {"model": setup.expected.most_bytes, "before": setup.expected.most_bytes, "print": MOST_PRINT},
+            links,
+            members,
+            Refusals(),
+            timeout=max(_HOP_SECONDS, peer.deadline / 2),  # on a slow link what is asked for at a time takes long
+            slots=peer.slots,
+            waiting=peer.waiting,
+            pulls=peer.pulls,
+            window=peer.window,
+            cache_bytes=peer.cache_mb << 20,
+        )
+
+        def tell(status: Status) -> None:
+            links.tell(seal(status, peer.federation, identity))
+
+        announcer = Announcer(tell, links.neighbours, _EVERY, _plan(setup.config))
+        pacing = Pacing(setup.policy, members, announcer, list(setup.me.contacts.values()))
+        layout = setup.training.task.layout
+        source = NetworkSource(
+            setup.me, layout, setup.expected, setup.fingerprint, transfer, members, announcer, pacing
+        )
+        return cls(links, members, transfer, announcer, pacing, source)
+
+    def handlers(self, setup: PeerSetup) -> LinkHandlers:
+        """What is done with whatever comes in over the links."""
+        peer, authority = setup.settings.peer, setup.authority
+        plan, refusals = self.announcer.plan, self.transfer.refusals
+        differing: set[str] = set()  # peers that play something else: reported once each
+
+        def heard(sealed: bytes) -> None:
+            name = ""
+            try:
+                name, status = opened(sealed, authority, peer.federation, len(peer.allow))
+                news = self.members.update(name, status)
+            except Refused as error:
+                refusals.add(error, name)
+                return
+            if news and status.plan != plan and name not in differing:
+                differing.add(name)
+                _log.warning("%s plays %s, and this peer plays %s: their files differ", name, status.plan, plan)
+            if news and peer.mesh != "full":  # for those further away
+                self.links.tell(sealed)
+
+        def came(name: str) -> None:
+            _log.info("%s connected", name)
+            self.members.came(name)
+            self.announcer.soon()  # who has just come has heard nothing yet
+
+        def went(name: str) -> None:
+            _log.info("%s disconnected", name)
+            self.members.went(name)
+            self.announcer.soon()  # what others know of my links is out of date
+
+        def stranger(name: str) -> None:
+            refusals.add("link of a name not allowed", name)
+
+        return LinkHandlers(heard, self.transfer.asked, came, went, stranger)
+
+    def start(self, setup: PeerSetup, links: ZenohLinks) -> None:
+        """Listen, and say that this peer is online."""
+        links.listen(self.handlers(setup))
+        self.announcer.start()
+
+    def close(self) -> None:
+        self.announcer.stop()
+        self.links.close()
+        self.transfer.close()
+
+
+def address_of(setup: PeerSetup, insecure: bool) -> Address:
+    """How this peer is reached. insecure: without TLS."""
+    settings, peer = setup.settings, setup.settings.peer
+    return Address(
+        peer.name,
+        peer.federation,
+        tuple(peer.allow),
+        tuple(peer.listen),
+        tuple(peer.connect),
+        peer.mesh == "full",
+        peer.lease,
+        None if insecure else (settings.path(peer.ca), settings.certificate, settings.key),
+    )
+
+
+def _plan(config: Config) -> str:
+    """What all peers should agree on, in words."""
+    return f"{config.method.name} with merge {config.merge} for {config.rounds} rounds"
+
+
+class NamedObserver:
+    """Records by name whom a real peer met and merged with. It knows no true clusters."""
+
+    def __init__(self, source: NetworkSource) -> None:
+        self._source = source
+
+    def observe(self, record: RoundRecord) -> dict[str, Any]:
+        ids = set(record.group.ids[record.merged].tolist())
+        merged = torch.tensor([[id in ids for id in record.view.contacts[0].tolist()]], dtype=torch.bool)
+        return {
+            **self.summary(),
+            "met": self._source.named(record.met),
+            "merged": self._source.named(merged),
+            "unreachable": self._source.unreachable,
+            **({} if record.similarity is None else {"similarities": self._similarities(record)}),
+        }
+
+    def _similarities(self, record: RoundRecord) -> dict[str, float]:
+        assert record.similarity is not None
+        return dict(zip(self._source.named(record.met), record.similarity[record.met].tolist(), strict=True))
+
+    def summary(self) -> dict[str, Any]:
+        return {"neighbour_precision": None, "neighbour_recall": None, "same_cluster_merges": None}
+
+    def notes(self, traffic: Traffic) -> list[str]:
+        return [] if bool(traffic.received.any()) else ["no model of another peer ever came"]
+
+    def final(self) -> dict[str, Tensor]:
+        return {}
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {}
+
+    def numbers(self) -> dict[str, Any]:
+        return {}
+
+    def restore(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
+        """Nothing is kept from round to round."""

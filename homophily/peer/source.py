@@ -1,0 +1,347 @@
+"""The network as a source of models: a real peer publishes its own and fetches those of the peers that it meets.
+
+Models are where the peer trains; all else is on the CPU.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from hashlib import blake2b
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from homophily.federation.layout import Layout
+from homophily.federation.view import View
+from homophily.fingerprints.fingerprint import Fingerprints, checked, print_bytes
+from homophily.peer.blob_transfer import BlobId, BlobTransfer
+from homophily.peer.identity import Refused
+from homophily.peer.membership import Announcer, Members
+from homophily.peer.pacing import Pacing
+from homophily.peer.transport import Unanswered
+from homophily.peer.wire import (
+    ExpectedModel,
+    ModelMessage,
+    pack_before,
+    pack_model,
+    pack_print,
+    shared_tables,
+    unpack_before,
+    unpack_model,
+    unpack_print,
+)
+from homophily.simulation.sources import Heard, LocalModels, Memory, Published
+
+T = TypeVar("T")
+Print = tuple[Tensor, Tensor, int]  # mean [d], factor [F, d] and count of a fingerprint
+_PROPORTION = 2.0**16  # of the largest numbers of fingerprints, beyond which float64 cannot compare them
+
+
+@dataclass(frozen=True)
+class Me:
+    """What stays the same from round to round."""
+
+    id: int
+    seed: int
+    samples: int
+    start: Tensor  # [1, D]: the model before the first round
+    contacts: dict[int, str]  # names of the other peers by id, ascending
+    hops: int  # peers within so many hops are in reach
+    unknown: float  # what the method's tables say of a peer of which nothing is known
+    forgets: bool  # the method learns of new contacts from fingerprints, all over again
+
+
+class NetworkSource:
+    """Other peers' models over the network. Contacts are all peers allowed; known are those in reach at the moment."""
+
+    asynchronous = True
+    has_all_peers = False
+
+    def __init__(
+        self,
+        me: Me,
+        layout: Layout,
+        expected: ExpectedModel,
+        make_fingerprint: Callable[[], Fingerprints],
+        transfer: BlobTransfer,
+        members: Members,
+        announcer: Announcer,
+        pacing: Pacing,
+    ) -> None:
+        self._me, self._layout, self._expected, self._make = me, layout, expected, make_fingerprint
+        self._transfer, self._members, self._announcer, self._pacing = transfer, members, announcer, pacing
+        self._ids = torch.tensor(list(me.contacts), dtype=torch.int64)
+        self._names = list(me.contacts.values())
+        self._own: Published | None = None
+        self._prints: dict[str, tuple[int, Print]] = {}  # by name: the round it is of, and it
+        self._own_print: Fingerprints | None = None
+        self._renewal = -1  # that it is of
+        self._printed, self._hash = -1, ""  # the number under which it is known, and what it is
+        self.unreachable: list[str] = []  # peers that were met in the last round, and whose models did not come
+
+    def view(self, round: int) -> View:
+        """Known are the peers in reach whose model is fresh enough for this round."""
+        policy = self._pacing.policy
+        oldest = 0 if policy.lockstep else max(1, round - policy.staleness)
+        return self._view(oldest)
+
+    def _view(self, oldest: int) -> View:
+        """Known are the peers in reach whose model is of that round or a later one."""
+        members = self._members
+        far = {name: hops for name, hops in members.hops().items() if members.status(name).trained >= oldest}
+        hops = torch.tensor([[far.get(name, 0) for name in self._names]], dtype=torch.int64)
+        known = (hops > 0) & (hops <= self._me.hops)
+        me, seed = torch.tensor([self._me.id]), torch.tensor([self._me.seed])
+        return View(me, seed, self._ids[None], known, hops.clamp(min=1), None)
+
+    # Fingerprints
+
+    def fingerprints(self, round: int, renew: int, active: Tensor, needed: bool) -> Heard | None:
+        due = (round - 1) // renew if renew else 0
+        deadline = time.monotonic() + self._pacing.policy.deadline
+        if self._own_print is None or due > self._renewal:
+            self._publish_fingerprint(due, (due - 1) * renew + 1, deadline)
+        received = self._fetch_prints(deadline)
+        if received is None and not needed:
+            return None
+        return self._heard(received or 0.0)
+
+    def _publish_fingerprint(self, due: int, last: int, deadline: float) -> None:
+        """Make this peer's own and let others have it. last: the round before which the one before was made."""
+        lockstep = self._pacing.policy.lockstep
+        if lockstep and due:  # a new one replaces the last: wait until everyone has fetched that
+            self._pacing.wait(lambda name: self._members.status(name).round >= last, deadline)
+        own = self._own_print = self._make()
+        self._renewal = due
+        packed = pack_print(own.mean[0], own.factor[0], int(own.count[0]), self._expected.network)
+        before, self._hash = self._hash, blake2b(packed, digest_size=16).hexdigest()
+        self._printed = max(due, self._printed + (self._hash != before))  # a peer that comes back may have other data
+        self._transfer.publish("print", self._printed, packed)
+        self._announcer.announce(printed=self._printed)
+        if lockstep:
+            self._pacing.wait(lambda name: self._members.status(name).printed >= due, deadline)
+
+    def _fetch_prints(self, deadline: float) -> float | None:
+        """Fetch the fingerprints that are new; the bytes that travelled, None: there are no new ones.
+
+        Each is counted when it comes: after a restart, and when its peer has made another one, it travels again.
+        """
+        hops = self._members.hops()
+        said = {name: self._members.status(name).printed for name in hops}
+        wanted = [
+            BlobId(name, "print", stamp)
+            for name, stamp in said.items()
+            if stamp >= 0 and self._prints.get(name, (-1,))[0] < stamp
+        ]
+        assert self._own_print is not None
+        unpack = partial(unpack_print, buckets=self._own_print.mean.shape[1], network=self._expected.network)
+        new = self._unpacked(wanted, deadline, unpack)
+        self._prints |= {blob.origin: (blob.round, made) for blob, made in new.items()}
+        sizes = {blob.origin: print_bytes(len(mean), torch.tensor(count)) for blob, (mean, _, count) in new.items()}
+        return float(sum(int(size) * hops[name] for name, size in sizes.items())) if new else None
+
+    def _heard(self, received: float) -> Heard:
+        own = self._own_print
+        assert own is not None
+        contacts = self._me.contacts
+        others = {id: self._prints[name][1] for id, name in contacts.items() if name in self._prints}
+        mine = own.mean[0], own.factor[0], int(own.count[0])
+        for id in _out_of_proportion({**others, self._me.id: mine}) & set(others):
+            self._transfer.refusals.add("fingerprint out of proportion", contacts[id])
+            del others[id]
+        everyone = dict(sorted({**others, self._me.id: mine}.items()))
+        most = max(len(factor) for _, factor, _ in everyone.values())
+        prints = checked(
+            torch.stack([mean for mean, _, _ in everyone.values()]),
+            torch.stack([torch.nn.functional.pad(f, (0, 0, 0, most - len(f))) for _, f, _ in everyone.values()]),
+            torch.tensor([count for _, _, count in everyone.values()]),
+        )
+        view = self._view(0)
+        view = replace(view, known=torch.ones_like(view.known))  # a peer that is offline now may come back
+        return Heard(view, prints, torch.tensor(list(everyone)), None, received)
+
+    # Models
+
+    def publish(self, round: int, own: Published) -> None:
+        self._own = own
+        if self._pacing.policy.lockstep:  # two rounds stay published: who still merges the one before the last needs it
+            deadline = time.monotonic() + self._pacing.policy.deadline
+            self._pacing.wait(lambda name: self._members.status(name).merged >= round - 2, deadline)
+        shared = self._layout.mask(shared=True)
+        memory = {name: table[0] for name, table in own.tables.items()}
+        tables, about = shared_tables(memory, self._ids, self._view(0).known[0])
+        row = None if bool(own.diverged[0]) else own.federation.rows[0].cpu()[shared]
+        if own.before is not None and row is not None:
+            before = pack_before(own.before[0].cpu()[shared], self._expected.network)
+            self._transfer.publish("before", round, before)
+        message = ModelMessage(row, self._me.samples, tables, about)
+        self._transfer.publish("model", round, pack_model(message, self._expected.network))
+        self._announcer.announce(trained=round)
+
+    def fetch(self, round: int, met: Tensor, updates: bool) -> LocalModels:
+        own = self._own
+        assert own is not None
+        found = self._pull(self.named(met), round, updates)
+        met = met & torch.tensor([[name in found for name in self._names]], dtype=torch.bool)
+        messages = [found[name] for name in self.named(met)]
+        rows = torch.cat([own.federation.rows, *(self._whole(message.row) for message in messages)])
+        before = None
+        if updates and own.before is not None:
+            earlier = [m.row if m.before is None else m.before for m in messages]  # None: it has not trained
+            before = torch.cat([own.before, *map(self._whole, earlier)])
+        tables, contacts = _stacked_tables(messages, self._expected.tables)
+        return LocalModels(
+            met,
+            rows,
+            own.federation.kept,
+            before,
+            self._me.start.expand(len(rows), -1),
+            torch.tensor([bool(own.diverged[0]), *(message.row is None for message in messages)]),
+            torch.tensor([True, *(message.before is not None for message in messages)]),
+            torch.tensor([self._me.samples, *(message.samples for message in messages)]),
+            tables,
+            contacts,
+            torch.tensor([0, *(message.table_bytes for message in messages)]),
+            torch.cat([torch.tensor([self._me.id]), self._ids[met[0]]]),
+        )
+
+    def named(self, some: Tensor) -> list[str]:
+        """The names of a set of contacts [1, B] bool."""
+        return [name for name, chosen in zip(self._names, some[0].tolist(), strict=True) if chosen]
+
+    def _whole(self, parameters: Tensor | None) -> Tensor:
+        """What travelled, with this peer's personal parameters around it: [1, D]; NaN if the model has diverged."""
+        assert self._own is not None
+        row = self._own.federation.rows.clone()
+        shared = self._layout.mask(shared=True).to(row.device)
+        row[0, shared] = torch.nan if parameters is None else parameters.to(row.device)
+        return row
+
+    def _pull(self, names: Sequence[str], round: int, updates: bool) -> dict[str, ModelMessage]:
+        """The models of these peers, as far as they come in time: in lockstep this round's, else the freshest.
+
+        updates: also as they were before training.
+        """
+        lockstep = self._pacing.policy.lockstep
+        deadline = time.monotonic() + self._pacing.policy.deadline
+        if lockstep:
+            self._pacing.wait(lambda name: self._members.status(name).trained >= round, deadline, names)
+        wanted = {name: self._newest(name, round) for name in names}
+        found = self._models(wanted, deadline, round if updates else None)
+        if not lockstep:  # a model may have made way for the next while it was asked for
+            newer = {name: self._members.status(name).trained for name in names if name not in found}
+            newer = {name: last for name, last in newer.items() if last > wanted[name]}
+            found |= self._models(newer, deadline, round if updates else None)
+        self.unreachable = [name for name in names if name not in found]
+        return found
+
+    def _newest(self, name: str, round: int) -> int:
+        """The round of the model to ask for: in lockstep this one, or the last of a peer that stopped before it."""
+        status = self._members.status(name)
+        if not self._pacing.policy.lockstep:
+            return status.trained
+        return min(status.trained, round) if status.finished else round
+
+    def _models(self, rounds: Mapping[str, int], deadline: float, updated_in: int | None) -> dict[str, ModelMessage]:
+        """The models of these rounds by name. updated_in: the round played, if their updates are wanted, too."""
+        wanted = [BlobId(name, "model", round) for name, round in rounds.items()]
+        came = self._unpacked(wanted, deadline, lambda data: unpack_model(data, self._expected))
+        found = {blob.origin: model for blob, model in came.items()}
+        return found if updated_in is None else self._with_updates(found, rounds, deadline, updated_in)
+
+    def _with_updates(
+        self, found: Mapping[str, ModelMessage], rounds: Mapping[str, int], deadline: float, round: int
+    ) -> dict[str, ModelMessage]:
+        """The same models, and what they were before training; those of which that does not come are left out.
+
+        In lockstep a peer whose model is of an earlier round has stopped, and nothing has changed in this one.
+        """
+        trained = [
+            name
+            for name, model in found.items()
+            if model.row is not None and (rounds[name] == round or not self._pacing.policy.lockstep)
+        ]
+        wanted = [BlobId(name, "before", rounds[name]) for name in trained]
+        came = self._unpacked(wanted, deadline, lambda data: unpack_before(data, self._expected))
+        before = {blob.origin: rows for blob, rows in came.items()}
+        late = set(trained) - set(before)
+        return {name: replace(model, before=before.get(name)) for name, model in found.items() if name not in late}
+
+    def _unpacked(self, wanted: list[BlobId], deadline: float, unpack: Callable[[bytes], T]) -> dict[BlobId, T]:
+        """Blobs as far as they come in time and are what they must be. In lockstep, asked for until they come."""
+        out: dict[BlobId, T] = {}
+        while wanted:
+            unanswered = []
+            for blob, found in self._transfer.fetch_all(wanted, unpack, deadline).items():
+                if isinstance(found, Refused):
+                    self._transfer.refusals.add(found, blob.origin)
+                elif isinstance(found, Unanswered):
+                    unanswered.append(blob)
+                else:
+                    out[blob] = found
+            again = self._pacing.policy.lockstep and time.monotonic() < deadline
+            wanted = [blob for blob in unanswered if again and blob.origin in self._members.alive()]
+        return out
+
+    def merged(self, round: int) -> None:
+        self._own = None
+        self._announcer.announce(merged=round)
+
+    # Checkpoints
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"contacts": self._ids}
+
+    def numbers(self) -> dict[str, Any]:
+        return {"printed": self._printed, "print": self._hash, "announced": self._announcer.last}
+
+    def restore(self, tensors: dict[str, Tensor], numbers: dict[str, Any], memory: Memory) -> Memory:
+        """Go on; everything is remembered of the peers that are still allowed."""
+        self._announcer.go_on_after(numbers["announced"])
+        self._printed, self._hash = numbers["printed"], numbers["print"]
+        before = tensors["contacts"]
+        if torch.equal(before, self._ids):
+            return memory
+        if self._me.forgets:
+            return {}
+        return {name: self._about_contacts(table, before) for name, table in memory.items()}
+
+    def _about_contacts(self, table: Tensor, before: Tensor) -> Tensor:
+        """What was remembered of the peers ``before`` [B]; of new ones nothing."""
+        if table.dim() != 2 or table.shape[1] != len(before):
+            return table
+        return _looked_up(table, before, self._ids, self._me.unknown if table.is_floating_point() else 0)
+
+
+def _looked_up(table: Tensor, contacts: Tensor, wanted: Tensor, nothing: float) -> Tensor:
+    """Of a table over ``contacts``, ascending ids [..., B], the columns of the ids wanted [W], or nothing."""
+    if not len(contacts):
+        return table.new_full((*table.shape[:-1], len(wanted)), nothing)
+    place = torch.searchsorted(contacts, wanted).clamp(max=len(contacts) - 1)
+    return table[..., place].masked_fill(contacts[place] != wanted, nothing)
+
+
+def _stacked_tables(messages: Sequence[ModelMessage], names: Sequence[str]) -> tuple[dict[str, Tensor], Tensor]:
+    """The tables that peers share, a row for each and an empty one for this peer, and the ids that they are about."""
+    most = max((len(m.contacts) for m in messages if m.contacts is not None), default=0)
+    contacts = torch.full((1 + len(messages), most), -1, dtype=torch.int64)
+    tables = {name: torch.full((1 + len(messages), most), torch.nan, dtype=torch.float64) for name in names}
+    for row, message in enumerate(messages, start=1):
+        if message.contacts is not None:
+            contacts[row, : len(message.contacts)] = message.contacts
+            for name, table in message.tables.items():
+                tables[name][row, : len(table)] = table
+    return tables, contacts
+
+
+def _out_of_proportion(prints: Mapping[int, Print]) -> set[int]:
+    """Whose fingerprints have numbers so much larger than most others' that nothing beside them could be seen."""
+    usable = {id: (mean, factor) for id, (mean, factor, count) in prints.items() if count >= 2}
+    if not usable:
+        return set()
+    largest = torch.tensor([float(torch.cat([mean[None], factor]).abs().max()) for mean, factor in usable.values()])
+    return {id for id, much in zip(usable, (largest > _PROPORTION * largest.median()).tolist(), strict=True) if much}

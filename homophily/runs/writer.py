@@ -1,0 +1,202 @@
+"""A run is a folder: config, versions, metrics as they happen, checkpoints, final scores, models. This writes it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+from torch import Tensor, nn
+
+from homophily.atomic_io import (
+    plain,
+    read_folder,
+    read_tensors,
+    sync,
+    write_folder,
+    write_json,
+    write_tensors,
+    write_text,
+    writing,
+)
+from homophily.config.schema import Config
+from homophily.data.preparation import Preparation
+from homophily.errors import UserError
+from homophily.models.copying import copied
+from homophily.runs.reader import FORMAT, Run
+
+_START = "start.safetensors"
+_CHECKPOINT = re.compile(r"round-(\d{6,})")
+Checkpoint = tuple[dict[str, Tensor], dict[str, Any]]  # tensors, and the rest as JSON
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a finished run leaves behind."""
+
+    summary: dict[str, Any]
+    scores: dict[str, list[Any] | None]  # over peers
+    merges: dict[str, Tensor]  # who merged with whom
+    models: dict[str, Tensor]  # the final models
+    preparation: Preparation  # what raw samples go through before a model sees them
+
+
+class RunWriter:
+    """The writing side of a run's folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, path: Path | None, name: str) -> RunWriter:
+        """A new, empty folder at ``path``, or a free one called ``name`` under runs/."""
+        target = path or _free(Path("runs"), name)
+        with writing(target):
+            target.mkdir(parents=True, exist_ok=True)
+            if any(not _left_behind(entry) for entry in target.iterdir()):
+                how = f", or continue it with: homophily run --resume {target}" if cls(target).begun else ""
+                raise UserError(f"{target} is not empty: name another folder{how}")
+        return cls(target)
+
+    @property
+    def begun(self) -> bool:
+        """Whether a run has begun in it."""
+        return (self.path / "config.toml").is_file()
+
+    @property
+    def round(self) -> int:
+        """The round after which a run would go on."""
+        return max((number for number, _ in _checkpoints(self.path)), default=0)
+
+    def describe(self, config: Config, about: dict[str, Any]) -> None:
+        """Write what the run is, before its first round; the config comes last and makes the folder a run."""
+        write_json(self.path / "run.json", {"format": FORMAT, **about})
+        self.write_config(config)
+
+    def write_config(self, config: Config) -> None:
+        write_text(self.path / "config.toml", tomli_w.dumps(_without_none(config.toml())))
+
+    def keep_start(self, model: nn.Module | None) -> None:
+        """Write the weights of a model that was given in Python."""
+        if model is not None:
+            write_tensors(self.path / _START, _tensors(model))
+
+    def with_start(self, model: nn.Module | None) -> nn.Module | None:
+        """A model that is given again, with the weights it had when the run began unless it is another network."""
+        path = self.path / _START
+        if model is None or not path.is_file():
+            return model
+        stored, clone = read_tensors(path), copied(model)
+        if {name: t.shape for name, t in stored.items()} == {name: t.shape for name, t in _tensors(clone).items()}:
+            clone.load_state_dict(stored, strict=False)
+        return clone
+
+    def check(self, form: dict[str, Any], config: Config, digest: str | None) -> None:
+        """Refuse to go on with another network than the folder's, or with other data.
+
+        form: what a model of the run takes, puts out and looks like; digest: of the data, None: it may differ.
+        """
+        about = Run(self.path).about
+        if any(about[key] != value for key, value in plain(form).items()):
+            raise UserError(f"{self.path} is of another network, or of data of another form: it cannot go on with this")
+        if digest is not None and "data" in about and about["data"] != digest:
+            raise UserError(f"{self.path} began with other data than {config.data.name} holds now: it cannot go on")
+
+    def append(self, metrics: dict[str, Any]) -> None:
+        """One more line of metrics.jsonl, on disk as soon as the round is over."""
+        path = self.path / "metrics.jsonl"
+        with writing(path):
+            length = path.stat().st_size if path.exists() else 0
+            try:
+                with path.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(plain(metrics), ensure_ascii=False) + "\n")
+            except OSError:
+                with suppress(OSError):
+                    os.truncate(path, length)  # no half lines
+                raise
+
+    def save(self, round: int, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
+        """A checkpoint; older ones go only once the new one is whole."""
+        metrics = self.path / "metrics.jsonl"
+        if metrics.exists():
+            with writing(metrics):
+                sync(metrics)  # a checkpoint never knows of more rounds than the metrics on disk
+        target = self.path / "checkpoints" / f"round-{round:06d}"
+        if not target.exists():
+            with writing(target):
+                target.parent.mkdir(exist_ok=True)
+            write_folder(target, tensors, numbers)
+        for _, old in _checkpoints(self.path)[:-1]:
+            shutil.rmtree(old)
+
+    def last_checkpoint(self) -> tuple[Path, Checkpoint] | None:
+        """Where the last checkpoint is, and what it holds; None: there is none."""
+        found = _checkpoints(self.path)
+        return (found[-1][1], read_folder(found[-1][1])) if found else None
+
+    def cut_metrics(self, last: int) -> None:
+        """Remove the metrics of rounds after ``last``."""
+        metrics = self.path / "metrics.jsonl"
+        if metrics.exists():
+            with writing(metrics):
+                os.truncate(metrics, _length_until(last, metrics))
+
+    def finish(self, outcome: Outcome) -> None:
+        """Final scores, merge counts and models; the summary comes last and marks the run as finished."""
+        summary = self.path / "summary.json"
+        with writing(summary):
+            summary.unlink(missing_ok=True)  # of fewer rounds, if the run was extended
+        write_tensors(self.path / "merges.safetensors", outcome.merges)
+        write_tensors(self.path / "models.safetensors", outcome.models)
+        prepared = outcome.preparation
+        write_tensors(self.path / "inputs.safetensors", prepared.tensors(), {"raw": prepared.raw})
+        write_json(self.path / "scores.json", outcome.scores)
+        write_json(summary, {**outcome.summary, "run": str(self.path)})
+
+
+def _free(parent: Path, name: str) -> Path:
+    number = 1
+    while (parent / (name if number == 1 else f"{name}-{number}")).exists():
+        number += 1
+    return parent / (name if number == 1 else f"{name}-{number}")
+
+
+def _checkpoints(run: Path) -> list[tuple[int, Path]]:
+    """Complete checkpoints, oldest first."""
+    folder = run / "checkpoints"
+    entries = folder.iterdir() if folder.is_dir() else ()
+    return sorted((int(m[1]), p) for p in entries if (m := _CHECKPOINT.fullmatch(p.name)))
+
+
+def _left_behind(entry: Path) -> bool:
+    """By a process that was killed before the folder became a run."""
+    return entry.name in ("run.json", "peer.log", _START) or entry.suffix == ".part"
+
+
+def _tensors(model: nn.Module) -> dict[str, Tensor]:
+    return {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
+
+
+def _length_until(last: int, metrics: Path) -> int:
+    """Bytes of the lines up to a round; what follows them may be anything that a crash leaves."""
+    length = done = 0
+    with metrics.open("rb") as lines:
+        while done < last and (line := lines.readline()).endswith(b"\n"):
+            try:
+                done = json.loads(line)["round"]
+            except (ValueError, TypeError, KeyError) as error:
+                raise UserError(f"{metrics} is damaged after round {done}: {error}") from error
+            length += len(line)
+    return length
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_none(inner) for key, inner in value.items() if inner is not None}
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,134 @@
+"""What is recorded of a round: in a simulation, which knows the true clusters, or by a real peer, which knows names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from homophily.federation.merging import MergeGroup
+from homophily.federation.view import View
+from homophily.simulation.communication import Traffic
+from homophily.simulation.evaluation import precision_and_recall
+from homophily.simulation.merge_counts import MergeCounts
+
+_WATCHED = 4  # peers whose similarities are written down
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """An exchange that is over. P peers decided, over B contacts each."""
+
+    view: View
+    stopped: Tensor  # [P] bool
+    met: Tensor  # [P, B] bool
+    similarity: Tensor | None  # [P, B] float64; None: nothing was measured
+    group: MergeGroup
+    merged: Tensor  # [P, K] bool: whose models of the group were merged
+    neighbours: Tensor  # [P, B] bool or weights: whom the method holds to be similar
+
+
+class Observer(Protocol):
+    """Sees every exchange, and says what a run's metrics and summary tell of it."""
+
+    def observe(self, record: RoundRecord) -> dict[str, Any]:
+        """The metrics of a round."""
+
+    def summary(self) -> dict[str, Any]:
+        """Over the whole run."""
+
+    def notes(self, traffic: Traffic) -> list[str]:
+        """Sentences a user should read."""
+
+    def final(self) -> dict[str, Tensor]:
+        """What a finished run keeps."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What a checkpoint must hold."""
+
+    def numbers(self) -> dict[str, Any]:
+        """The rest of a checkpoint, as JSON."""
+
+    def restore(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+
+
+class ClusterObserver:
+    """Counts who merged with whom, and judges neighbours by the true clusters."""
+
+    def __init__(self, view: View, cluster: Tensor | None, finds: bool, notes: list[str]) -> None:
+        """view: of all N peers; cluster: [N]; finds: the method has an idea of who is similar."""
+        self._cluster, self._finds, self._notes = cluster, finds, notes
+        self._peers, self._me = len(view.me), view.me
+        self._contacts = view.contacts
+        self._merges = MergeCounts(self._peers)
+        self._neighbours: Tensor | None = None  # [P, B]: of the last round played here
+        self._restored = self._sparse(torch.zeros_like(view.known))  # or before a resume
+        self._found: tuple[float | None, float | None] = (None, None)  # precision and recall of that
+
+    def observe(self, record: RoundRecord) -> dict[str, Any]:
+        self._neighbours = record.neighbours
+        if self._finds:
+            found = precision_and_recall(record.view, record.neighbours, record.stopped)
+            self._found = found if found[1] is not None else self._found
+        same = self._same_cluster(self._merges.add(record.group, record.merged, record.view.me))
+        similarities = {} if record.similarity is None else {"similarities": self._watched(record)}
+        return {**self._judged(), "same_cluster_merges": same, **similarities}
+
+    def _judged(self) -> dict[str, Any]:
+        return {"neighbour_precision": self._found[0], "neighbour_recall": self._found[1]}
+
+    def _same_cluster(self, pairs: Tensor) -> float | None:
+        """Share of the merges [M, 2] between peers of one cluster."""
+        if self._cluster is None or not len(pairs):
+            return None
+        return float((self._cluster[pairs[:, 0]] == self._cluster[pairs[:, 1]]).double().mean())
+
+    def _watched(self, record: RoundRecord) -> dict[str, dict[str, float]]:
+        """Similarities of a few peers, one of each cluster first, by the ids met."""
+        assert record.similarity is not None
+        out = {}
+        for peer in self._few():
+            columns = record.met[peer].nonzero()[:, 0]
+            ids, values = self._contacts[peer, columns].tolist(), record.similarity[peer, columns].tolist()
+            out[str(peer)] = {str(i): v for i, v in zip(ids, values, strict=True)}
+        return out
+
+    def _few(self) -> list[int]:
+        if self._cluster is None:
+            return list(range(min(_WATCHED, self._peers)))
+        firsts = [int((self._cluster == c).nonzero()[0, 0]) for c in self._cluster.unique().tolist()]
+        return list(dict.fromkeys([*firsts, *range(self._peers)]))[:_WATCHED]
+
+    def summary(self) -> dict[str, Any]:
+        return {**self._judged(), "same_cluster_merges": self._merges.same_cluster_share(self._cluster)}
+
+    def notes(self, traffic: Traffic) -> list[str]:
+        return self._notes
+
+    def final(self) -> dict[str, Tensor]:
+        """How often who merged whom, and who was held to be similar at the end; sparse, pairs as peer * N + other."""
+        pairs, counts = self._merges.sparse()
+        return {"pairs": pairs, "counts": counts, **self._similar()}
+
+    def _similar(self) -> dict[str, Tensor]:
+        return self._restored if self._neighbours is None else self._sparse(self._neighbours)
+
+    def _sparse(self, neighbours: Tensor) -> dict[str, Tensor]:
+        row, column = (neighbours > 0).nonzero(as_tuple=True)
+        pairs = self._me[row] * self._peers + self._contacts[row, column]
+        return {"neighbours": pairs, "weights": neighbours[row, column].to(torch.float64)}
+
+    def tensors(self) -> dict[str, Tensor]:
+        pairs, counts = self._merges.sparse()
+        return {"merge_pairs": pairs, "merge_counts": counts, **self._similar()}
+
+    def numbers(self) -> dict[str, Any]:
+        return {"found": list(self._found)}
+
+    def restore(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
+        self._merges = MergeCounts(self._peers, tensors["merge_pairs"].cpu(), tensors["merge_counts"].cpu())
+        self._restored = {name: tensors[name] for name in self._restored}
+        self._found = (numbers["found"][0], numbers["found"][1])

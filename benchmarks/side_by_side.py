@@ -125,7 +125,7 @@ def engines_of(network: str, job: Job, asked: Sequence[str]) -> list[str]:
     peers = [homophily.PeerData(x[i], y[i]) for i in range(len(x))]
     with tempfile.TemporaryDirectory() as folder:
         config = {"rounds": 1, "model": NETWORKS[network], "method": {"name": "local"}}
-        chosen = homophily.run(config, data=peers, out=Path(folder) / "run", device="cpu").about["resolved"]["engine"]
+        chosen = homophily.run(config, data=peers, out=Path(folder) / "run", device="cpu").about["plan"]["engine"]
     return [chosen, *(name for name in asked if name != chosen)]
 
 

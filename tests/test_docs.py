@@ -292,7 +292,7 @@ def test_the_run_folder_page_names_every_file_and_field(reader: Reader) -> None:
         layout = run.about["layout"]
         names += [path.name for path in run.path.rglob("*") if path.is_file()]
         names += [
-            *run.summary, *run.scores, *run.metrics()[0], *run.about, *run.about["versions"], *run.about["resolved"],
+            *run.summary, *run.scores, *run.metrics()[0], *run.about, *run.about["versions"], *run.about["plan"],
             *layout, *layout["columns"][0], *read_tensors(run.path / "merges.safetensors"),
         ]  # fmt: skip
     missing = [name for name in dict.fromkeys(names) if f"`{name}`" not in page]

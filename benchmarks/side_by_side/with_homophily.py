@@ -45,7 +45,7 @@ def main() -> None:
             device="cpu",
             progress=lambda line: ends.append(time.perf_counter()),
         )
-        resolved = run.about["resolved"]
+        resolved = run.about["plan"]
     samples = y.numel() * job.epochs
     repeats = [Repeat(samples, end - began) for began, end in pairwise(ends[job.warmup - 1 : -1])]
     threads = resolved["threads"] * resolved["workers"]

@@ -29,9 +29,9 @@ class _Dac(Method):
         return ("similarity",) if self.estimate else ()
 
     def notes(self, view: View, memory: Memory) -> list[str]:
-        if self.estimate and not _have_common_acquaintances(view):
+        if self.estimate and not _have_common_contacts(view):
             return [
-                "DAC's estimates cannot apply here: no peer's contacts has anyone in common with its friends' contact lists"
+                "DAC's estimates cannot apply here: no peer shares a contact with one of its contacts"
             ]
         return []
 
@@ -92,7 +92,7 @@ class DacVar(_Dac):
         return 1.0 + self.tau_max * (2.0 / (1.0 + math.exp(-0.2 * (round - 1))) - 1.0)
 
 
-def _have_common_acquaintances(view: View) -> bool:
+def _have_common_contacts(view: View) -> bool:
     """Whether anyone can hear from a friend about a third peer it knows."""
     if view.contacts.stride(0) == 0:  # one contacts for all
         return view.contacts.shape[1] > 2

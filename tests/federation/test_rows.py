@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from homophily.federation.layout import Layout
-from homophily.federation.merging import krum, uniform
-from homophily.federation.rows import Federation, gather
+from homophily.federation.merging import gather, krum, uniform
+from homophily.federation.rows import Federation
 from homophily.randomness import bits, normal
 
 

@@ -14,8 +14,8 @@ from homophily.methods.dispatch import meet
 from homophily.methods.kin.families import kinship
 from homophily.methods.kin.method import balanced
 from homophily.randomness import normal
+from tests.methods.kin.test_families import clusters, gaussian
 from tests.methods.views import view_of
-from tests.test_kinship import clusters, gaussian
 
 pytestmark = pytest.mark.usefixtures("here")
 

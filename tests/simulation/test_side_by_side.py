@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+from homophily.experiments.sweep import RunRequest, Sweep, joined, played, runs_at_once
 
 import homophily
 from homophily.atomic_io import read_tensors
 from homophily.experiments.runner import ActiveRun, Progress, begin
-from homophily.experiments.sweep import RunRequest, Sweep, joined, played, runs_at_once
 from homophily.runs.reader import Run
 from homophily.simulation.configuration import make
 from homophily.simulation.setup import SetupCache, UserObjects, prepare

@@ -14,7 +14,7 @@ from homophily.errors import UserError
 from homophily.federation.layout import Layout
 from homophily.models.copying import constants, copied, on_device
 from homophily.training.stacked.chain import UnsupportedLayer, chain_of
-from tests.test_own import CLASSES, FEATURES, peers, rows, settings
+from tests.experiments.test_own import CLASSES, FEATURES, peers, rows, settings
 
 
 class Scaled(nn.Module):
@@ -97,7 +97,7 @@ def test_what_cannot_be_copied_is_told(here: Path) -> None:
     with pytest.raises(UserError, match=r"model: the network cannot be copied for every peer: cannot pickle"):
         homophily.run(settings(), model=Holding(i for i in range(3)), data=peers())
     (here / "generating.py").write_text(
-        "from tests.test_modules import Holding\ndef net():\n    return Holding(i for i in range(3))\n"
+        "from tests.models.test_copying import Holding\ndef net():\n    return Holding(i for i in range(3))\n"
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(here)

@@ -15,9 +15,9 @@ from torch import nn
 import homophily
 from homophily.atomic_io import locked
 from homophily.report import console as show
-from homophily.runs.reader import RunWriter
+from homophily.runs.writer import RunWriter
+from tests.experiments.test_resume import TINY, outcome
 from tests.processes import Processes
-from tests.test_resume import TINY, outcome
 
 
 def own_data(folder: Path, features: int = 3, samples: int = 30, value: float = 0.0) -> Path:

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import homophily
-from tests.test_own import CLASSES, FEATURES, SAMPLES, network, outputs_of, peers, rows, settings
+from tests.experiments.test_own import CLASSES, FEATURES, SAMPLES, network, outputs_of, peers, rows, settings
 
 # Kinds of data
 
@@ -119,7 +119,7 @@ def test_batchnorm_dropout_and_attention_run_in_both_engines_and_agree(here: Pat
         engine: homophily.run(settings(3, engine=engine), model=everything(), data=peers())
         for engine in ("vectorised", "one-by-one", "auto")
     }
-    assert runs["auto"].about["resolved"]["engine"] == "vectorised"
+    assert runs["auto"].about["plan"]["engine"] == "vectorised"
     assert torch.allclose(rows(runs["vectorised"]), rows(runs["one-by-one"]), atol=1e-4)
     assert torch.equal(rows(runs["vectorised"]), rows(runs["auto"]))
     counted = load_file(runs["auto"].path / "models.safetensors")["kept/bn.num_batches_tracked"]
@@ -165,8 +165,8 @@ def test_a_network_that_draws_by_itself_runs_one_by_one_and_the_same_again(here:
     net = Drawing()
     torch.manual_seed(1)
     first = homophily.run(settings(), model=net, data=peers())
-    assert first.about["resolved"]["engine"] == "one-by-one"
-    assert first.about["resolved"]["why"] == "it draws random numbers by itself"
+    assert first.about["plan"]["engine"] == "one-by-one"
+    assert first.about["plan"]["why"] == "it draws random numbers by itself"
     state = torch.get_rng_state()
     torch.manual_seed(2)
     second = homophily.run(settings(), model=net, data=peers())
@@ -280,7 +280,7 @@ def test_a_layer_that_only_some_samples_use_is_trained(here: Path) -> None:
     data = [replace(peer, x=peer.x[order], y=peer.y[order]) for peer in peers() if len(order := peer.x[:, 0].argsort())]
     net = Routed()
     run = homophily.run(settings(data={"normalise": "unit"}), model=net, data=data)
-    assert run.about["resolved"]["engine"] == "one-by-one"
+    assert run.about["plan"]["engine"] == "one-by-one"
     assert not torch.equal(run.state_dict(0)["experts.1.weight"], net.experts[1].weight)
 
 
@@ -309,8 +309,8 @@ def test_gradient_hooks_act_as_in_plain_pytorch(attach: Callable[[nn.Module], No
         rounds=1, method="local", data={"normalise": "unit"}, training={"batch": SAMPLES, "epochs": 1, "lr": 0.1}
     )
     run = homophily.run(config, model=net, data=data)
-    assert run.about["resolved"]["engine"] == "one-by-one"
-    assert "'0.weight' has a gradient hook" in run.about["resolved"]["why"]
+    assert run.about["plan"]["engine"] == "one-by-one"
+    assert "'0.weight' has a gradient hook" in run.about["plan"]["why"]
     plain = network()
     attach(plain)
     optimiser = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9)

@@ -12,7 +12,6 @@ import homophily
 from homophily import Method, RoundContext
 from homophily.simulation.configuration import make
 from homophily.simulation.exchange import PeerExchange
-from homophily.simulation.rounds import Simulation
 from homophily.simulation.setup import UserObjects, prepare
 
 QUICK: dict[str, Any] = {
@@ -34,8 +33,8 @@ def run(**keys: Any) -> homophily.Run:
 
 def test_both_engines_play_the_same_game() -> None:
     fast, plain = run(engine="vectorised"), run(engine="one-by-one")
-    assert fast.about["resolved"]["engine"] == "vectorised"
-    assert plain.about["resolved"]["engine"] == "one-by-one"
+    assert fast.about["plan"]["engine"] == "vectorised"
+    assert plain.about["plan"]["engine"] == "one-by-one"
     assert np.array_equal(fast.merges(), plain.merges())
     difference = [fast.state_dict(3)[name] - tensor for name, tensor in plain.state_dict(3).items()]
     assert max(float(d.abs().max()) for d in difference) < 1e-4

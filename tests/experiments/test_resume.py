@@ -16,8 +16,7 @@ import pytest
 import torch
 
 import homophily
-from homophily.runs.reader import RunWriter
-from homophily.simulation.rounds import Simulation
+from homophily.runs.writer import RunWriter
 from tests.processes import Ended, Processes
 
 

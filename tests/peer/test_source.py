@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from homophily.peer.exchange import FieldExchange, Print, SyncPolicy, _out_of_proportion
 
 from homophily.federation.merging import merges
 from homophily.fingerprints.compute import SAMPLES, summed_up
@@ -13,7 +14,6 @@ from homophily.methods.dpg import Dpg
 from homophily.methods.kin.families import kinship
 from homophily.methods.kin.method import Kin
 from homophily.methods.pens import Pens
-from homophily.peer.exchange import FieldExchange, Print, SyncPolicy, _out_of_proportion
 from homophily.peer.membership import Announcer, Members, Status
 from homophily.peer.wire import ExpectedModel, pack_print
 from tests.peer.linked import opened

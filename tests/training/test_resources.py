@@ -76,4 +76,4 @@ def test_more_models_than_fit_are_refused_with_the_arithmetic() -> None:
 
 def test_a_run_says_which_engine_it_took(tmp_path: Path) -> None:
     run = homophily.run({"rounds": 1, "peers": 4, "method": {"name": "local"}}, out=tmp_path / "run")
-    assert run.about["resolved"]["engine"] == "stacked"
+    assert run.about["plan"]["engine"] == "stacked"

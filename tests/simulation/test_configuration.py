@@ -13,7 +13,7 @@ import torch
 
 import homophily
 from homophily.config.overlay import nested
-from homophily.runs.reader import RunWriter
+from homophily.runs.writer import RunWriter
 from homophily.simulation.configuration import load, make
 from homophily.simulation.setup import UserObjects, prepare
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from homophily.data.shifts import shifts
 from homophily.data.types import ClusterSpec, PartitionPlan, Samples, Source, Split
 from homophily.errors import UserError
-from tests.data.test_share import (
+from tests.data.test_partition import (
     SEEDS,
     UNHURRIED,
     alike,

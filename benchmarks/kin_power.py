@@ -1,6 +1,6 @@
 """How many samples a peer kin needs, by the formula of homophily/methods/kin/power.py, and whether the formula is right.
 
-How far the kinds of data are apart is estimated from a federation with 200 samples a peer; the formula then says how
+How far the groups of data are apart is estimated from a federation with 200 samples per peer; the formula then says how
 strong the weakest of the c - 1 directions will be with fewer, and a federation that has fewer shows how strong it is.
 """
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -162,30 +163,34 @@ class SharedTables:
     contacts: Tensor  # [M, B] int64: the peers that they are about, ascending, padded with -1
     local: Callable[[Tensor], Tensor]  # ids to rows
 
+    @cached_property
+    def _ordered(self) -> Tensor:
+        """The contacts with padding that sorts last."""
+        return torch.where(self.contacts < 0, torch.iinfo(torch.int64).max, self.contacts)
+
     def about(self, mine: Tensor) -> Callable[[str, Tensor], Tensor]:
         """What friends say of the contacts ``mine`` [P, B] of some peers, as ``RoundContext.shared``."""
-        one_list = self.contacts.stride(0) == 0 and self.contacts.shape[1] == mine.shape[1]  # everyone's contacts
+        one_list = self.contacts.stride(0) == 0 and self.contacts.shape[1] == mine.shape[1]  # all peers' contacts
 
         def shared(name: str, friends: Tensor) -> Tensor:
             said = torch.full(mine.shape, torch.nan, dtype=torch.float64, device=mine.device)
-            if name not in self.tables:
+            if name not in self.tables or not self.contacts.shape[1]:
                 return said
             for friend in friends.unbind(1)[::-1]:  # the first has the last word
                 row = self.local(friend)
-                values, about = self.tables[name][row], self.contacts[row]
-                silent = (friend < 0)[:, None] | (about == friend[:, None])  # nobody is its own contact
-                values = values.masked_fill(silent, torch.nan)
-                values = values if one_list else _matched(values, about, mine)
-                said = torch.where(values.isnan(), said, values)
+                values = self.tables[name][row]
+                if one_list:
+                    itself = torch.searchsorted(self.contacts[0], friend.clamp(min=0))
+                    values.scatter_(1, itself[:, None], torch.nan)  # nobody is its own contact
+                else:
+                    values = _matched(values, self._ordered[row], mine)
+                said = torch.where(values.isnan() | (friend < 0)[:, None], said, values)
             return said
 
         return shared
 
 
 def _matched(values: Tensor, about: Tensor, mine: Tensor) -> Tensor:
-    """[P, B]: the values [P, B'] about the ids ``about`` [P, B'] (ascending, padded with -1) in the order of ``mine``."""
-    if not about.shape[1]:
-        return values.new_full(mine.shape, torch.nan)
-    ordered = torch.where(about < 0, torch.iinfo(torch.int64).max, about)
-    place = torch.searchsorted(ordered, mine).clamp(max=about.shape[1] - 1)
-    return values.gather(1, place).masked_fill(ordered.gather(1, place) != mine, torch.nan)
+    """[P, B]: the values [P, B'] about the ids ``about`` [P, B'], ascending, in the order of the ids ``mine``."""
+    place = torch.searchsorted(about, mine).clamp_(max=about.shape[1] - 1)
+    return values.gather(1, place).masked_fill_(about.gather(1, place) != mine, torch.nan)

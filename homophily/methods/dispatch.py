@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -162,35 +161,49 @@ class SharedTables:
     tables: Mapping[str, Tensor]  # [M, B] float64; NaN: no entry
     contacts: Tensor  # [M, B] int64: the peers that they are about, ascending, padded with -1
     local: Callable[[Tensor], Tensor]  # ids to rows
-
-    @cached_property
-    def _ordered(self) -> Tensor:
-        """The contacts with padding that sorts last."""
-        return torch.where(self.contacts < 0, torch.iinfo(torch.int64).max, self.contacts)
+    peers: int | None  # ids are the numbers below this; None: any numbers
 
     def about(self, mine: Tensor) -> Callable[[str, Tensor], Tensor]:
         """What friends say of the contacts ``mine`` [P, B] of some peers, as ``RoundContext.shared``."""
-        one_list = self.contacts.stride(0) == 0 and self.contacts.shape[1] == mine.shape[1]  # all peers' contacts
 
         def shared(name: str, friends: Tensor) -> Tensor:
-            said = torch.full(mine.shape, torch.nan, dtype=torch.float64, device=mine.device)
             if name not in self.tables or not self.contacts.shape[1]:
-                return said
-            for friend in friends.unbind(1)[::-1]:  # the first has the last word
-                row = self.local(friend)
-                values = self.tables[name][row]
-                if one_list:
-                    itself = torch.searchsorted(self.contacts[0], friend.clamp(min=0))
-                    values.scatter_(1, itself[:, None], torch.nan)  # nobody is its own contact
-                else:
-                    values = _matched(values, self._ordered[row], mine)
-                said = torch.where(values.isnan() | (friend < 0)[:, None], said, values)
-            return said
+                return torch.full(mine.shape, torch.nan, dtype=torch.float64, device=mine.device)
+            if self.contacts.stride(0) == 0 and self.contacts.shape[1] == mine.shape[1]:
+                return self._of_one_list(self.tables[name], friends)
+            if self.peers is not None:
+                return self._by_id(self.tables[name], friends, mine, self.peers)
+            return self._searched(self.tables[name], friends, mine)
 
         return shared
 
+    def _of_one_list(self, table: Tensor, friends: Tensor) -> Tensor:
+        """If all peers have the same contacts, and themselves among them."""
+        said = table.new_full((len(friends), table.shape[1]), torch.nan)
+        for friend in friends.unbind(1)[::-1]:  # the first has the last word
+            values, itself = table[self.local(friend)], torch.searchsorted(self.contacts[0], friend.clamp(min=0))
+            values.scatter_(1, itself[:, None], torch.nan)  # nobody is its own contact
+            said = torch.where(values.isnan() | (friend < 0)[:, None], said, values)
+        return said
 
-def _matched(values: Tensor, about: Tensor, mine: Tensor) -> Tensor:
-    """[P, B]: the values [P, B'] about the ids ``about`` [P, B'], ascending, in the order of the ids ``mine``."""
-    place = torch.searchsorted(about, mine).clamp_(max=about.shape[1] - 1)
-    return values.gather(1, place).masked_fill_(about.gather(1, place) != mine, torch.nan)
+    def _by_id(self, table: Tensor, friends: Tensor, mine: Tensor, peers: int) -> Tensor:
+        """If contacts differ: what is said is written down by id, then read in the order of ``mine``."""
+        by_id = table.new_full((len(mine), peers + 1), torch.nan)  # the last column takes what nobody needs
+        for friend in friends.unbind(1)[::-1]:
+            row = self.local(friend)
+            about, values = self.contacts[row], table[row]
+            silent = values.isnan() | (about < 0) | (friend < 0)[:, None]
+            by_id.scatter_(1, torch.where(silent, peers, about), values)
+        by_id[:, peers] = torch.nan
+        return by_id.gather(1, torch.where(mine < 0, peers, mine))
+
+    def _searched(self, table: Tensor, friends: Tensor, mine: Tensor) -> Tensor:
+        """If ids may be any numbers: each contact of ``mine`` is looked up in the friend's."""
+        said = table.new_full(mine.shape, torch.nan)
+        for friend in friends.unbind(1)[::-1]:
+            row = self.local(friend)
+            about = torch.where(self.contacts[row] < 0, torch.iinfo(torch.int64).max, self.contacts[row])
+            place = torch.searchsorted(about, mine).clamp_(max=about.shape[1] - 1)
+            values = table[row].gather(1, place).masked_fill_(about.gather(1, place) != mine, torch.nan)
+            said = torch.where(values.isnan() | (friend < 0)[:, None], said, values)
+        return said

@@ -42,8 +42,10 @@ class Callback:
         """Called before the first round, and again when a stopped run goes on."""
 
     def on_round(self, run: RunHandle, metrics: dict[str, Any]) -> None:
-        """Called after each round with its metrics. What is added to ``metrics`` (numbers, strings, lists or tables under
-        new names) is stored with them; ``run.stop()`` ends the run."""
+        """Called after each round with its metrics; ``run.stop()`` ends the run.
+
+        What is added to ``metrics`` (numbers, strings, lists or tables under new names) is stored with them.
+        """
 
     def on_end(self, run: RunHandle, summary: dict[str, Any]) -> None:
         """Called when the run has finished, with its summary."""

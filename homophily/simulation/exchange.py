@@ -165,7 +165,7 @@ class PeerExchange:
     def meet(
         self, federation: Federation, before: Tensor | None, round: int, stopped: Tensor, diverged: Tensor
     ) -> SimilarityRequest | None:
-        """To ask who has diverged may be to wait for a GPU that is still training, so all that can be done before is."""
+        """Reading who has diverged may wait for a GPU that is still training, so it is left for last."""
         shared = {name: self.memory[name] for name in self.method.shares if name in self.memory}
         self.source.publish(round, Published(federation, before, diverged, self._trained, shared))
         view = self.source.view(round)

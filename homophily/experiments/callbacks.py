@@ -11,6 +11,7 @@ from torch import Tensor
 
 from homophily.config.schema import Config
 from homophily.errors import UserError
+from homophily.runs.fields import RESERVED
 
 
 class RunHandle(Protocol):
@@ -99,6 +100,9 @@ class Callbacks:
 def _added(name: str, metrics: Mapping[str, Any], seen: Mapping[str, Any]) -> dict[str, Any]:
     """What a callback added."""
     added = {key: value for key, value in seen.items() if key not in metrics}
+    for key in added:
+        if key in RESERVED:
+            raise UserError(f"callback {name}: {key!r} is a name of the run's own metrics; give yours another name")
     if any(key not in seen or seen[key] is not metrics[key] for key in metrics):
         raise UserError(f"callback {name}: on_round may add metrics, and must not change those of the round")
     return _storable(name, added)

@@ -30,7 +30,8 @@ from homophily.models.keyed_dropout import with_keyed_dropout
 from homophily.plugins.parameters import checked, taken
 from homophily.plugins.registry import GIVEN, import_object
 from homophily.randomness import Purpose
-from homophily.simulation.evaluation import ExtraMetric, Scorer
+from homophily.runs.fields import RESERVED
+from homophily.simulation.evaluation import COLUMNS, ExtraMetric, Scorer
 from homophily.simulation.exchange import Exchange, PeerExchange
 from homophily.simulation.observers import ClusterObserver
 from homophily.simulation.pairwise import PairwiseEvaluator
@@ -43,14 +44,6 @@ from homophily.training.probe import ASKED_WITH, ModuleTraits, probe
 from homophily.training.resources import ExecutionPlan, deciding_device, plan_execution, threads
 from homophily.training.stacked.chain import Chain
 from homophily.training.task import Engine, Settings, Task
-
-_SCORES = (
-    "accuracy", "accuracy_over_clusters", "accuracy_by_cluster", "mse", "mse_over_clusters", "mse_by_cluster", "loss",
-    "value", "cluster", "round", "rounds", "run", "seconds", "diverged", "ever_diverged", "diverged_rounds",
-    "stopped", "stopped_early", "neighbour_precision", "neighbour_recall", "same_cluster_merges", "models_received",
-    "models_sent_per_peer", "bytes_sent_per_peer", "peak_models_per_peer_round",
-    "nominal_models_per_peer", "models_per_peer_round_by_hops", "notes", "similarities", "clients_of_model",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -393,7 +386,7 @@ def _extra_metrics(config: Config, given: UserObjects) -> dict[str, ExtraMetric]
     if len(named) < len(config.extra_metrics) or len(found) < len(named) + len(given.extra_metrics):
         raise UserError("extra_metrics: two of them have the same name; give one another")
     for name in found:
-        if name in _SCORES:
+        if name in RESERVED or name in COLUMNS:
             raise UserError(f"extra_metrics: {name!r} is a score that every run has; give yours another name")
     return found
 

@@ -146,6 +146,13 @@ def test_resume_extends_a_finished_run(command: Command) -> None:
     assert out.startswith("kin, 4 rounds")
 
 
+# --version
+
+
+def test_the_version_is_printed(command: Command) -> None:
+    assert command("--version") == (0, f"{homophily.__version__}\n", "")
+
+
 # compare
 
 

@@ -50,10 +50,11 @@ def reproduction(folder: Path, quick: bool = False, seeds: int = 2) -> Reproduct
 
 
 class Stop(Callback):
-    """Interrupts a run after its first round."""
+    """Interrupts a run before its second round is over."""
 
     def on_round(self, run: RunHandle, metrics: dict[str, Any]) -> None:
-        raise KeyboardInterrupt
+        if metrics["round"] == 2:
+            raise KeyboardInterrupt
 
 
 class Rounds(Callback):

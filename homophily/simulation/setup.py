@@ -118,7 +118,7 @@ def prepare(
     """
     cache = SetupCache() if cache is None else cache
     data, shares = data_of(config, given, device, cache)
-    _check_sizes(config, data.shares.peers)
+    _check_sizes(config, given, data.shares.peers)
     method, method_keys = method_of(config, given, data.shares.peers)
     ready = training_setup(config, given, data.shares, shares, torch.arange(shares.peers, device=device), plan, cache)
     network, task, engine, plan = ready.network, ready.task, ready.engine, ready.plan
@@ -235,8 +235,10 @@ def _ignored_by_a_server(config: Config) -> list[str]:
     return [f"{config.method.name} has a server: without effect is {', '.join(ignored)}"] if ignored else []
 
 
-def _check_sizes(config: Config, peers: int) -> None:
-    for key in ("k", "l"):
+def _check_sizes(config: Config, given: UserObjects, peers: int) -> None:
+    """Refuse keys that ask for more peers than there are; a method object may, and then takes all there are."""
+    named = given.method is None and config.method.name != GIVEN
+    for key in ("k", "l") if named else ():
         value = config.method.keys.get(key)
         if isinstance(value, int) and not 1 <= value <= max(1, peers - 1):
             raise UserError(f"method.{key} = {value}: must be from 1 to peers - 1, which is {peers - 1}")

@@ -63,9 +63,14 @@ class Callbacks:
     """The callbacks of one run, in order."""
 
     def __init__(self, callbacks: Sequence[Callback]) -> None:
+        wanted = "callbacks=: must be a list of homophily.Callback objects"
+        if not isinstance(callbacks, Sequence) or isinstance(callbacks, str):
+            raise UserError(f"{wanted}, not {type(callbacks).__name__}")
         for one in callbacks:
+            if isinstance(one, type):
+                raise UserError(f"{wanted}, and one is the class {one.__name__}; call it to make one")
             if not isinstance(one, Callback):
-                raise UserError(f"callbacks=: must be homophily.Callback objects, and one is {type(one).__name__}")
+                raise UserError(f"{wanted}, and one is {type(one).__name__}")
         self._all = list(callbacks)
 
     def __bool__(self) -> bool:

@@ -16,7 +16,7 @@ import torch
 
 from homophily.federation.topology import view_of_all
 from homophily.methods import Method, RoundContext, methods
-from homophily.methods.dispatch import choose, meet
+from homophily.methods.dispatch import SharedTables, choose, meet
 from homophily.randomness import uniform
 
 SIZES = ((100, None), (1_000, None), (10_000, 1_000))
@@ -39,9 +39,11 @@ def ms_a_round(method: Method, peers: int, contacts: int | None, rounds: int, de
         _wait(device)
         took = time.perf_counter() - began
         alike = torch.where(met, table, -torch.inf) if method.compares(RoundContext(view, round, memory)) else None
+        tables = {name: memory[name] for name in method.shares if name in memory}
+        shared = SharedTables(tables, view.contacts, local=lambda ids: ids.clamp(min=0))
         _wait(device)
         began = time.perf_counter()
-        _, memory = choose(method, view, round, memory, met, alike)
+        _, memory = choose(method, view, round, memory, met, met, alike, shared)
         _wait(device)
         times.append(1000 * (took + time.perf_counter() - began))
     return statistics.median(times[2:])

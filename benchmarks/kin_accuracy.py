@@ -19,8 +19,8 @@ from typing import Any
 from kin_settings import SHIFTS, TRAINING, config
 from kin_work import Row, Study
 
+from homophily.experiments.queue import RunRequest, execute
 from homophily.experiments.runner import chosen_device
-from homophily.experiments.sweep import RunRequest, played
 from homophily.simulation.configuration import make
 from homophily.simulation.setup import UserObjects
 
@@ -100,11 +100,11 @@ def _runs(
     missing = [key for key in asked if key not in found]
     store.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        wanted = [
+        requests = [
             RunRequest(make(_config(setting, rounds, peers, seed, method)), Path(folder) / f"{method}-{seed}")
             for seed, method in missing
         ]
-        for (seed, method), run in zip(missing, played(wanted, UserObjects(), chosen_device(device)), strict=True):
+        for (seed, method), run in zip(missing, execute(requests, UserObjects(), chosen_device(device)), strict=True):
             found[seed, method] = {"seed": seed, "method": method, **{key: run.summary[key] for key in KEPT}}
             with path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(found[seed, method]) + "\n")

@@ -1,7 +1,7 @@
 """The config's tables: every key with its type, default and bounds.
 
-Keys of a method, model, topology, data set or shift belong to what the table names; ``homophily.simulation.configuration``
-checks them.
+Keys of a method, model, topology, data set or shift belong to what the table names;
+``homophily.simulation.configuration`` checks them.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from homophily.config.schema import Config
 from homophily.errors import UserError
+from homophily.runs.fields import RESERVED
 
 
 class RunHandle(Protocol):
@@ -42,8 +43,10 @@ class Callback:
         """Called before the first round, and again when a stopped run goes on."""
 
     def on_round(self, run: RunHandle, metrics: dict[str, Any]) -> None:
-        """Called after each round with its metrics. What is added to ``metrics`` (numbers, strings, lists or tables under
-        new names) is stored with them; ``run.stop()`` ends the run."""
+        """Called after each round with its metrics; ``run.stop()`` ends the run.
+
+        What is added to ``metrics`` (numbers, strings, lists or tables under new names) is stored with them.
+        """
 
     def on_end(self, run: RunHandle, summary: dict[str, Any]) -> None:
         """Called when the run has finished, with its summary."""
@@ -60,9 +63,14 @@ class Callbacks:
     """The callbacks of one run, in order."""
 
     def __init__(self, callbacks: Sequence[Callback]) -> None:
+        wanted = "callbacks=: must be a list of homophily.Callback objects"
+        if not isinstance(callbacks, Sequence) or isinstance(callbacks, str):
+            raise UserError(f"{wanted}, not {type(callbacks).__name__}")
         for one in callbacks:
+            if isinstance(one, type):
+                raise UserError(f"{wanted}, and one is the class {one.__name__}; call it to make one")
             if not isinstance(one, Callback):
-                raise UserError(f"callbacks=: must be homophily.Callback objects, and one is {type(one).__name__}")
+                raise UserError(f"{wanted}, and one is {type(one).__name__}")
         self._all = list(callbacks)
 
     def __bool__(self) -> bool:
@@ -97,6 +105,9 @@ class Callbacks:
 def _added(name: str, metrics: Mapping[str, Any], seen: Mapping[str, Any]) -> dict[str, Any]:
     """What a callback added."""
     added = {key: value for key, value in seen.items() if key not in metrics}
+    for key in added:
+        if key in RESERVED:
+            raise UserError(f"callback {name}: {key!r} is a name of the run's own metrics; give yours another name")
     if any(key not in seen or seen[key] is not metrics[key] for key in metrics):
         raise UserError(f"callback {name}: on_round may add metrics, and must not change those of the round")
     return _storable(name, added)

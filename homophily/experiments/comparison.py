@@ -22,7 +22,7 @@ from homophily.experiments.runner import chosen_device, form, warn_of_diverged, 
 from homophily.methods import Method
 from homophily.methods import methods as registered
 from homophily.methods.server import ServerMethod
-from homophily.plugins.parameters import accepted, refuse_unknown
+from homophily.plugins.parameters import accepted, refuse_unknown, required
 from homophily.plugins.registry import GIVEN
 from homophily.runs.reader import Run
 from homophily.runs.writer import RunWriter
@@ -139,7 +139,7 @@ def _given_methods(methods: Any) -> tuple[Any, dict[str, Method | ServerMethod]]
     names = [name for name, _ in pairs]
     if len(set(map(str, names))) < len(names) and not all(isinstance(one, str) for _, one in pairs):
         raise UserError("methods: two of them have one name; give each its own: methods={'small': ..., 'large': ...}")
-    objects = {name: one() if isinstance(one, type) else one for name, one in pairs if not isinstance(one, str)}
+    objects = {name: _object(one) for name, one in pairs if not isinstance(one, str)}
     for name, one in pairs:
         if isinstance(one, str) and name != one:
             raise UserError(f"methods: {name!r} must be a Method object or class to be shown under another name")
@@ -147,6 +147,15 @@ def _given_methods(methods: Any) -> tuple[Any, dict[str, Method | ServerMethod]]
     if wrong:
         raise UserError(f"methods: must be names, homophily.Method objects or classes, and one is {wrong[0]!r}")
     return names, objects
+
+
+def _object(method: Any) -> Any:
+    """A method, or what a class makes with its defaults."""
+    if not isinstance(method, type) or not issubclass(method, Method | ServerMethod):
+        return method
+    if missing := required(method):
+        raise UserError(f"methods: {method.__name__} needs {missing[0]}; call it to make an object")
+    return method()
 
 
 def _name_of(method: Any) -> Any:

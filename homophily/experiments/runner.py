@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from homophily.atomic_io import plain
 from homophily.config.schema import Config
 from homophily.data.sources import sources
 from homophily.errors import DivergedWarning, UserError
@@ -108,8 +109,9 @@ class ActiveRun:
         """Write what a finished run leaves behind."""
         self.save()
         self.writer.finish(_outcome(self.state, summary, scores))
-        self.callbacks.end(self, summary)
-        return Run(self.path, self.objects.model)
+        run = Run(self.path, self.objects.model)
+        self.callbacks.end(self, run.summary)
+        return run
 
 
 def begin(
@@ -169,7 +171,8 @@ class RoundPlayer:
     def step(self) -> dict[int, dict[str, Any]]:
         """One round of the runs, by number, that are not finished; returns the metrics of each."""
         going = {number: run for number, run in enumerate(self.runs) if not run.state.finished}
-        metrics = play_round({number: run.state for number, run in going.items()}, self._compute)
+        played = play_round({number: run.state for number, run in going.items()}, self._compute)
+        metrics = {number: plain(line) for number, line in played.items()}
         for number, run in going.items():
             run.callbacks.round(run, metrics[number])
             run.writer.append(metrics[number])

@@ -40,8 +40,8 @@ class RoundContext:
     round: int
     memory: Memory = field(default_factory=dict)
     shared: Callable[[str, Tensor], Tensor] = nothing_shared
-    """shared(name, friends [P, F]): what each row's friends (ids, -1: nobody) remembered under ``name`` at the end of the
-    last round, about its own contacts [P, B]: the first friend's entry if several have one, NaN if none has."""
+    """shared(name, friends [P, F]): what each row's friends (ids, -1: nobody) remembered under ``name`` at the end of
+    the last round, about its own contacts [P, B]: the first friend's entry if several have one, NaN if none has."""
 
     @property
     def known(self) -> Tensor:
@@ -98,10 +98,10 @@ class Method:
     unknown: float = 0.0  # what its remembered tables say of a peer of whom nothing is known
     finds: bool = True  # it has an idea of who is alike, so that there is precision and recall
     metric: str | None = None  # the similarity it wants of the peers it meets; None: none
-    hops: int = 1  # in a partial topology, it knows the peers within so many hops
+    hops: Count = 1  # in a partial topology, it knows the peers within so many hops
     shares: tuple[str, ...] = ()  # remembered tables that a peer hands over with its model
     uses_fingerprints: bool = False  # it wants everyone's fingerprint before the first round
-    renew: int = 0  # and again every so many rounds
+    renew: Annotated[int, Field(ge=0)] = 0  # and again every so many rounds; 0: never
 
     def check(self, view: View) -> None:
         """Raise an UnsuitableError where the method cannot work in these surroundings."""
@@ -153,7 +153,7 @@ _CALLED = {
     if inspect.isfunction(function) and not name.startswith("_")
 }
 _DECLARED: Any = pydantic.create_model(
-    "Declared", **{name: (hint, ...) for name, hint in get_type_hints(Method).items()}
+    "Declared", **{name: (hint, ...) for name, hint in get_type_hints(Method, include_extras=True).items()}
 )  # type: ignore[call-overload]
 
 

@@ -19,6 +19,7 @@ from homophily.peer.setup import PeerSetup
 from homophily.peer.source import NetworkSource
 from homophily.peer.transport import Address, LinkHandlers, Links, ZenohLinks
 from homophily.peer.wire import MOST_PRINT
+from homophily.runs.fields import Discovered, RoundMetrics
 from homophily.simulation.communication import Traffic
 from homophily.simulation.observers import RoundRecord
 
@@ -142,22 +143,26 @@ class NamedObserver:
     def __init__(self, source: NetworkSource) -> None:
         self._source = source
 
-    def observe(self, record: RoundRecord) -> dict[str, Any]:
+    def observe(self, record: RoundRecord) -> RoundMetrics:
         ids = set(record.group.ids[record.merged].tolist())
         merged = torch.tensor([[id in ids for id in record.view.contacts[0].tolist()]], dtype=torch.bool)
-        return {
-            **self.summary(),
+        metrics: RoundMetrics = {
+            "neighbour_precision": None,
+            "neighbour_recall": None,
+            "same_cluster_merges": None,
             "met": self._source.named(record.met),
             "merged": self._source.named(merged),
             "unreachable": self._source.unreachable,
-            **({} if record.similarity is None else {"similarities": self._similarities(record)}),
         }
+        if record.similarity is not None:
+            metrics["similarities"] = self._similarities(record)
+        return metrics
 
     def _similarities(self, record: RoundRecord) -> dict[str, float]:
         assert record.similarity is not None
         return dict(zip(self._source.named(record.met), record.similarity[record.met].tolist(), strict=True))
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> Discovered:
         return {"neighbour_precision": None, "neighbour_recall": None, "same_cluster_merges": None}
 
     def notes(self, traffic: Traffic) -> list[str]:

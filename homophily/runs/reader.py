@@ -46,8 +46,8 @@ class Run:
         found = read_json(path)
         if not isinstance(found, dict):
             raise UserError(f"{path} is damaged: it is not a table")
-        if found.get("format") != FORMAT:
-            raise UserError(f"{path}: its format is {found.get('format')}, and this version reads format {FORMAT}")
+        if found.get("format", FORMAT) != FORMAT:
+            raise UserError(f"{path}: its format is {found['format']}, and this version reads format {FORMAT}")
         if missing := set(_ABOUT) - set(found):
             raise UserError(f"{path} is damaged: it has no {', '.join(sorted(missing))}")
         return found

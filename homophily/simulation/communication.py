@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from homophily.runs.fields import Summary
+
 ENTRY = 8  # bytes of a number in a shared table, and of the id of the peer that it is about
 
 Count = TypeVar("Count", int, Tensor)
@@ -53,7 +55,7 @@ class Traffic:
         """What travels without models, such as fingerprints."""
         self.bytes += count
 
-    def summary(self, rounds: int) -> dict[str, Any]:
+    def summary(self, rounds: int) -> Summary:
         peers = len(self.received)
         return {
             "models_sent_per_peer": float(self.received.double().mean()),

@@ -17,6 +17,7 @@ from homophily.federation.view import View
 from homophily.training.losses import masked_mean, squared_error
 from homophily.training.task import Engine, Task
 
+COLUMNS = ("loss", "value", "diverged")  # of a table of scores, beside extra metrics
 ExtraMetric = Callable[[Tensor, Tensor], float | Tensor]  # (outputs [n, ...], targets [n, ...]) of one peer
 
 
@@ -66,7 +67,7 @@ class Scorer:
         parts = [self._chunk(federation, split, chunk, extra) for chunk in order.split(self.peers)]
         back = order.argsort()
         columns = {name: torch.cat([part[name] for part in parts])[back] for name in parts[0]}
-        loss, value, diverged = (columns.pop(name) for name in ("loss", "value", "diverged"))
+        loss, value, diverged = (columns.pop(name) for name in COLUMNS)
         return Scores(loss, value, self.regression, diverged, columns)
 
     def _chunk(

@@ -21,6 +21,7 @@ from homophily.federation.view import View
 from homophily.methods import dispatch
 from homophily.methods.base import Memory, Method, RoundContext
 from homophily.plugins.validation import answer
+from homophily.runs.fields import RoundMetrics, Summary
 from homophily.simulation.communication import Traffic
 from homophily.simulation.observers import Observer, RoundRecord
 from homophily.simulation.pairwise import PairwiseEvaluator, refuse_nan, similarity_table
@@ -76,10 +77,10 @@ class Exchange(Protocol):
     def choose(self, similarity: Tensor | None) -> MergeRequest | None:
         """Go on with these similarities; returns what is to be merged, if anything."""
 
-    def conclude(self, merged: Tensor | None) -> dict[str, Any]:
+    def conclude(self, merged: Tensor | None) -> RoundMetrics:
         """End the exchange; merged: whose models were. Returns the round's metrics."""
 
-    def summary(self, rounds: int) -> dict[str, Any]:
+    def summary(self, rounds: int) -> Summary:
         """Over the whole run."""
 
     def final(self) -> dict[str, Tensor]:
@@ -165,7 +166,7 @@ class PeerExchange:
     def meet(
         self, federation: Federation, before: Tensor | None, round: int, stopped: Tensor, diverged: Tensor
     ) -> SimilarityRequest | None:
-        """To ask who has diverged may be to wait for a GPU that is still training, so all that can be done before is."""
+        """Reading who has diverged may wait for a GPU that is still training, so it is left for last."""
         shared = {name: self.memory[name] for name in self.method.shares if name in self.memory}
         self.source.publish(round, Published(federation, before, diverged, self._trained, shared))
         view = self.source.view(round)
@@ -218,7 +219,7 @@ class PeerExchange:
         answer(table, before.shape, f"method: memory[{name!r}] must keep its shape from round to round")
         return torch.where(unmoved.view(-1, *(1 for _ in table.shape[1:])), before, table)
 
-    def conclude(self, merged: Tensor | None) -> dict[str, Any]:
+    def conclude(self, merged: Tensor | None) -> RoundMetrics:
         now = self._now
         assert now is not None
         assert now.partners is not None
@@ -252,7 +253,7 @@ class PeerExchange:
             beside = beside + torch.where(mask, models.table_bytes[you], 0)
         self.traffic.count(count, view.hops.gather(1, columns), model_bytes, beside)
 
-    def summary(self, rounds: int) -> dict[str, Any]:
+    def summary(self, rounds: int) -> Summary:
         view = self.source.view(rounds)
         return {
             **self.observer.summary(),

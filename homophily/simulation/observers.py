@@ -10,6 +10,7 @@ from torch import Tensor
 
 from homophily.federation.merging import MergeGroup
 from homophily.federation.view import View
+from homophily.runs.fields import Discovered, RoundMetrics
 from homophily.simulation.communication import Traffic
 from homophily.simulation.evaluation import precision_and_recall
 from homophily.simulation.merge_counts import MergeCounts
@@ -33,10 +34,10 @@ class RoundRecord:
 class Observer(Protocol):
     """Sees every exchange, and says what a run's metrics and summary tell of it."""
 
-    def observe(self, record: RoundRecord) -> dict[str, Any]:
+    def observe(self, record: RoundRecord) -> RoundMetrics:
         """The metrics of a round."""
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> Discovered:
         """Over the whole run."""
 
     def notes(self, traffic: Traffic) -> list[str]:
@@ -68,17 +69,21 @@ class ClusterObserver:
         self._restored = self._sparse(torch.zeros_like(view.known))  # or before a resume
         self._found: tuple[float | None, float | None] = (None, None)  # precision and recall of that
 
-    def observe(self, record: RoundRecord) -> dict[str, Any]:
+    def observe(self, record: RoundRecord) -> RoundMetrics:
         self._neighbours = record.neighbours
         if self._finds:
             found = precision_and_recall(record.view, record.neighbours, record.stopped)
             self._found = found if found[1] is not None else self._found
         same = self._same_cluster(self._merges.add(record.group, record.merged, record.view.me))
-        similarities = {} if record.similarity is None else {"similarities": self._watched(record)}
-        return {**self._judged(), "same_cluster_merges": same, **similarities}
-
-    def _judged(self) -> dict[str, Any]:
-        return {"neighbour_precision": self._found[0], "neighbour_recall": self._found[1]}
+        precision, recall = self._found
+        metrics: RoundMetrics = {
+            "neighbour_precision": precision,
+            "neighbour_recall": recall,
+            "same_cluster_merges": same,
+        }
+        if record.similarity is not None:
+            metrics["similarities"] = self._watched(record)
+        return metrics
 
     def _same_cluster(self, pairs: Tensor) -> float | None:
         """Share of the merges [M, 2] between peers of one cluster."""
@@ -102,8 +107,13 @@ class ClusterObserver:
         firsts = [int((self._cluster == c).nonzero()[0, 0]) for c in self._cluster.unique().tolist()]
         return list(dict.fromkeys([*firsts, *range(self._peers)]))[:_WATCHED]
 
-    def summary(self) -> dict[str, Any]:
-        return {**self._judged(), "same_cluster_merges": self._merges.same_cluster_share(self._cluster)}
+    def summary(self) -> Discovered:
+        precision, recall = self._found
+        return {
+            "neighbour_precision": precision,
+            "neighbour_recall": recall,
+            "same_cluster_merges": self._merges.same_cluster_share(self._cluster),
+        }
 
     def notes(self, traffic: Traffic) -> list[str]:
         return self._notes

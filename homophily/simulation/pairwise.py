@@ -124,7 +124,7 @@ def refuse_nan(metric: str | None, found: Tensor, well: Tensor) -> None:
 
 
 def similarity_table(found: Tensor, met: Tensor, diverged: Tensor) -> Tensor:
-    """[P, B] float64: the similarities [Q] of the peers met; -inf if not met, if the other [Q] has diverged, or for a NaN.
+    """[P, B] float64: the similarities [Q] of the peers met; -inf if not met, if the other [Q] has diverged, for a NaN.
 
     If our own model has diverged, similarities are undefined; a constant is returned, so that merging can repair it.
     """

@@ -17,6 +17,7 @@ from torch import Tensor
 from homophily.data.types import FederatedData
 from homophily.federation.layout import Layout
 from homophily.federation.rows import Federation
+from homophily.runs.fields import RoundMetrics
 from homophily.simulation.evaluation import Scorer, Scores, diverged_notes, summarised
 from homophily.simulation.exchange import Exchange, MergeRequest, SimilarityRequest
 from homophily.training.task import Engine, Task
@@ -102,7 +103,7 @@ class RunState:
         self.diverged_rounds += diverged
         self.federation.recover(self.experiment.start)
 
-    def metrics(self, exchanged: dict[str, Any], diverged: Tensor, scores: Scores | None) -> dict[str, Any]:
+    def metrics(self, exchanged: RoundMetrics, diverged: Tensor, scores: Scores | None) -> dict[str, Any]:
         """The metrics of a round."""
         lost = diverged if scores is None else diverged | scores.diverged.cpu()
         return {
@@ -242,7 +243,7 @@ def _exchange(
     before: Mapping[int, Tensor | None],
     diverged: Mapping[int, Tensor],
     compute: Computation,
-) -> dict[int, dict[str, Any]]:
+) -> dict[int, RoundMetrics]:
     """Meet, compare, choose and merge; returns what each run's exchange says of the round."""
     wanted = {}
     for number, run in runs.items():

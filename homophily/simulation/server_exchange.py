@@ -12,11 +12,10 @@ from homophily.federation.peer_sets import pick
 from homophily.federation.rows import Federation
 from homophily.methods.server import ServerMethod
 from homophily.randomness import Purpose, bits
+from homophily.runs.fields import RoundMetrics, Summary
 from homophily.simulation.communication import Traffic
 from homophily.simulation.pairwise import cross_loss
 from homophily.training.task import Engine, Task
-
-_NO_NEIGHBOURS = {"neighbour_precision": None, "neighbour_recall": None, "same_cluster_merges": None}
 
 
 @dataclass
@@ -102,17 +101,21 @@ class ServerExchange:
     def choose(self, similarity: Tensor | None) -> None:
         """Clients merge with nobody."""
 
-    def conclude(self, merged: Tensor | None) -> dict[str, Any]:
+    def conclude(self, merged: Tensor | None) -> RoundMetrics:
         return {
-            **_NO_NEIGHBOURS,
+            "neighbour_precision": None,
+            "neighbour_recall": None,
+            "same_cluster_merges": None,
             "models_sent_per_peer": float(self.traffic.received.double().mean()),
             "clients_of_model": self.choice.bincount(minlength=len(self.models)).tolist(),
         }
 
-    def summary(self, rounds: int) -> dict[str, Any]:
+    def summary(self, rounds: int) -> Summary:
         nominal = self.method.nominal(rounds, self.wanted / len(self.choice))
         return {
-            **_NO_NEIGHBOURS,
+            "neighbour_precision": None,
+            "neighbour_recall": None,
+            "same_cluster_merges": None,
             **self.traffic.summary(rounds),
             "nominal_models_per_peer": nominal,
             "notes": self.notes,

@@ -30,7 +30,8 @@ from homophily.models.keyed_dropout import with_keyed_dropout
 from homophily.plugins.parameters import checked, taken
 from homophily.plugins.registry import GIVEN, import_object
 from homophily.randomness import Purpose
-from homophily.simulation.evaluation import ExtraMetric, Scorer
+from homophily.runs.fields import RESERVED
+from homophily.simulation.evaluation import COLUMNS, ExtraMetric, Scorer
 from homophily.simulation.exchange import Exchange, PeerExchange
 from homophily.simulation.observers import ClusterObserver
 from homophily.simulation.pairwise import PairwiseEvaluator
@@ -43,14 +44,6 @@ from homophily.training.probe import ASKED_WITH, ModuleTraits, probe
 from homophily.training.resources import ExecutionPlan, deciding_device, plan_execution, threads
 from homophily.training.stacked.chain import Chain
 from homophily.training.task import Engine, Settings, Task
-
-_SCORES = (
-    "accuracy", "accuracy_over_clusters", "accuracy_by_cluster", "mse", "mse_over_clusters", "mse_by_cluster", "loss",
-    "value", "cluster", "round", "rounds", "run", "seconds", "diverged", "ever_diverged", "diverged_rounds",
-    "stopped", "stopped_early", "neighbour_precision", "neighbour_recall", "same_cluster_merges", "models_received",
-    "models_sent_per_peer", "bytes_sent_per_peer", "peak_models_per_peer_round",
-    "nominal_models_per_peer", "models_per_peer_round_by_hops", "notes", "similarities", "clients_of_model",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -125,7 +118,7 @@ def prepare(
     """
     cache = SetupCache() if cache is None else cache
     data, shares = data_of(config, given, device, cache)
-    _check_sizes(config, data.shares.peers)
+    _check_sizes(config, given, data.shares.peers)
     method, method_keys = method_of(config, given, data.shares.peers)
     ready = training_setup(config, given, data.shares, shares, torch.arange(shares.peers, device=device), plan, cache)
     network, task, engine, plan = ready.network, ready.task, ready.engine, ready.plan
@@ -242,8 +235,10 @@ def _ignored_by_a_server(config: Config) -> list[str]:
     return [f"{config.method.name} has a server: without effect is {', '.join(ignored)}"] if ignored else []
 
 
-def _check_sizes(config: Config, peers: int) -> None:
-    for key in ("k", "l"):
+def _check_sizes(config: Config, given: UserObjects, peers: int) -> None:
+    """Refuse keys that ask for more peers than there are; a method object may, and then takes all there are."""
+    named = given.method is None and config.method.name != GIVEN
+    for key in ("k", "l") if named else ():
         value = config.method.keys.get(key)
         if isinstance(value, int) and not 1 <= value <= max(1, peers - 1):
             raise UserError(f"method.{key} = {value}: must be from 1 to peers - 1, which is {peers - 1}")
@@ -393,7 +388,7 @@ def _extra_metrics(config: Config, given: UserObjects) -> dict[str, ExtraMetric]
     if len(named) < len(config.extra_metrics) or len(found) < len(named) + len(given.extra_metrics):
         raise UserError("extra_metrics: two of them have the same name; give one another")
     for name in found:
-        if name in _SCORES:
+        if name in RESERVED or name in COLUMNS:
             raise UserError(f"extra_metrics: {name!r} is a score that every run has; give yours another name")
     return found
 

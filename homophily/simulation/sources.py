@@ -35,7 +35,7 @@ class Published:
 
 @dataclass(frozen=True)
 class LocalModels:
-    """Models that can be compared and merged here: first those of this process's P peers, then those fetched. M rows."""
+    """M models that can be compared and merged here: first those of this process's P peers, then those fetched."""
 
     met: Tensor  # [P, B] bool: the peers asked for whose models are here
     rows: Tensor  # [M, D]

@@ -14,7 +14,7 @@ import torch
 import homophily
 from homophily.report import console as show
 
-BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 FEW = ("--data", "digits", "--samples", "20", "--peers", "40", "--seeds", "1", "--device", "cpu")
 Study = Callable[..., list[list[str]]]
 

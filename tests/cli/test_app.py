@@ -146,15 +146,22 @@ def test_resume_extends_a_finished_run(command: Command) -> None:
     assert out.startswith("kin, 4 rounds")
 
 
+# --version
+
+
+def test_the_version_is_printed(command: Command) -> None:
+    assert command("--version") == (0, f"{homophily.__version__}\n", "")
+
+
 # compare
 
 
 def test_compare_json_has_mean_and_deviation_of_each_method(command: Command) -> None:
     words = ("methods=local,random", "seeds=0,1", "--json", "--out", "both")
-    told = last_object(command("compare", *SMALL, *words))
-    assert told["run"] == "both"
-    assert list(told["methods"]) == ["local", "random"]
-    for method, table in told["methods"].items():
+    found = last_object(command("compare", *SMALL, *words))
+    assert found["run"] == "both"
+    assert list(found["methods"]) == ["local", "random"]
+    for method, table in found["methods"].items():
         runs = [homophily.Run(f"both/{method}-{seed}") for seed in (0, 1)]
         values = torch.tensor([run.summary["accuracy"] for run in runs], dtype=torch.float64)
         assert table["accuracy"] == pytest.approx({"mean": float(values.mean()), "std": float(values.std())})
@@ -162,8 +169,8 @@ def test_compare_json_has_mean_and_deviation_of_each_method(command: Command) ->
         assert table["accuracy_by_cluster"]["90°"]["mean"] == pytest.approx(sum(by_cluster) / 2)
         assert [run.config.seed for run in runs] == [0, 1]
         assert {run.config.method.name for run in runs} == {method}
-    assert told["methods"]["local"]["same_cluster_merges"] is None
-    assert json.loads(Path("both/compare.json").read_text()) == told["methods"]
+    assert found["methods"]["local"]["same_cluster_merges"] is None
+    assert json.loads(Path("both/compare.json").read_text()) == found["methods"]
 
 
 def test_compare_gives_all_methods_the_same_federation(command: Command) -> None:
@@ -178,9 +185,9 @@ def test_compare_gives_all_methods_the_same_federation(command: Command) -> None
 
 def test_compare_hands_keys_to_the_methods_that_have_them(command: Command) -> None:
     words = ("methods=local,random,oracle", "method.k=2", "method.oracle.k=1", "--json", "--out", "three")
-    told = last_object(command("compare", "peers=8", "rounds=1", *words))["methods"]
-    assert [told[name]["models_sent_per_peer"]["mean"] for name in told] == [0, 2, 1]
-    assert told["oracle"]["same_cluster_merges"] == {"mean": 1.0}
+    found = last_object(command("compare", "peers=8", "rounds=1", *words))["methods"]
+    assert [found[name]["models_sent_per_peer"]["mean"] for name in found] == [0, 2, 1]
+    assert found["oracle"]["same_cluster_merges"] == {"mean": 1.0}
 
 
 def test_compare_prints_a_table_for_people(command: Command) -> None:
@@ -250,10 +257,10 @@ def test_list_has_a_line_about_each_name(kind: str, command: Command) -> None:
     assert (code, err) == (0, "")
     title, *lines = out.splitlines()
     assert title == kind
-    told = dict(line.split(maxsplit=1) for line in lines)
-    assert list(told) == sorted(told)
-    assert set(REGISTERED[kind]) <= set(told)
-    assert all(about.endswith((".", "?", ")")) for about in told.values())
+    found = dict(line.split(maxsplit=1) for line in lines)
+    assert list(found) == sorted(found)
+    assert set(REGISTERED[kind]) <= set(found)
+    assert all(about.endswith((".", "?", ")")) for about in found.values())
 
 
 def test_list_alone_lists_everything(command: Command) -> None:

@@ -85,8 +85,9 @@ def flip(source, peers, seed, *, by: int = 1):
     everything = torch.arange(len(source.train))
     none = torch.zeros(0, dtype=torch.int64)
     change = lambda x, y: (x, (y + by) % 2)
-    kinds = [homophily.Kind("plain", everything, none), homophily.Kind("flipped", everything, none, change)]
-    return homophily.Plan(kinds, source)
+    plain = homophily.ClusterSpec("plain", everything, none)
+    flipped = homophily.ClusterSpec("flipped", everything, none, change)
+    return homophily.PartitionPlan([plain, flipped], source)
 
 def no_plan(source, peers, seed):
     return "none"

@@ -44,7 +44,9 @@ def test_integer_inputs_are_tokens(engine: str, here: Path) -> None:
     assert run.summary["accuracy"] > 80
     outputs, targets = outputs_of(run, data, 0)
     assert float(F.cross_entropy(outputs, targets)) == pytest.approx(run.scores["loss"][0], rel=1e-4)
-    assert run.summary["accuracy_by_cluster"] == {"all": pytest.approx(run.summary["accuracy"])}  # nobody told
+    assert run.summary["accuracy_by_cluster"] == {
+        "all": pytest.approx(run.summary["accuracy"])
+    }  # no clusters are known
 
 
 def test_float_targets_are_a_regression(here: Path) -> None:
@@ -62,7 +64,7 @@ import torch
 import homophily
 
 def sequences(seed):
-    """Inputs [6], and two numbers at each of five times to be told from them."""
+    """Inputs [6], and two numbers at each of five times to be predicted from them."""
     x = torch.randn(120, 6, generator=torch.Generator().manual_seed(seed))
     y = torch.stack([x[:, :5], x[:, 1:]], dim=2)
     return homophily.Source("sequences", homophily.Samples(x, y), None, None, defaults={"shift": "iid", "peers": 4})
@@ -359,7 +361,7 @@ def linear_peers() -> list[Any]:
 
 
 @pytest.mark.parametrize("engine", ["vectorised", "one-by-one"])
-def test_a_sick_peer_is_left_out_until_its_partners_heal_it(engine: str, here: Path) -> None:
+def test_a_diverged_peer_is_left_out_until_merging_repairs_it(engine: str, here: Path) -> None:
     torch.manual_seed(0)
     run = homophily.run(diverging(engine=engine), model=nn.Linear(FEATURES, 1), data=linear_peers())
     assert [line["diverged"] for line in run.metrics()] == [[2], [], [], []]
@@ -372,7 +374,7 @@ def test_a_sick_peer_is_left_out_until_its_partners_heal_it(engine: str, here: P
     assert run.summary["mse"] is not None
 
 
-def test_a_sick_peer_without_partners_stays_sick_and_the_others_go_on(here: Path) -> None:
+def test_a_diverged_peer_without_partners_stays_diverged_and_the_others_go_on(here: Path) -> None:
     torch.manual_seed(0)
     run = homophily.run(diverging(method="local"), model=nn.Linear(FEATURES, 1), data=linear_peers())
     assert [line["diverged"] for line in run.metrics()] == [[2]] * 4

@@ -24,7 +24,7 @@ from homophily.federation.merging import rowwise, uniform
 def raises(*arguments, **keys):
     return [][7]
 
-def ones(gathering):
+def ones(group):
     return torch.ones(3)
 
 def nothing(outputs, targets):
@@ -47,17 +47,17 @@ class Nine(torch.nn.Linear):
     def forward(self, x):
         return super().forward(x.flatten(1))
 
-def double(gathering):
-    return 2.0 * gathering.there / gathering.there.sum(1, keepdim=True)
+def double(group):
+    return 2.0 * group.mask / group.mask.sum(1, keepdim=True)
 
-def listed(gathering):
-    return uniform(gathering).tolist()
+def listed(group):
+    return uniform(group).tolist()
 
-def imaginary(gathering):
-    return uniform(gathering) * 1j
+def imaginary(group):
+    return uniform(group) * 1j
 
 @rowwise
-def first(rows, there, own):
+def first(rows, mask, is_self):
     return rows[0, 0]
 
 class Absent(Method):
@@ -109,9 +109,9 @@ class Nowhere(Method):
     pass
 
 class Shy(Alike):
-    introduces = True
+    uses_fingerprints = True
 
-    def introduced(self, view, prints, heard):
+    def on_fingerprints(self, view, prints, ids, known_to):
         pass
 
 class Hungry(Method):
@@ -146,18 +146,18 @@ def lonely():
 def nowhere(pairs):
     return pairs.loss("own") * torch.nan
 
-def greedy(gathering, share):
-    return uniform(gathering)
+def greedy(group, share):
+    return uniform(group)
 
-def unmarked(rows, there, own):
+def unmarked(rows, mask, is_self):
     return rows[:, 0]
 
 @rowwise
 def narrow(rows):
     return rows[:, 0]
 
-def contrary(gathering):
-    return torch.where(gathering.own, 1.75, -0.25)
+def contrary(group):
+    return torch.where(group.is_self, 1.75, -0.25)
 
 class Fixed(Alike):
     neighbours = Method.neighbours
@@ -282,16 +282,16 @@ class Boundless(Wordy):
             "method=dac method.metric=broken{n}:nowhere",
             "metric = 'broken{n}:nowhere' must return numbers, and gives NaN",
         ),
-        ("merge=broken{n}:greedy", "merge = 'broken{n}:greedy' must take (gathering), not (gathering, share)"),
-        ("merge=broken{n}:unmarked", "merge = 'broken{n}:unmarked' must take (gathering), not (rows, there, own)"),
-        ("merge=broken{n}:narrow", "merge = 'broken{n}:narrow' must take (rows, there, own), not (rows)"),
+        ("merge=broken{n}:greedy", "merge = 'broken{n}:greedy' must take (group), not (group, share)"),
+        ("merge=broken{n}:unmarked", "merge = 'broken{n}:unmarked' must take (group), not (rows, mask, is_self)"),
+        ("merge=broken{n}:narrow", "merge = 'broken{n}:narrow' must take (rows, mask, is_self), not (rows)"),
         ("merge=broken{n}:contrary", "merge: a peer's weights must be at least 0, not -0.25"),
         ("method=broken{n}:Fixed", "method: Fixed.in_rounds must be a function of (rounds), not 5"),
         ("method=broken{n}:Lost", "method: Lost.in_rounds must return a Method, not NoneType"),
         ("method=broken{n}:Eager", "method: Eager.compares must be a function of (now), not True"),
         ("method=broken{n}:Vague", "method: compares must return True or False, not str"),
         ("method=broken{n}:Far", 'method: Far.hops = "2": must be a whole number'),
-        ("method=broken{n}:Near", "method.hops = 0: must be at least 1"),
+        ("method=broken{n}:Near", "method: Near.hops = 0: must be at least 1"),
         ("method=broken{n}:Sharing", 'method: Sharing.shares = "similarity": must be a list'),
         (
             "method=broken{n}:Flat",
@@ -300,7 +300,7 @@ class Boundless(Wordy):
         ("method=broken{n}:Numbered", "method: memory[3] must have a text as its name, not int"),
         (
             "method=broken{n}:Growing training.lr=1e-30 training.patience=1 data.validation=2 rounds=3",
-            "method: memory['past'] must keep its shape where a peer remembers what it did, [4, 1], not [4, 2]",
+            "method: memory['past'] must keep its shape from round to round, [4, 1], not [4, 2]",
         ),
         ("method=broken{n}:Deaf", "method: Deaf.choose must take (now, met, similarity), not (now, met)"),
         ("method=broken{n}:Costly", "method: nominal must return a number of models, or None, not str"),
@@ -313,7 +313,7 @@ class Boundless(Wordy):
         ("method=broken{n}:Unsure", "peers, or weights that are finite and at least 0, not nan"),
     ],
 )
-def test_ones_own_code_that_fails_is_told_where(
+def test_an_error_in_user_code_is_reported_with_its_place(
     command: Command, here: Path, request: pytest.FixtureRequest, word: str, sentence: str
 ) -> None:
     number = abs(hash(request.node.name))  # modules are imported once
@@ -389,7 +389,7 @@ def test_objects_of_another_kind_are_refused(given: dict[str, Any], sentence: st
 
 
 @pytest.mark.usefixtures("here")
-def test_weights_that_are_nan_make_sick_peers_and_no_traceback() -> None:
+def test_weights_that_are_nan_make_diverged_peers_and_no_traceback() -> None:
     net = nn.Sequential(nn.Linear(6, 2))
     with torch.no_grad():
         net[0].weight.fill_(torch.nan)

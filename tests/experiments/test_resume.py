@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import homophily
+from homophily.config.overlay import nested
 from homophily.runs.writer import RunWriter
 from tests.processes import Ended, Processes
 
@@ -194,7 +195,7 @@ def test_a_process_killed_while_it_starts_leaves_no_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["vectorised", "one by one", "scored after training", "early stopping"])
 def test_a_finished_run_with_more_rounds_equals_one_of_that_many_rounds(kind: str, here: Path) -> None:
-    base = homophily.config.schema.nested([*SMALL, *KINDS[kind], "evaluate=1"])
+    base = nested([*SMALL, *KINDS[kind], "evaluate=1"])
     homophily.run({**base, "rounds": 7}, out=here / "short")
     homophily.resume(here / "short", {"rounds": 12})
     homophily.run({**base, "rounds": 12}, out=here / "long")
@@ -202,7 +203,7 @@ def test_a_finished_run_with_more_rounds_equals_one_of_that_many_rounds(kind: st
 
 
 def test_resuming_a_finished_run_changes_nothing(here: Path) -> None:
-    homophily.run(homophily.config.schema.nested(list(TINY)), out=here / "run")
+    homophily.run(nested(list(TINY)), out=here / "run")
     before = {path: path.read_bytes() for path in (here / "run").rglob("*") if path.is_file()}
     homophily.resume(here / "run")
     assert {path: path.read_bytes() for path in (here / "run").rglob("*") if path.is_file()} == before
@@ -338,10 +339,10 @@ def test_after_a_checkpoint_that_took_long_there_is_none_for_a_while(
     saved: list[int] = []
     save = RunWriter.save
 
-    def slowly(folder: RunWriter, simulation: Simulation) -> None:
+    def slowly(writer: RunWriter, round: int, tensors: dict[str, torch.Tensor], numbers: dict[str, Any]) -> None:
         time.sleep(0.5)
-        saved.append(simulation.round)
-        save(folder, simulation)
+        saved.append(round)
+        save(writer, round, tensors, numbers)
 
     monkeypatch.setattr(RunWriter, "save", slowly)
     homophily.run({"peers": 4, "rounds": 5, "checkpoint": 1, "method": {"name": "local"}}, out=tmp_path / "run")

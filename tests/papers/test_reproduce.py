@@ -9,9 +9,11 @@ from rich.console import Console
 
 from homophily.atomic_io import locked
 from homophily.errors import UserError
-from homophily.papers import show, tables
+from homophily.experiments.callbacks import Callback, RunHandle
+from homophily.papers import tables
 from homophily.papers.recipe import Recipe, load
 from homophily.papers.reproduce import Reproduction
+from homophily.report import papers
 
 CPU = torch.device("cpu")
 RECIPE: dict[str, Any] = {
@@ -47,8 +49,22 @@ def reproduction(folder: Path, quick: bool = False, seeds: int = 2) -> Reproduct
     return Reproduction("small", Recipe.model_validate(RECIPE), folder, quick, seeds)
 
 
-def _stop(line: dict[str, Any]) -> None:
-    raise KeyboardInterrupt
+class Stop(Callback):
+    """Interrupts a run before its second round is over."""
+
+    def on_round(self, run: RunHandle, metrics: dict[str, Any]) -> None:
+        if metrics["round"] == 2:
+            raise KeyboardInterrupt
+
+
+class Rounds(Callback):
+    """Notes the rounds of all runs."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    def on_round(self, run: RunHandle, metrics: dict[str, Any]) -> None:
+        self.seen.append(metrics["round"])
 
 
 def test_columns_that_ask_for_the_same_run_share_it(tmp_path: Path) -> None:
@@ -98,16 +114,16 @@ def test_a_run_that_was_stopped_goes_on(tmp_path: Path) -> None:
     recipe = Recipe.model_validate({**RECIPE, "base": {**RECIPE["base"], "checkpoint": 1}})
     found = Reproduction("small", recipe, tmp_path, quick=False, seeds=1)
     with pytest.raises(KeyboardInterrupt):
-        found.play(CPU, 1e9, lambda config: _stop)
-    rounds: list[int] = []
-    assert found.play(CPU, 1e9, lambda config: lambda line: rounds.append(line["round"])) == 0
-    assert rounds == [2, *[1, 2] * 3]
+        found.play(CPU, 1e9, lambda: [Stop()])
+    rounds = Rounds()
+    assert found.play(CPU, 1e9, lambda: [rounds]) == 0
+    assert rounds.seen == [2, *[1, 2] * 3]
 
 
 def test_a_run_that_was_stopped_on_another_device_begins_anew(tmp_path: Path) -> None:
     found = reproduction(tmp_path, seeds=1)
     with pytest.raises(KeyboardInterrupt):
-        found.play(CPU, 1e9, lambda config: _stop)
+        found.play(CPU, 1e9, lambda: [Stop()])
     about = next((tmp_path / "running" / "small").glob("*/run.json"))
     about.write_text(about.read_text().replace('"device": "cpu"', '"device": "cuda"'))
     assert found.play(CPU, 1e9) == 0
@@ -141,7 +157,7 @@ def test_columns_that_do_not_fit_a_terminal_go_below(tmp_path: Path, monkeypatch
     found.play(CPU, budget=1e9)
     with Console(width=45, force_terminal=True, color_system=None) as narrow, narrow.capture() as shown:
         monkeypatch.setattr("homophily.report.papers.Console", lambda: narrow)
-        show.reproduction(found, [])
+        papers.reproduction(found, [])
     heads = [line.split() for line in shown.get().splitlines() if "mean" in line or "more" in line]
     assert heads == [["mean", "0°"], ["more", "data"]]
     assert shown.get().count("kin *") == 2

@@ -132,7 +132,7 @@ BAD_RUNS = [
     fails("extra_metrics=['no.such:thing']", says=["extra metric 'no.such:thing'", "cannot import"]),
     # Values that do not go together.
     fails("method.k=8", says=["method.k = 8", "from 1 to peers - 1, which is 7"]),
-    fails("method.k=0", says=["method.k = 0", "from 1 to peers - 1, which is 7"]),
+    fails("method.k=0", says=["method.k = 0", "must be at least 1"]),
     fails("contacts=8", says=["contacts = 8", "at most peers - 1, which is 7"]),
     fails("data.sizes=[2,2,2,3]", says=["data.sizes", "= 9", "8 peers"]),
     fails("data.sizes=[4,4]", says=["data.sizes has 2 numbers", "4 kinds of data"]),

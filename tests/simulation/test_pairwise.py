@@ -1,26 +1,34 @@
 """Similarities are measured some pairs at a time, and how many does not matter."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from homophily.federation.rows import Federation
 from homophily.simulation.configuration import make
-from homophily.simulation.pairwise import Models, PairwiseEvaluator, table_of
+from homophily.simulation.exchange import PeerExchange
+from homophily.simulation.pairwise import PairwiseEvaluator, similarity_table
 from homophily.simulation.setup import UserObjects, prepare
+from homophily.simulation.sources import LocalModels, Published
 
 CPU = torch.device("cpu")
 
 
-def evaluator(metric: str, chunk: int, hidden: int = 8) -> tuple[PairwiseEvaluator, Models]:
+def evaluator(metric: str, chunk: int, hidden: int = 8) -> tuple[PairwiseEvaluator, LocalModels]:
     config = make({
         "peers": 6, "data": {"train": 5, "test": 5}, "model": {"name": "mlp", "hidden": [hidden]},
         "method": {"name": "panm", "metric": metric, "l": 3, "k": 2},
     })  # fmt: skip
     experiment, _, _ = prepare(config, UserObjects(), CPU)
-    made = experiment.exchange.evaluator
-    before, start = experiment.start.rows, torch.zeros_like(experiment.start.rows)
-    now = before + torch.randn(before.shape, generator=torch.Generator().manual_seed(0))
-    models = Models(Federation(experiment.start.layout, now, {}), before, start)
+    assert isinstance(experiment.exchange, PeerExchange)
+    made, source = experiment.exchange.evaluator, experiment.exchange.source
+    assert made is not None
+    now, before = experiment.start.copy(), experiment.start.rows
+    now.rows += torch.randn(before.shape, generator=torch.Generator().manual_seed(0))
+    nobody, everyone = torch.zeros(6, dtype=torch.bool), torch.ones(6, dtype=torch.bool)
+    source.publish(1, Published(now, before, nobody, everyone, {}))
+    fetched = source.fetch(1, source.view(1).known, updates=True)
+    models = replace(fetched, start=torch.zeros_like(before))
     return PairwiseEvaluator(made.metric, made.task, made.engine, chunk, made.cost), models
 
 
@@ -41,9 +49,9 @@ def test_a_cpu_compares_no_more_rows_at_a_time_than_its_cache_holds() -> None:
     assert evaluator("loss", chunk=1000, hidden=4000)[0].chunk == 1000  # whose engine sees to that itself
 
 
-def test_what_cannot_be_told_is_like_nobody_unless_nothing_can() -> None:
+def test_an_undefined_similarity_is_minus_infinity_unless_all_of_a_peers_are_undefined() -> None:
     met = torch.tensor([[True, True, True], [True, False, True]])
     nan, inf = torch.nan, torch.inf
     found = torch.tensor([nan, -2.0, 1.0, nan, nan], dtype=torch.float64)
     diverged = torch.tensor([False, False, True, False, False])
-    assert table_of(found, met, diverged).tolist() == [[-inf, -2.0, -inf], [0.0, -inf, 0.0]]
+    assert similarity_table(found, met, diverged).tolist() == [[-inf, -2.0, -inf], [0.0, -inf, 0.0]]

@@ -12,6 +12,7 @@ import homophily
 from homophily import Method, RoundContext
 from homophily.simulation.configuration import make
 from homophily.simulation.exchange import PeerExchange
+from homophily.simulation.rounds import OneRun, RunState, play_round
 from homophily.simulation.setup import UserObjects, prepare
 
 QUICK: dict[str, Any] = {
@@ -84,7 +85,7 @@ def test_a_fixed_topology_never_changes() -> None:
     assert set(counts.flatten().tolist()) == {0, 4}
 
 
-def test_a_bounded_book_bounds_whom_one_ever_meets() -> None:
+def test_bounded_contacts_bound_whom_a_peer_ever_meets() -> None:
     counts = run(contacts=3, rounds=20).merges()
     assert int((counts > 0).sum(1).max()) <= 3
     assert int((run(rounds=20).merges() > 0).sum(1).min()) > 3
@@ -214,7 +215,7 @@ def test_fedsim_measures_in_every_round_and_needs_a_method_that_compares() -> No
     assert found.metrics()[-1]["same_cluster_merges"] is not None
 
 
-def test_a_sick_peer_with_a_personal_layer_heals() -> None:
+def test_a_diverged_peer_with_a_personal_layer_recovers() -> None:
     data = [homophily.PeerData(x=np.random.default_rng(i).normal(size=(12, 4)), y=np.arange(12) % 2) for i in range(4)]
     data[0] = homophily.PeerData(x=data[0].x * 1e30, y=data[0].y)  # its loss overflows in every round
     keys: dict[str, Any] = {"rounds": 3, "method": {"name": "random", "k": 3}, "model": {"personal": ["3"]}}
@@ -245,7 +246,7 @@ def test_a_diverged_model_does_not_travel(method: dict[str, Any], received: list
 
 @pytest.mark.parametrize("metric", ["cosine-weights", "l2", "panm"])
 @pytest.mark.parametrize("name", ["dac", "panm", "pens"])
-def test_a_sick_peer_heals_with_fedsim_whatever_the_metric(name: str, metric: str) -> None:
+def test_a_diverged_peer_recovers_with_fedsim_whatever_the_metric(name: str, metric: str) -> None:
     data = [homophily.PeerData(x=np.random.default_rng(i).normal(size=(12, 4)), y=np.arange(12) % 2) for i in range(5)]
     data[0] = homophily.PeerData(x=data[0].x * 1e30, y=data[0].y)
     config = {"rounds": 3, "merge": "fedsim", "method": {"name": name, "k": 2, "metric": metric}, "model": "linear"}
@@ -254,16 +255,16 @@ def test_a_sick_peer_heals_with_fedsim_whatever_the_metric(name: str, metric: st
 
 
 @pytest.mark.parametrize(("name", "table"), [("dac", "similarity"), ("dpg", "probability")])
-def test_who_is_sick_remembers_what_it_knew_of_others(name: str, table: str) -> None:
+def test_a_diverged_peer_remembers_what_it_knew_of_others(name: str, table: str) -> None:
     config = {"peers": 8, "rounds": 9, "method": {"name": name, "k": 3, "metric": "cosine-weights"}}
     experiment, *_ = prepare(make(config), UserObjects(), torch.device("cpu"))
-    simulation = Simulation(experiment)
-    simulation.step()
-    assert isinstance(simulation.exchange, PeerExchange)
-    before = simulation.exchange.memory[table].clone()
-    simulation.federation.rows[0] = torch.nan
-    assert simulation.step()["diverged"] == [0]
-    after = simulation.exchange.memory[table]
+    state = RunState(experiment)
+    play_round({0: state}, OneRun(state))
+    assert isinstance(state.exchange, PeerExchange)
+    before = state.exchange.memory[table].clone()
+    state.federation.rows[0] = torch.nan
+    assert play_round({0: state}, OneRun(state))[0]["diverged"] == [0]
+    after = state.exchange.memory[table]
     assert torch.equal(after[0].nan_to_num(nan=-2.0), before[0].nan_to_num(nan=-2.0))
     assert not torch.equal(after[1].nan_to_num(nan=-2.0), before[1].nan_to_num(nan=-2.0))
 
@@ -309,13 +310,13 @@ def test_a_method_object_with_a_server_is_the_same_as_its_name() -> None:
     assert given.scores == named.scores
 
 
-def test_a_table_is_told_only_where_it_is_shared() -> None:
+def test_only_a_shared_table_can_be_looked_up() -> None:
     class Eavesdropper(MostAlike):
         """Reads a table that its peers do not hand over."""
 
         def choose(self, now: RoundContext, met: Tensor, similarity: Tensor | None) -> Tensor:
             now.memory["secret"] = torch.zeros(met.shape, dtype=torch.float64)
-            now.told("secret", now.view.contacts[:, :1])
+            now.shared("secret", now.view.contacts[:, :1])
             return met
 
     with pytest.raises(ValueError, match="must list it in `shares`"):

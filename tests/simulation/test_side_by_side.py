@@ -6,36 +6,49 @@ from typing import Any
 
 import pytest
 import torch
-from homophily.experiments.sweep import RunRequest, Sweep, joined, played, runs_at_once
 
 import homophily
 from homophily.atomic_io import read_tensors
-from homophily.experiments.runner import ActiveRun, Progress, begin
+from homophily.experiments.callbacks import Callback, Callbacks, RunHandle
+from homophily.experiments.queue import RunRequest, execute
+from homophily.experiments.runner import ActiveRun, begin, play
 from homophily.runs.reader import Run
 from homophily.simulation.configuration import make
 from homophily.simulation.setup import SetupCache, UserObjects, prepare
+from homophily.simulation.side_by_side import joined, runs_at_once
 
 CPU = torch.device("cpu")
 SMALL: dict[str, Any] = {"peers": 8, "rounds": 6, "data": {"train": 15, "test": 20}, "training": {"epochs": 1}}
 
 
-def begun(folder: Path, known: SetupCache, keys: dict[str, Any]) -> ActiveRun:
-    experiment, complete, resolved = prepare(make({**SMALL, **keys}), UserObjects(), CPU, known=known)
-    return begin(experiment, complete, resolved, UserObjects(), folder, None)
+def begun(folder: Path, cache: SetupCache, keys: dict[str, Any], *callbacks: Callback) -> ActiveRun:
+    experiment, complete, plan = prepare(make({**SMALL, **keys}), UserObjects(), CPU, cache=cache)
+    return begin(experiment, complete, plan, UserObjects(), folder, Callbacks(callbacks))
 
 
-def playing(folder: Path, method: str, seed: int, known: SetupCache, **keys: Any) -> ActiveRun:
-    return begun(folder / f"{method}-{seed}", known, {**keys, "seed": seed, "method": {"name": method}})
+def active(folder: Path, method: str, seed: int, cache: SetupCache, **keys: Any) -> ActiveRun:
+    return begun(folder / f"{method}-{seed}", cache, {**keys, "seed": seed, "method": {"name": method}})
 
 
-def stopping(last: int) -> Progress:
-    """What stops a run after a round."""
+class StopAfter(Callback):
+    """Interrupts a run after a round."""
 
-    def told(line: dict[str, Any]) -> None:
-        if line["round"] == last:
+    def __init__(self, last: int) -> None:
+        self._last = last
+
+    def on_round(self, run: RunHandle, metrics: dict[str, Any]) -> None:
+        if metrics["round"] == self._last:
             raise KeyboardInterrupt
 
-    return told
+
+class Rounds(Callback):
+    """Notes the rounds of all runs."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    def on_round(self, run: RunHandle, metrics: dict[str, Any]) -> None:
+        self.seen.append(metrics["round"])
 
 
 def rows(run: Run) -> torch.Tensor:
@@ -52,11 +65,11 @@ def rows(run: Run) -> torch.Tensor:
     ids=["after each merge", "after training, now and then", "some stop early"],
 )
 def test_runs_side_by_side_end_as_alone(tmp_path: Path, keys: dict[str, Any]) -> None:
-    known = SetupCache()
+    cache = SetupCache()
     which = [(method, seed) for method in ("random", "panm", "dac", "kin", "fedavg", "oracle") for seed in (0, 3)]
-    together = Sweep([playing(tmp_path / "together", m, s, known, **keys) for m, s in which]).play()
+    together = play([active(tmp_path / "together", m, s, cache, **keys) for m, s in which])
     for (method, seed), run in zip(which, together, strict=True):
-        alone = playing(tmp_path / "alone", method, seed, SetupCache(), **keys).play()
+        (alone,) = play([active(tmp_path / "alone", method, seed, SetupCache(), **keys)])
         assert torch.allclose(rows(run), rows(alone), atol=1e-4), (method, seed)
         mine, other = run.metrics(), alone.metrics()
         assert [line["round"] for line in mine] == [line["round"] for line in other]
@@ -65,19 +78,19 @@ def test_runs_side_by_side_end_as_alone(tmp_path: Path, keys: dict[str, Any]) ->
         assert abs(run.summary["accuracy"] - alone.summary["accuracy"]) < 2.0
 
 
-def test_runs_that_compare_and_merge_in_different_ways(tmp_path: Path) -> None:
-    ways: list[dict[str, Any]] = [
+def test_runs_that_compare_and_merge_differently(tmp_path: Path) -> None:
+    settings: list[dict[str, Any]] = [
         {"merge": "uniform", "method": {"name": "dac", "k": 2}},
         {"merge": "fedsim", "method": {"name": "dac", "k": 4, "metric": "cosine-gradients"}},
         {"merge": "median", "method": {"name": "random", "k": 5}},
         {"merge": "uniform", "method": {"name": "dac", "k": 3, "on": "peer"}},
         {"merge": "fedsim", "method": {"name": "pens", "l": 4, "k": 2, "t1": 3}},
     ]
-    known = SetupCache()
-    names = [f"{number}" for number in range(len(ways))]
-    together = Sweep([begun(tmp_path / "together" / n, known, way) for n, way in zip(names, ways, strict=True)]).play()
-    for name, way, run in zip(names, ways, together, strict=True):
-        alone = begun(tmp_path / "alone" / name, SetupCache(), way).play()
+    cache = SetupCache()
+    names = [f"{number}" for number in range(len(settings))]
+    together = play([begun(tmp_path / "together" / n, cache, way) for n, way in zip(names, settings, strict=True)])
+    for name, way, run in zip(names, settings, together, strict=True):
+        (alone,) = play([begun(tmp_path / "alone" / name, SetupCache(), way)])
         assert torch.allclose(rows(run), rows(alone), atol=1e-4), way
         assert (run.merges() == alone.merges()).all(), way
 
@@ -91,19 +104,20 @@ def test_runs_that_were_stopped_go_on_side_by_side(
     keys: list[dict[str, Any]] = [
         {"method": {"name": name}, "checkpoint": 1} for name in ("panm", "dac", "kin", "pens")
     ]
-    never = Sweep([begun(tmp_path / "never" / str(n), SetupCache(), key) for n, key in enumerate(keys)]).play()
-    stopped = [begun(tmp_path / "stopped" / str(n), SetupCache(), key) for n, key in enumerate(keys)]
-    stopped[-1].progress = stopping(4)
-    with pytest.raises(KeyboardInterrupt):
-        Sweep(stopped).play()
-    told: list[int] = []
-    wanted = [
-        RunRequest(one.config, one.folder.path, lambda: lambda line: told.append(line["round"])) for one in stopped
+    never = play([begun(tmp_path / "never" / str(n), SetupCache(), key) for n, key in enumerate(keys)])
+    watching = [[], [], [], [StopAfter(4)]]
+    stopped = [
+        begun(tmp_path / "stopped" / str(n), SetupCache(), key, *callbacks)
+        for n, (key, callbacks) in enumerate(zip(keys, watching, strict=True))
     ]
-    (since,) = {one.folder.round for one in stopped}
-    assert len({one.alike for one in wanted}) == 1
-    ended = Sweep([one.playing(UserObjects(), CPU, SetupCache())[0] for one in wanted]).play()
-    assert sorted(told) == [round for round in range(since + 1, 7) for _ in stopped]
+    with pytest.raises(KeyboardInterrupt):
+        play(stopped)
+    rounds = Rounds()
+    requests = [RunRequest(one.config, one.path, lambda: [rounds]) for one in stopped]
+    (since,) = {one.writer.round for one in stopped}
+    assert len({one.group for one in requests}) == 1
+    ended = play([one.active(UserObjects(), CPU, SetupCache())[0] for one in requests])
+    assert sorted(rounds.seen) == [round for round in range(since + 1, 7) for _ in stopped]
     for one, other in zip(ended, never, strict=True):
         assert torch.equal(rows(one), rows(other))
         assert (one.merges() == other.merges()).all()
@@ -114,17 +128,17 @@ def test_what_is_new_does_not_go_beside_what_was_stopped(tmp_path: Path) -> None
     first, second = (
         RunRequest(make({**SMALL, "checkpoint": 1, "seed": seed}), tmp_path / str(seed)) for seed in (0, 1)
     )
-    assert first.alike == second.alike
+    assert first.group == second.group
     with pytest.raises(KeyboardInterrupt):
-        list(played([replace(first, progress=lambda: stopping(2))], UserObjects(), CPU))
-    assert first.alike != second.alike
-    assert [run.summary["rounds"] for run in played([first, second], UserObjects(), CPU)] == [6, 6]
+        list(execute([replace(first, callbacks=lambda: [StopAfter(2)])], UserObjects(), CPU))
+    assert first.group != second.group
+    assert [run.summary["rounds"] for run in execute([first, second], UserObjects(), CPU)] == [6, 6]
 
 
 def test_data_that_runs_share_is_held_once(tmp_path: Path) -> None:
-    known = SetupCache()
-    runs = [playing(tmp_path, method, seed, known) for seed in (0, 1) for method in ("random", "kin", "oracle")]
-    tasks = [one.simulation.experiment.task for one in runs]
+    cache = SetupCache()
+    runs = [active(tmp_path, method, seed, cache) for seed in (0, 1) for method in ("random", "kin", "oracle")]
+    tasks = [one.state.experiment.task for one in runs]
     task = joined(tasks)
     assert task.data.peers == 6 * 8
     assert len(task.data.train.x) == 2 * 8 * 15
@@ -138,7 +152,7 @@ def test_data_that_runs_share_is_held_once(tmp_path: Path) -> None:
 
 def test_a_cpu_plays_one_run_after_the_other(tmp_path: Path) -> None:
     """So that a compared run has the same bits as one alone."""
-    experiment = playing(tmp_path, "random", 0, SetupCache()).simulation.experiment
+    experiment = active(tmp_path, "random", 0, SetupCache()).state.experiment
     assert runs_at_once(experiment, "stacked", CPU) == 1
     compared = homophily.compare({**SMALL, "methods": "random,oracle", "seeds": "0,1"}, out=tmp_path / "compared")
     alone = homophily.run({**SMALL, "seed": 1, "method": {"name": "oracle"}}, out=tmp_path / "one")

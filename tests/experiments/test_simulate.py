@@ -1,0 +1,148 @@
+"""A simulation played step by step ends like one played in one go, and can be stopped and resumed anywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import homophily
+from homophily import Run, Simulation, UserError
+from homophily.atomic_io import locked
+
+SMALL: dict[str, Any] = {
+    "peers": 4,
+    "rounds": 4,
+    "method": {"name": "dac", "k": 2},
+    "data": {"train": 6, "test": 10, "angles": [0, 180]},
+}
+
+
+def outcome(run: Run) -> dict[str, Any]:
+    """All that must not depend on how a run was played."""
+    lines = [{key: value for key, value in line.items() if key != "seconds"} for line in run.metrics()]
+    summary = {key: value for key, value in run.summary.items() if key not in ("seconds", "run")}
+    files = {name: (run.path / f"{name}.safetensors").read_bytes() for name in ("models", "merges", "inputs")}
+    return {"summary": summary, "metrics": lines, "scores": run.scores, **files}
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What ``homophily.run`` leaves behind."""
+    return outcome(homophily.run(SMALL, out=tmp_path_factory.mktemp("expected") / "run"))
+
+
+def test_a_simulation_yields_the_metrics_of_each_round(tmp_path: Path, expected: dict[str, Any]) -> None:
+    simulation = Simulation(SMALL, out=tmp_path / "run")
+    assert (simulation.round, simulation.finished) == (0, False)
+    assert simulation.path == tmp_path / "run"
+    assert simulation.config.method.keys["k"] == 2
+    lines = []
+    for number, metrics in enumerate(simulation, start=1):
+        assert simulation.round == metrics["round"] == number
+        lines.append(metrics)
+    assert simulation.finished
+    found = simulation.result()
+    assert lines == found.metrics()
+    assert outcome(found) == expected
+    assert list(simulation) == []
+
+
+def test_steps_equal_a_run_bit_for_bit(tmp_path: Path, expected: dict[str, Any]) -> None:
+    simulation = Simulation(SMALL, out=tmp_path / "run")
+    metrics = [simulation.step() for _ in range(4)]
+    found = simulation.result()
+    assert metrics == found.metrics()
+    assert outcome(found) == expected
+
+
+@pytest.mark.parametrize("steps", [0, 1, 3])
+def test_the_result_plays_the_rest(steps: int, tmp_path: Path, expected: dict[str, Any]) -> None:
+    simulation = Simulation(SMALL, out=tmp_path / "run")
+    for _ in range(steps):
+        simulation.step()
+    found = simulation.result()
+    assert outcome(found) == expected
+    assert simulation.result() is found
+
+
+@pytest.mark.parametrize("saved", [0, 1, 3])
+def test_a_saved_simulation_is_resumed_where_it_was(saved: int, tmp_path: Path, expected: dict[str, Any]) -> None:
+    simulation = Simulation(SMALL, out=tmp_path / "run")
+    for _ in range(saved):
+        simulation.step()
+    simulation.save()
+    simulation.step()  # not saved, so played again
+    again = Simulation.resume(tmp_path / "run")
+    assert again.round == saved
+    assert (tmp_path / "run" / "metrics.jsonl").read_text().count("\n") == saved
+    again.step()
+    assert outcome(again.result()) == expected
+
+
+def test_saving_changes_nothing(tmp_path: Path, expected: dict[str, Any]) -> None:
+    simulation = Simulation(SMALL, out=tmp_path / "run")
+    for _ in simulation:
+        simulation.save()
+        simulation.save()
+    assert outcome(simulation.result()) == expected
+
+
+def test_a_step_after_the_end_is_refused(tmp_path: Path) -> None:
+    simulation = Simulation({**SMALL, "rounds": 1}, out=tmp_path / "run")
+    simulation.step()
+    with pytest.raises(UserError, match=r"the run in .*run has finished: resume it with more rounds"):
+        simulation.step()
+    simulation.result()
+    with pytest.raises(UserError, match="has finished"):
+        simulation.step()
+    with pytest.raises(UserError, match="has finished"):
+        Simulation.resume(tmp_path / "run").step()
+
+
+def test_a_finished_run_is_resumed_for_more_rounds(tmp_path: Path, expected: dict[str, Any]) -> None:
+    Simulation({**SMALL, "rounds": 2}, out=tmp_path / "run").result()
+    simulation = Simulation.resume(tmp_path / "run", {"rounds": 4})
+    assert (simulation.round, simulation.config.rounds, simulation.finished) == (2, 4, False)
+    found = outcome(simulation.result())
+    assert found == expected
+
+
+def test_a_finished_run_is_resumed_as_it_is(tmp_path: Path) -> None:
+    run = Simulation(SMALL, out=tmp_path / "run").result()
+    before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+    again = Simulation.resume(tmp_path / "run")
+    assert again.finished
+    assert again.result().summary == run.summary
+    assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == before
+
+
+def test_what_may_not_change_on_resume_is_refused(tmp_path: Path) -> None:
+    Simulation(SMALL, out=tmp_path / "run").save()
+    with pytest.raises(UserError, match="seed: a resumed run can change rounds, evaluate and checkpoint only"):
+        Simulation.resume(tmp_path / "run", {"seed": 1})
+    with pytest.raises(UserError, match="rounds = 3: this run has 4 already"):
+        Simulation.resume(tmp_path / "run", {"rounds": 3})
+
+
+def test_a_folder_is_played_in_one_process_at_a_time(tmp_path: Path) -> None:
+    simulation = Simulation(SMALL, out=tmp_path / "run")
+    with locked(tmp_path / "run"):
+        for call in (simulation.step, simulation.save, simulation.result):
+            with pytest.raises(UserError, match="run is in use by another process"):
+                call()
+    simulation.step()
+
+
+def test_objects_are_given_as_to_run(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    data = [homophily.PeerData(rng.normal(size=(8, 4)), np.arange(8) % 2) for _ in range(3)]
+    given: dict[str, Any] = {"data": data, "extra_metrics": {"ones": lambda outputs, targets: 1.0}}
+    config = {"rounds": 3, "method": "random"}
+    simulation = Simulation(config, **given, out=tmp_path / "run")
+    assert simulation.step()["ones"] == 1.0
+    simulation.save()
+    found = Simulation.resume(tmp_path / "run", **given).result()
+    assert outcome(found) == outcome(homophily.run(config, **given, out=tmp_path / "whole"))

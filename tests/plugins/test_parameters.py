@@ -1,0 +1,164 @@
+"""Keys of a config are the parameters of what they belong to: known, of the right type and within their bounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import pydantic
+import pytest
+from pydantic import Field
+
+from homophily.errors import UserError
+from homophily.plugins.parameters import accepted, checked, must_take, parsed, refuse_unknown, required, taken
+
+
+def shift(
+    peers: int, seed: int, *, angles: list[float], scale: Annotated[float, Field(gt=0)] = 1.0, by: str = "row"
+) -> None:
+    """Has parameters that the program passes (peers, seed) and keys of the config."""
+
+
+@dataclass(frozen=True)
+class Sized:
+    """A class whose fields are its keys."""
+
+    k: Annotated[int, Field(ge=1)] = 5
+    on: Literal["own", "peer"] = "own"
+    share: Annotated[float, Field(ge=0, le=1)] = 0.5
+    deep: tuple[int, ...] = ()
+    flag: bool = False
+
+
+def anything(first: int, **keys: Any) -> None: ...
+
+
+def several(first: int, *others: int, last: int = 0) -> None: ...
+
+
+def test_accepted_are_all_parameters_but_those_that_the_program_passes() -> None:
+    assert accepted(shift, ("peers", "seed")) == ["angles", "scale", "by"]
+    assert accepted(Sized) == ["k", "on", "share", "deep", "flag"]
+    assert accepted(several) == ["first", "last"]
+    assert accepted(lambda: None) == []
+
+
+def test_who_takes_keywords_accepts_any_key() -> None:
+    assert accepted(anything) is None
+    assert checked("model", "model", anything, {"first": 1, "more": "x"}) == {"first": 1, "more": "x"}
+
+
+def test_required_are_parameters_without_a_default() -> None:
+    assert required(shift) == ["peers", "seed", "angles"]
+    assert required(Sized) == []
+    assert required(several) == ["first"]
+    assert required(anything) == ["first"]
+
+
+def test_taken_is_what_a_function_has_parameters_for() -> None:
+    assert taken(shift, {"peers": 3, "rounds": 9, "by": "x"}) == {"peers": 3, "by": "x"}
+
+
+def test_checked_fills_in_the_defaults() -> None:
+    keys = {"angles": [0, 90], "scale": 2}
+    assert checked("data", "the shift", shift, keys, ("peers", "seed")) == {
+        "angles": [0.0, 90.0],
+        "scale": 2.0,
+        "by": "row",
+    }
+    found = checked("method", "method", Sized, {"deep": [1, 2]})
+    assert found == {"k": 5, "on": "own", "share": 0.5, "deep": (1, 2), "flag": False}
+
+
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        ({"k": 0}, "method.k = 0: must be at least 1"),
+        ({"k": 1.5}, "method.k = 1.5: must be a whole number"),
+        ({"k": "3"}, 'method.k = "3": must be a whole number'),
+        ({"k": True}, "method.k = true: must be a whole number"),
+        ({"on": "both"}, "method.on = \"both\": must be 'own' or 'peer'"),
+        ({"share": 1.25}, "method.share = 1.25: must be at most 1.0"),
+        ({"share": -0.5}, "method.share = -0.5: must be at least 0.0"),
+        ({"share": "much"}, 'method.share = "much": must be a number'),
+        ({"deep": 3}, "method.deep = 3: must be a list"),
+        ({"deep": [1, "x"]}, 'method.deep.1 = "x": must be a whole number'),
+        ({"flag": 1}, "method.flag = 1: must be true or false"),
+        ({"kk": 1}, "unknown key method.kk (did you mean k?): method 'sized' has k, on, share, deep, flag"),
+        ({"k": object()}, "method.k: must be a number, text, list or table, not a object"),
+        ({"deep": [1, {2}]}, "method.deep.1: must be a number, text, list or table, not a set"),
+    ],
+)
+def test_a_wrong_key_ends_in_one_sentence(keys: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UserError) as refused:
+        checked("method", "method 'sized'", Sized, keys)
+    assert str(refused.value) == sentence
+
+
+def test_a_key_without_a_default_must_be_given() -> None:
+    with pytest.raises(UserError, match=r"^data\.angles is missing and has no default$"):
+        checked("data", "the shift", shift, {}, ("peers", "seed"))
+
+
+def test_a_parameter_without_an_annotation_takes_anything() -> None:
+    def loose(x, model_config="mine", copy=3):  # type: ignore[no-untyped-def]  # names that pydantic has itself
+        return x
+
+    assert checked("t", "it", loose, {"x": [1, {"a": None}]}) == {
+        "x": [1, {"a": None}],
+        "model_config": "mine",
+        "copy": 3,
+    }
+
+
+def test_an_annotation_that_only_a_type_checker_resolves_is_not_checked() -> None:
+    def late(x: Unheard = 1) -> None:  # type: ignore[name-defined]  # noqa: F821
+        ...
+
+    assert checked("t", "it", late, {"x": "anything"}) == {"x": "anything"}
+
+
+def test_must_take_refuses_what_cannot_be_called() -> None:
+    must_take(several, ["a", "b", "c"], "merge")
+    must_take(shift, ["peers", "seed"], "shift", ["angles"])
+    with pytest.raises(UserError, match=r"^metric must be a function of \(pairs\), not 3$"):
+        must_take(3, ["pairs"], "metric")
+    with pytest.raises(UserError, match=r"^metric must take \(pairs\), not \(\)$"):
+        must_take(lambda: 0.0, ["pairs"], "metric")
+    with pytest.raises(
+        UserError, match=r"^shift must take \(peers, seed, axis\), not \(peers, seed, \*, angles, scale=1"
+    ):
+        must_take(shift, ["peers", "seed"], "shift", ["axis"])
+
+
+def test_what_is_not_written_in_python_is_refused() -> None:
+    with pytest.raises(UserError, match="does not say what parameters it takes"):
+        accepted(min)
+
+
+def test_an_unknown_key_is_named_with_a_hint() -> None:
+    refuse_unknown("method", ["k"], ["k", "l"], "it has")
+    with pytest.raises(UserError) as refused:
+        refuse_unknown("training", ["learning", "momentun"], ["lr", "momentum"], "[training] has")
+    assert str(refused.value) == "unknown key training.learning: [training] has lr, momentum"
+    with pytest.raises(UserError) as refused:
+        refuse_unknown("", ["momentun"], ["lr", "momentum"], "a config has")
+    assert str(refused.value) == "unknown key momentun (did you mean momentum?): a config has lr, momentum"
+    with pytest.raises(UserError, match=r"local has no keys$"):
+        refuse_unknown("method", ["k"], [], "local has")
+
+
+def test_a_model_is_parsed_strictly() -> None:
+    class Table(pydantic.BaseModel):
+        count: int = 0
+        inner: dict[str, float] = {}
+
+    assert parsed(Table, {"count": 2}).count == 2
+    with pytest.raises(UserError, match=r'^count = "2": must be a whole number$'):
+        parsed(Table, {"count": "2"})
+    with pytest.raises(UserError, match=r'^peer\.inner\.a = "x": must be a number$'):
+        parsed(Table, {"inner": {"a": "x"}}, "peer")
+    with pytest.raises(UserError, match=r"^inner = 3: must be a table$"):
+        parsed(Table, {"inner": 3})
+    with pytest.raises(UserError, match=r"^inner\.a: must be a number, text, list or table, not a complex$"):
+        parsed(Table, {"inner": {"a": 1j}})

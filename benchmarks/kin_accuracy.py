@@ -16,11 +16,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from homophily.experiments.sweep import RunRequest, played
 from kin_settings import SHIFTS, TRAINING, config
 from kin_work import Row, Study
 
 from homophily.experiments.runner import chosen_device
-from homophily.experiments.sweep import RunRequest, played
 from homophily.simulation.configuration import make
 from homophily.simulation.setup import UserObjects
 

@@ -32,7 +32,6 @@ import homophily
 from homophily.experiments.runner import chosen_device, settings
 from homophily.runs.reader import machine
 from homophily.simulation.configuration import make
-from homophily.simulation.rounds import RunState
 from homophily.simulation.setup import SetupCache, UserObjects, prepare
 from homophily.training.engines import read_chain
 from homophily.training.stacked.chain import Chain, Convolution

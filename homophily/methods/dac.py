@@ -30,9 +30,7 @@ class _Dac(Method):
 
     def notes(self, view: View, memory: Memory) -> list[str]:
         if self.estimate and not _have_common_contacts(view):
-            return [
-                "DAC's estimates cannot apply here: no peer shares a contact with one of its contacts"
-            ]
+            return ["DAC's estimates cannot apply here: no peer shares a contact with one of its contacts"]
         return []
 
     def _temperature(self, round: int) -> float:

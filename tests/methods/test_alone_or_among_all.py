@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from homophily.federation.topology import view_of_all
-from homophily.methods import Method, RoundContext, methods
-from homophily.methods import dispatch
+from homophily.methods import Method, RoundContext, dispatch, methods
 from tests.methods.views import play, random_table, shared_tables, similarities, view_of
 
 PEER_METHODS = [name for name in methods if issubclass(methods.get(name), Method)]

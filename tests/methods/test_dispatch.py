@@ -11,8 +11,7 @@ from torch import Tensor
 
 from homophily import Method, RoundContext, UserError, View
 from homophily.federation.topology import view_of_all
-from homophily.methods import dispatch
-from homophily.methods import methods
+from homophily.methods import dispatch, methods
 from homophily.randomness import uniform
 from tests.methods.views import random_table, shared_tables, similarities, view_of
 

@@ -126,7 +126,9 @@ def test_in_a_continuum_partners_are_of_the_mixture_and_nearer_together_than_by_
     peers, k = 40, 3
     view, prints = view_of(peers).rows(slice(18, 22)), gaussian(line(peers), [40] * peers, 1)
     kin = methods.get("kin")(k=k)
-    memory = kin.on_fingerprints(view, prints, torch.arange(peers), None if shared else torch.arange(peers).expand(4, -1))
+    memory = kin.on_fingerprints(
+        view, prints, torch.arange(peers), None if shared else torch.arange(peers).expand(4, -1)
+    )
     weights, at = memory["weights"], torch.linspace(-1, 1, peers).double()
     assert memory["family"].tolist() == [-1] * 4
     off, by_lot, met = [], [], set()

@@ -71,7 +71,7 @@ def test_both_engines_agree_with_the_reference_on_the_cpu(name: str) -> None:
 @pytest.mark.parametrize(("optimizer", "momentum"), [("sgd", 0.0), ("sgd", 0.9), ("adam", 0.0)])
 @pytest.mark.parametrize("name", ["linear", "mlp", "cnn", "dac-cnn", "cifar-cnn"])
 def test_kernels_agree_with_the_reference(name: str, optimizer: str, momentum: float, chunk: int) -> None:
-    """Unequal peers, a last smaller batch, some peers left out, and guests on others' data."""
+    """Unequal peers, a last smaller batch, some peers left out, and models on the data of others."""
     from homophily.training.stacked.gpu import StackedKernels
 
     torch.manual_seed(3)
@@ -87,12 +87,12 @@ def test_kernels_agree_with_the_reference(name: str, optimizer: str, momentum: f
     expected, _ = trained(OneByOne(experiment), experiment, peers=some)
     found, _ = trained(engine, there, peers=some)
     assert float((found.cpu() - expected).abs().max()) < 1e-4
-    guest, host = torch.tensor([0, 5, 2, 2]), torch.tensor([1, 1, 3, 2])
-    outputs = OneByOne(experiment).cross_evaluate(expected, {}, guest, host)
-    assert float((engine.cross_evaluate(found, {}, guest.cuda(), host.cuda()).cpu() - outputs).abs().max()) < 1e-3
+    model, data = torch.tensor([0, 5, 2, 2]), torch.tensor([1, 1, 3, 2])
+    outputs = OneByOne(experiment).cross_evaluate(expected, {}, model, data)
+    assert float((engine.cross_evaluate(found, {}, model.cuda(), data.cuda()).cpu() - outputs).abs().max()) < 1e-3
 
 
-def test_a_sick_model_leaves_the_others_alone_in_kernels() -> None:
+def test_a_diverged_model_leaves_the_others_alone_in_kernels() -> None:
     from homophily.training.stacked.gpu import StackedKernels
 
     experiment = on_the_gpu(
@@ -121,7 +121,7 @@ def test_fingerprints_agree(network: str) -> None:
             assert float((one - other).abs().max()) < 5e-3 * float(one.abs().max())
 
 
-def test_rows_merge_as_on_the_cpu_and_the_sick_are_not_read() -> None:
+def test_rows_merge_as_on_the_cpu_and_diverged_ones_are_not_read() -> None:
     from homophily.federation.merge_kernel import weighted_rows
 
     rows, ids = torch.randn(7, 3000), torch.randint(7, (5, 3))

@@ -67,39 +67,39 @@ class Pool:
         return self.label.bincount(minlength=len(self.classes))
 
 
-def allot_training(plan: PartitionPlan, kind: Tensor, demand: Demand, balanced: bool, seed: int) -> list[Allotment]:
-    """Divide the training samples among peers of the given kind [N]: one allotment for each of PARTS."""
+def allot_training(plan: PartitionPlan, cluster: Tensor, demand: Demand, balanced: bool, seed: int) -> list[Allotment]:
+    """Divide the training samples among peers of the given cluster [N]: one allotment for each of PARTS."""
     source = plan.source.train
     by_class = balanced or plan.proportions is not None
     taken = torch.zeros(len(source), dtype=torch.bool)
-    pools = _distinct_pools(plan.kinds)
+    pools = _distinct_pools(plan.clusters)
     if demand.train is None:
         _refuse_overlap([pool for pool, _ in pools])
     indices, rows = [], []
     for everything, members in pools:
-        peers = torch.isin(kind, torch.tensor(members)).nonzero().flatten()
-        name = f"the training pool ({', '.join(plan.kinds[k].name for k in members)})"
+        peers = torch.isin(cluster, torch.tensor(members)).nonzero().flatten()
+        name = f"the training pool ({', '.join(plan.clusters[k].name for k in members)})"
         pool = Pool.of(everything, source.y if by_class else None, name).without(taken)
         proportions = plan.proportions[peers][:, pool.classes] if plan.proportions is not None else None
         index, row = _cut(pool, _counts(pool, len(peers), demand, proportions).flatten(0, 1), seed)
         taken[index] = True
         indices.append(index)
         rows.append(peers[row // len(PARTS)] * len(PARTS) + row % len(PARTS))
-    return _by_part(torch.cat(indices), torch.cat(rows), len(kind), seed)
+    return _by_part(torch.cat(indices), torch.cat(rows), len(cluster), seed)
 
 
 def allot_test(
-    plan: PartitionPlan, kind: Tensor, test: int, balanced: bool, like: Tensor | None, seed: int
+    plan: PartitionPlan, cluster: Tensor, test: int, balanced: bool, like: Tensor | None, seed: int
 ) -> Allotment:
-    """Draw ``test`` samples of the test set for every peer from its kind's pool; peers may share samples.
+    """Draw ``test`` samples of the test set for every peer from its cluster's pool; peers may share samples.
 
     ``like`` [N, classes]: counts whose proportions a peer's test samples follow; None: the pool's own.
     """
     assert plan.source.test is not None
     by_class = balanced or like is not None
     indices, sums = [], []
-    for k, which in enumerate(plan.kinds):
-        peers = (kind == k).nonzero().flatten()
+    for k, which in enumerate(plan.clusters):
+        peers = (cluster == k).nonzero().flatten()
         y = plan.source.test.y if by_class else None
         pool = Pool.of(torch.unique(which.test), y, f"the test pool ({which.name})")
         counts = _test_counts(pool, test, len(peers), like[peers][:, pool.classes] if like is not None else None)
@@ -108,11 +108,11 @@ def allot_test(
     return Allotment(torch.cat(indices), torch.cat(sums))
 
 
-def _distinct_pools(kinds: list[ClusterSpec]) -> list[tuple[Tensor, list[int]]]:
-    """The training pools, each once, with the kinds that draw from it."""
+def _distinct_pools(clusters: list[ClusterSpec]) -> list[tuple[Tensor, list[int]]]:
+    """The training pools, each once, with the clusters that draw from it."""
     pools: dict[bytes, tuple[Tensor, list[int]]] = {}
-    for k, kind in enumerate(kinds):
-        pool = torch.unique(kind.train)
+    for k, cluster in enumerate(clusters):
+        pool = torch.unique(cluster.train)
         pools.setdefault(pool.numpy().tobytes(), (pool, []))[1].append(k)
     return list(pools.values())
 
@@ -202,9 +202,7 @@ def _refuse_overlap(pools: list[Tensor]) -> None:
     """Refuse pools that differ and yet have samples in common."""
     together = torch.cat(pools)
     if len(torch.unique(together)) < len(together):
-        raise UserError(
-            'data.train = "all" cannot divide kinds of data that share some of their samples; give a number'
-        )
+        raise UserError('data.train = "all" cannot divide clusters that share some of their samples; give a number')
 
 
 def _refuse_short_class(pool: Pool, asked: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Data shared out among peers: from a plan of kinds to every peer's samples, ready for a model."""
+"""Data shared out among peers: from a plan of clusters to every peer's samples, ready for a model."""
 
 from __future__ import annotations
 
@@ -34,29 +34,29 @@ def share_out(
     normalise: str,
     seed: int,
 ) -> FederatedData:
-    """Every peer's data, peers of kind 0 first: ``train``, ``validation`` and ``test`` samples each.
+    """Every peer's data, peers of cluster 0 first: ``train``, ``validation`` and ``test`` samples each.
 
-    ``sizes``: peers of each kind (None: the plan's, or equal). ``balanced``: classes as equal as they can be.
+    ``sizes``: peers of each cluster (None: the plan's, or equal). ``balanced``: classes as equal as they can be.
     """
     source = plan.source
     _check(plan, train, validation, test, balanced)
     if plan.proportions is not None:
         wanted = "data.shift: proportions must have a weight for each peer and class"
         answer(plan.proportions, (peers, source.classes or 0), wanted)
-    kind = torch.arange(len(plan.kinds)).repeat_interleave(torch.tensor(_sizes(plan, peers, sizes)))
+    cluster = torch.arange(len(plan.clusters)).repeat_interleave(torch.tensor(_sizes(plan, peers, sizes)))
     cut = 0 if source.test is not None or test == "all" else test  # without a test set, it is cut from the training set
     demand = Demand(None if train == "all" else train, validation, cut)
-    for_train, for_validation, for_test = allot_training(plan, kind, demand, balanced, seed)
+    for_train, for_validation, for_test = allot_training(plan, cluster, demand, balanced, seed)
     if source.test is None:
-        tested = _split(plan, source.train, for_test, kind)
+        tested = _split(plan, source.train, for_test, cluster)
     elif test == "all":
-        tested = _whole_test_pools(plan, source.test, kind)
+        tested = _whole_test_pools(plan, source.test, cluster)
     else:
         like = _class_counts(source, for_train) if plan.proportions is not None else None
-        tested = _split(plan, source.test, allot_test(plan, kind, test, balanced, like, seed), kind)
-    splits = [_split(plan, source.train, for_train, kind), tested]
+        tested = _split(plan, source.test, allot_test(plan, cluster, test, balanced, like, seed), cluster)
+    splits = [_split(plan, source.train, for_train, cluster), tested]
     if validation:
-        splits.append(_split(plan, source.train, for_validation, kind))
+        splits.append(_split(plan, source.train, for_validation, cluster))
     if source.classes is not None:
         check_classes(torch.cat([split.y.flatten() for split in splits]), source.classes)
     scale = Scale.of(normalise, source.train.x)
@@ -69,21 +69,21 @@ def share_out(
         validation=splits[2] if validation else None,
         classes=source.classes,
         outputs=source.classes or prod(source.train.y.shape[1:]),
-        cluster=kind if plan.clustered else None,
-        cluster_names=tuple(k.name for k in plan.kinds) if plan.clustered else (),
+        cluster=cluster if plan.clustered else None,
+        cluster_names=tuple(k.name for k in plan.clusters) if plan.clustered else (),
         preparation=Preparation(raw, scale, fill),
     )
 
 
 def _check(plan: PartitionPlan, train: Amount, validation: int, test: Amount, balanced: bool) -> None:
     """Refuse what can be refused without looking at the samples."""
-    names = [kind.name for kind in plan.kinds]
+    names = [cluster.name for cluster in plan.clusters]
     if not names or len(set(names)) < len(names):
-        raise UserError(f"data.shift: its kinds must be one or more with names of their own, not {names}")
-    for kind in plan.kinds:
-        _check_indices(f"train of kind {kind.name!r}", kind.train, plan.source.train)
+        raise UserError(f"data.shift: its clusters must be one or more with names of their own, not {names}")
+    for cluster in plan.clusters:
+        _check_indices(f"train of cluster {cluster.name!r}", cluster.train, plan.source.train)
         if plan.source.test is not None:
-            _check_indices(f"test of kind {kind.name!r}", kind.test, plan.source.test)
+            _check_indices(f"test of cluster {cluster.name!r}", cluster.test, plan.source.test)
     for key, amount, least in (("train", train, 1), ("validation", validation, 0), ("test", test, 1)):
         if amount != "all" and not (isinstance(amount, int) and amount >= least):
             raise UserError(f"data.{key} must be at least {least}, not {amount!r}")
@@ -104,63 +104,63 @@ def _check_indices(name: str, index: Tensor, samples: Samples) -> None:
 
 
 def _sizes(plan: PartitionPlan, peers: int, sizes: list[int] | None) -> list[int]:
-    """Peers of each kind."""
-    names = ", ".join(kind.name for kind in plan.kinds)
+    """Peers of each cluster."""
+    names = ", ".join(cluster.name for cluster in plan.clusters)
     if sizes is None:
-        sizes = plan.sizes or [int(size) for size in apportion(peers, torch.ones(len(plan.kinds)))]
+        sizes = plan.sizes or [int(size) for size in apportion(peers, torch.ones(len(plan.clusters)))]
         if min(sizes) < 1:
-            raise UserError(f"data.sizes: {peers} peers cannot fill {len(sizes)} kinds of data ({names})")
-    if len(sizes) != len(plan.kinds):
-        raise UserError(f"data.sizes has {len(sizes)} numbers, and there are {len(plan.kinds)} kinds of data ({names})")
+            raise UserError(f"data.sizes: {peers} peers cannot fill {len(sizes)} clusters ({names})")
+    if len(sizes) != len(plan.clusters):
+        raise UserError(f"data.sizes has {len(sizes)} numbers, and there are {len(plan.clusters)} clusters ({names})")
     if min(sizes) < 1:
-        raise UserError(f"data.sizes: every kind of data ({names}) needs at least one peer, not {min(sizes)}")
+        raise UserError(f"data.sizes: every cluster ({names}) needs at least one peer, not {min(sizes)}")
     if sum(sizes) != peers:
         raise UserError(f"data.sizes: {' + '.join(map(str, sizes))} = {sum(sizes)}, and there are {peers} peers")
     return sizes
 
 
-def _split(plan: PartitionPlan, samples: Samples, allotment: Allotment, kind: Tensor) -> Split:
-    """The samples allotted, as their kinds make them, still raw."""
+def _split(plan: PartitionPlan, samples: Samples, allotment: Allotment, cluster: Tensor) -> Split:
+    """The samples allotted, as their clusters make them, still raw."""
     count = allotment.count
-    of_kind = torch.zeros(len(plan.kinds), dtype=torch.int64).index_add(0, kind, count)
+    of_cluster = torch.zeros(len(plan.clusters), dtype=torch.int64).index_add(0, cluster, count)
     return Split(
-        *_gathered(plan, samples, torch.split(allotment.index, of_kind.tolist())), count.cumsum(0) - count, count
+        *_gathered(plan, samples, torch.split(allotment.index, of_cluster.tolist())), count.cumsum(0) - count, count
     )
 
 
-def _whole_test_pools(plan: PartitionPlan, samples: Samples, kind: Tensor) -> Split:
-    """Every kind's test samples once, for all its peers."""
-    pools = [torch.unique(k.test) for k in plan.kinds]
+def _whole_test_pools(plan: PartitionPlan, samples: Samples, cluster: Tensor) -> Split:
+    """Every cluster's test samples once, for all its peers."""
+    pools = [torch.unique(k.test) for k in plan.clusters]
     size = torch.tensor([len(pool) for pool in pools])
     if not bool(size.all()):
-        raise UserError(f"data.test: the test set has no samples for {plan.kinds[int(size.argmin())].name}")
-    return Split(*_gathered(plan, samples, pools), (size.cumsum(0) - size)[kind], size[kind])
+        raise UserError(f"data.test: the test set has no samples for {plan.clusters[int(size.argmin())].name}")
+    return Split(*_gathered(plan, samples, pools), (size.cumsum(0) - size)[cluster], size[cluster])
 
 
 def _gathered(plan: PartitionPlan, samples: Samples, index: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """x and y of the samples index[k] of every kind k, as that kind makes them."""
+    """x and y of the samples index[k] of every cluster k, as that cluster makes them."""
     made = []
-    for kind, which in zip(plan.kinds, index, strict=True):
+    for cluster, which in zip(plan.clusters, index, strict=True):
         x, y = samples.x[which], samples.y[which]
-        made.append(_changed(kind, x, y) if kind.change is not None else (x, y))
+        made.append(_changed(cluster, x, y) if cluster.change is not None else (x, y))
     xs, ys = zip(*made, strict=True)
     for name, parts in (("x", xs), ("y", ys)):
         if other := [part for part in parts if part.shape[1:] != parts[0].shape[1:]]:
             shapes = f"{list(parts[0].shape[1:])} and {list(other[0].shape[1:])}"
-            raise UserError(f"data.shift: a sample's {name} must have one shape in all kinds of data, not {shapes}")
+            raise UserError(f"data.shift: a sample's {name} must have one shape in all clusters, not {shapes}")
     return torch.cat(xs), torch.cat(ys)
 
 
-def _changed(kind: ClusterSpec, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    assert kind.change is not None
-    made = kind.change(x, y)
+def _changed(cluster: ClusterSpec, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    assert cluster.change is not None
+    made = cluster.change(x, y)
     both = isinstance(made, tuple | list) and len(made) == 2
     if not both or not all(isinstance(part, Tensor) and part.shape[:1] == x.shape[:1] for part in made):
-        raise UserError(f"data.shift: change of kind {kind.name!r} must return x and y, a row for each sample")
+        raise UserError(f"data.shift: change of cluster {cluster.name!r} must return x and y, a row for each sample")
     for name, given, part in (("x", x, made[0]), ("y", y, made[1])):
         if part.dtype != given.dtype:
             wanted = f"must return {name} as {given.dtype}, as it was given, not as {part.dtype}"
-            raise UserError(f"data.shift: change of kind {kind.name!r} {wanted}")
+            raise UserError(f"data.shift: change of cluster {cluster.name!r} {wanted}")
     return made
 
 

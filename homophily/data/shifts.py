@@ -1,4 +1,4 @@
-"""How peers' data differ: each shift turns a data set into kinds of data, one for each group of peers alike."""
+"""How peers' data differ: each shift turns a data set into clusters, one for each group of peers alike."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ def label_groups(
     if groups == "vehicles-animals":
         if source.name != "cifar-10":
             raise UserError(f"data.groups = 'vehicles-animals' are labels of cifar-10, not of {source.name}")
-        kinds = [_labels(source, VEHICLES, "vehicles"), _labels(source, ANIMALS, "animals")]
-        return PartitionPlan(kinds, source, sizes=_in_ratio(peers, [len(VEHICLES), len(ANIMALS)]))
+        clusters = [_labels(source, VEHICLES, "vehicles"), _labels(source, ANIMALS, "animals")]
+        return PartitionPlan(clusters, source, sizes=_in_ratio(peers, [len(VEHICLES), len(ANIMALS)]))
     if groups == "pairs":
         if classes % 2:
             raise UserError(f"data.groups = 'pairs' needs an even number of labels, and {source.name} has {classes}")
@@ -169,8 +169,8 @@ def natural(source: Source, peers: int, seed: int) -> PartitionPlan:
     owned = [s.owner for s in (source.train, source.test) if s is not None]
     if not source.owners or any(owner is None for owner in owned):
         raise UserError(f"data.shift = 'natural' needs data that says whose each sample is, and {source.name} does not")
-    kinds = [_where(source, _of_owner(k), name) for k, name in enumerate(source.owners)]
-    return PartitionPlan(kinds, source, sizes=_in_ratio(peers, [len(kind.train) for kind in kinds]))
+    clusters = [_where(source, _of_owner(k), name) for k, name in enumerate(source.owners)]
+    return PartitionPlan(clusters, source, sizes=_in_ratio(peers, [len(cluster.train) for cluster in clusters]))
 
 
 def _superclasses(source: Source, peers: int, seed: int) -> PartitionPlan:
@@ -181,17 +181,17 @@ def _superclasses(source: Source, peers: int, seed: int) -> PartitionPlan:
         )
     drawn = torch.split(permutation(sum(SUPERCLASSES), seed, Purpose.SHIFT), SUPERCLASSES)
     names = [f"{letter} ({count} superclasses)" for letter, count in zip("ABC", SUPERCLASSES, strict=True)]
-    kinds = [_where(source, _in_superclasses(some), name) for some, name in zip(drawn, names, strict=True)]
-    return PartitionPlan(kinds, source, sizes=_in_ratio(peers, SUPERCLASS_SIZES))
+    clusters = [_where(source, _in_superclasses(some), name) for some, name in zip(drawn, names, strict=True)]
+    return PartitionPlan(clusters, source, sizes=_in_ratio(peers, SUPERCLASS_SIZES))
 
 
-Chosen = Callable[[Samples], Tensor]  # [n] bool: which samples a kind draws from
+Chosen = Callable[[Samples], Tensor]  # [n] bool: which samples a cluster draws from
 
 
-def _refuse_equal(key: str, kinds: Sequence[Sequence[int]]) -> None:
+def _refuse_equal(key: str, clusters: Sequence[Sequence[int]]) -> None:
     """Two clusters of the same labels would be one."""
-    if len({frozenset(kind) for kind in kinds}) < len(kinds):
-        raise UserError(f"data.{key} = {[list(kind) for kind in kinds]}: two of them are the same labels")
+    if len({frozenset(cluster) for cluster in clusters}) < len(clusters):
+        raise UserError(f"data.{key} = {[list(cluster) for cluster in clusters]}: two of them are the same labels")
 
 
 def _in_superclasses(some: Tensor) -> Chosen:
@@ -215,7 +215,7 @@ def _labels(source: Source, labels: list[int], name: str) -> ClusterSpec:
 
 
 def _where(source: Source, chosen: Chosen, name: str) -> ClusterSpec:
-    """The kind that draws from the chosen samples."""
+    """The cluster that draws from the chosen samples."""
     train, test = (
         chosen(s).nonzero().flatten() if s is not None else torch.zeros(0, dtype=torch.int64)
         for s in (source.train, source.test)
@@ -224,12 +224,12 @@ def _where(source: Source, chosen: Chosen, name: str) -> ClusterSpec:
 
 
 def _everything(source: Source, name: str, change: Change | None = None) -> ClusterSpec:
-    """The kind that draws from all samples."""
+    """The cluster that draws from all samples."""
     return ClusterSpec(name, torch.arange(len(source.train)), torch.arange(len(source.test or ())), change)
 
 
 def _in_ratio(peers: int, ratio: list[int]) -> list[int]:
-    """Peers of each kind in proportion to the ratio; at least one each, as far as there are peers."""
+    """Peers of each cluster in proportion to the ratio; at least one each, as far as there are peers."""
     sizes = apportion(peers, torch.tensor(ratio))
     while bool((sizes == 0).any()) and int(sizes.max()) > 1:
         sizes[sizes.argmax()] -= 1

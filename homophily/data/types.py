@@ -1,4 +1,4 @@
-"""What data is, before and after it is shared out among peers."""
+"""What data is, before and after it is partitioned among peers."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from homophily.errors import UserError
 from homophily.plugins.parameters import must_take
 
 
-def _refuse_other(thing: Any, **kinds: Any) -> None:
-    """A sentence about the first field that is not of its kind: users make these things too."""
-    for name, kind in kinds.items():
+def _refuse_other(thing: Any, **types: Any) -> None:
+    """Raise a UserError for the first field of another type: users make these objects too."""
+    for name, allowed in types.items():
         found = getattr(thing, name)
-        if not isinstance(found, kind):
+        if not isinstance(found, allowed):
             wanted = type(thing).__dataclass_fields__[name].type
             raise UserError(f"{type(thing).__name__}: {name} must be {wanted}, not {type(found).__name__}")
 
@@ -34,8 +34,8 @@ class Samples:
 
     x: Tensor
     y: Tensor
-    coarse: Tensor | None = None  # [n] int64: a coarser label, where the data has one (CIFAR-100's superclasses)
-    owner: Tensor | None = None  # [n] int64: whose sample it is, where the data says so
+    coarse: Tensor | None = None  # [n] int64: a coarser label, if the data has one (CIFAR-100's superclasses)
+    owner: Tensor | None = None  # [n] int64: whose sample it is, if the data says so
 
     def __post_init__(self) -> None:
         _refuse_other(self, x=Tensor, y=Tensor)
@@ -48,16 +48,14 @@ class Samples:
 
 @dataclass(frozen=True)
 class Source:
-    """A data set before it is shared out. ``test`` None: test samples are cut from ``train``."""
+    """A data set before it is partitioned. ``test`` None: test samples are cut from ``train``."""
 
     name: str
     train: Samples
     test: Samples | None
     classes: int | None  # None: regression
     owners: tuple[str, ...] = ()  # names behind Samples.owner
-    defaults: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # config keys this data set answers differently when left out
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # of config keys, instead of the usual ones
 
     def __post_init__(self) -> None:
         _refuse_other(self, name=str, train=Samples, test=Samples | None, classes=int | None, defaults=Mapping)
@@ -71,7 +69,7 @@ class Source:
 
 
 def check_classes(y: Tensor, classes: int) -> None:
-    """Raise a UserError where targets of any shape hold what is not one of so many classes."""
+    """Raise a UserError if targets, of any shape, hold anything but classes below ``classes``."""
     wrong = y[(y < 0) | (y >= classes)]
     if len(wrong):
         raise UserError(f"data: y holds the class {int(wrong[0])}, but classes count from 0 to {classes - 1}")
@@ -85,31 +83,33 @@ class ClusterSpec:
     """One distribution of data: which samples it draws from and what it makes of them."""
 
     name: str
-    train: Tensor  # [m] int64: indices into the source's training samples that peers of this kind may get
-    test: Tensor  # [m] int64: the same for the test samples (empty where the source has no test set)
+    train: Tensor  # [m] int64: indices into the source's training samples that peers of this cluster may get
+    test: Tensor  # [m] int64: the same for the test samples (empty if the source has no test set)
     change: Change | None = None  # (x, y) -> (x, y) on raw samples (pixels not yet normalised); None: as they are
 
     def __post_init__(self) -> None:
         _refuse_other(self, name=str, train=Tensor, test=Tensor)
         if self.change is not None:
-            must_take(self.change, ["x", "y"], f"Kind {self.name!r}: change")
+            must_take(self.change, ["x", "y"], f"ClusterSpec {self.name!r}: change")
 
 
 @dataclass(frozen=True)
 class PartitionPlan:
-    """What a shift decides: the kinds of data, and how peers differ."""
+    """What a shift decides: the clusters, and how peers differ."""
 
-    kinds: list[ClusterSpec]
-    source: Source  # what the kinds' indices refer to (a shift may have joined two data sets)
-    clustered: bool = True  # False: kinds are no clusters (Dirichlet), so nothing is known of who is alike
-    sizes: list[int] | None = None  # peers of each kind when the config leaves ``sizes`` out; None: equal
+    clusters: list[ClusterSpec]
+    source: Source  # what the clusters' indices refer to (a shift may have joined two data sets)
+    clustered: bool = True  # False: peers do not form clusters (Dirichlet), and who is alike is not known
+    sizes: list[int] | None = None  # peers of each cluster if the config leaves ``sizes`` out; None: equal
     proportions: Tensor | None = None  # [peers, classes]: weight of each class in a peer's data (Dirichlet)
 
     def __post_init__(self) -> None:
-        _refuse_other(self, kinds=Sequence, source=Source)
-        for kind in self.kinds:
-            if not isinstance(kind, ClusterSpec):
-                raise UserError(f"Plan: kinds must be list[Kind], and one is {type(kind).__name__}")
+        _refuse_other(self, clusters=Sequence, source=Source)
+        for cluster in self.clusters:
+            if not isinstance(cluster, ClusterSpec):
+                raise UserError(
+                    f"PartitionPlan: clusters must be list[ClusterSpec], and one is {type(cluster).__name__}"
+                )
 
 
 @dataclass(frozen=True)

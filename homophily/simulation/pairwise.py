@@ -32,7 +32,8 @@ class _Pairs:
     compared: Tensor | None  # [d]: columns of the shared parameters; None: all
 
     def _rows(self, table: Tensor | None, peers: Tensor) -> Tensor:
-        assert table is not None
+        if table is None:
+            raise UserError("metric: it uses more than its MetricCost declares: updates, or displacement")
         rows = table[peers]
         return rows if self.compared is None else rows[:, self.compared]
 

@@ -154,7 +154,7 @@ def test_only_what_the_cache_lacks_is_downloaded(mirror: Mirror) -> None:
     assert mirror.asked == ["/singly/two.bin"]
 
 
-def test_a_wrong_checksum_is_told_and_nothing_is_kept(mirror: Mirror) -> None:
+def test_a_wrong_checksum_is_reported_and_nothing_is_kept(mirror: Mirror) -> None:
     mirror.put("singly/one.gz", b"something else")
     with pytest.raises(UserError) as error:
         find_files("singly", ["one.gz"])
@@ -163,7 +163,7 @@ def test_a_wrong_checksum_is_told_and_nothing_is_kept(mirror: Mirror) -> None:
     assert everything_under(cache_folder()) == []
 
 
-def test_a_connection_that_breaks_is_told_and_nothing_is_kept(mirror: Mirror) -> None:
+def test_a_connection_that_breaks_is_reported_and_nothing_is_kept(mirror: Mirror) -> None:
     mirror.put("singly/one.gz", ONE)
     mirror.breaks = True
     with pytest.raises(UserError, match=f"the connection broke after {len(ONE)} of {len(ONE) + 10} bytes"):
@@ -186,18 +186,18 @@ def test_one_sentence_tells_what_was_missing_where_and_why(
     )
 
 
-def test_without_a_network_the_reason_is_told() -> None:
+def test_without_a_network_the_reason_is_reported() -> None:
     with pytest.raises(UserError, match=r"http://127\.0\.0\.1:9/singly/one\.gz: \[Errno \d+\] Connection refused;"):
         find_files("singly", ["one.gz"])
 
 
-def test_a_mirror_that_is_no_address_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mirror_that_is_no_address_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOMOPHILY_MIRROR", "nonsense")
     with pytest.raises(UserError, match=r"could not be downloaded: nonsense/singly/one\.gz: unknown url type"):
         find_files("singly", ["one.gz"])
 
 
-def test_a_cache_that_cannot_be_written_is_told(mirror: Mirror, tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written_is_reported(mirror: Mirror, tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file where the folder should be")
     with pytest.raises(UserError, match=r"could not be downloaded: .*Not a directory"):
         find_files("singly", ["one.gz"])
@@ -269,7 +269,7 @@ def test_a_member_with_a_wrong_checksum_is_not_kept(mirror: Mirror) -> None:
 
 
 @pytest.mark.parametrize("content", [b"no archive at all", archive({"train.bin": os.urandom(9999)})[:-5000], b""])
-def test_a_damaged_archive_is_told_and_nothing_is_kept(mirror: Mirror, content: bytes) -> None:
+def test_a_damaged_archive_is_reported_and_nothing_is_kept(mirror: Mirror, content: bytes) -> None:
     mirror.put("packed/all.tar.gz", content)
     with pytest.raises(UserError, match=r"could not be downloaded: .*all\.tar\.gz"):
         find_files("packed", ["train*.bin", "test.bin"])

@@ -34,14 +34,14 @@ def numbered(n: int = 200, n_test: int | None = 100, classes: int | None = 5) ->
 def pools(source: Source, *train: range, clustered: bool = True) -> PartitionPlan:
     """Kinds with these training samples, and all test samples."""
     test = torch.arange(len(source.test) if source.test is not None else 0)
-    kinds = [ClusterSpec(f"kind {k}", torch.tensor(list(pool)), test) for k, pool in enumerate(train)]
-    return PartitionPlan(kinds, source, clustered)
+    clusters = [ClusterSpec(f"cluster {k}", torch.tensor(list(pool)), test) for k, pool in enumerate(train)]
+    return PartitionPlan(clusters, source, clustered)
 
 
-def alike(kinds: int = 2, source: Source | None = None) -> PartitionPlan:
+def alike(clusters: int = 2, source: Source | None = None) -> PartitionPlan:
     """Kinds that all draw from everything."""
     source = source or numbered()
-    return pools(source, *[range(len(source.train))] * kinds)
+    return pools(source, *[range(len(source.train))] * clusters)
 
 
 def mixed(proportions: list[list[float]], source: Source | None = None) -> PartitionPlan:
@@ -76,7 +76,7 @@ def class_counts(split: Split | None, classes: int = 5) -> Tensor:
 
 @UNHURRIED
 @given(
-    kinds=st.integers(1, 4),
+    clusters=st.integers(1, 4),
     extra=st.integers(0, 8),
     train=st.integers(1, 6),
     validation=st.integers(0, 4),
@@ -85,10 +85,10 @@ def class_counts(split: Split | None, classes: int = 5) -> Tensor:
     seed=SEEDS,
 )
 def test_everyone_gets_what_is_asked_and_no_training_sample_goes_to_two(
-    kinds: int, extra: int, train: int, validation: int, balanced: bool, has_test: bool, seed: int
+    clusters: int, extra: int, train: int, validation: int, balanced: bool, has_test: bool, seed: int
 ) -> None:
-    peers = kinds + extra
-    plan = alike(kinds, numbered(n_test=100 if has_test else None))
+    peers = clusters + extra
+    plan = alike(clusters, numbered(n_test=100 if has_test else None))
     shares = shared(plan, peers, train=train, validation=validation, test=5, balanced=balanced, seed=seed)
     assert shares.peers == peers
     assert shares.train.count.tolist() == [train] * peers
@@ -173,7 +173,7 @@ def test_peers_of_a_kind_stand_together_and_sizes_say_how_many() -> None:
     shares = shared(alike(3), 6, sizes=[3, 1, 2])
     assert shares.cluster is not None
     assert shares.cluster.tolist() == [0, 0, 0, 1, 2, 2]
-    assert shares.cluster_names == ("kind 0", "kind 1", "kind 2")
+    assert shares.cluster_names == ("cluster 0", "cluster 1", "cluster 2")
 
 
 def test_left_out_sizes_are_the_plans_or_equal_with_the_remainder_first() -> None:
@@ -184,7 +184,7 @@ def test_left_out_sizes_are_the_plans_or_equal_with_the_remainder_first() -> Non
     assert planned.cluster.bincount().tolist() == [1, 1, 6]
 
 
-def test_kinds_that_are_no_clusters_are_not_told() -> None:
+def test_peers_without_clusters_have_none() -> None:
     shares = shared(replace(alike(2), clustered=False))
     assert shares.cluster is None
     assert shares.cluster_names == ()
@@ -213,11 +213,11 @@ def test_a_kind_changes_raw_samples_before_they_are_scaled() -> None:
     pixels = torch.arange(200, dtype=torch.uint8).view(200, 1)
     source = Source("pixels", Samples(pixels, torch.zeros(200, dtype=torch.int64)), None, 2)
     everything, none = torch.arange(200), torch.arange(0)
-    kinds = [
+    clusters = [
         ClusterSpec("as is", everything, none),
         ClusterSpec("dark", everything, none, lambda x, y: (x // 2, y + 1)),
     ]
-    shares = shared(PartitionPlan(kinds, source), 2, train=100 - 8)
+    shares = shared(PartitionPlan(clusters, source), 2, train=100 - 8)
     assert shares.train.x.dtype == torch.float32
     as_is, dark = ((shares.train.peer(i)[0] * 255).round().to(torch.int64) for i in range(2))
     assert as_is.max() > 100
@@ -247,8 +247,8 @@ def test_test_samples_are_distinct_draws_from_the_kinds_test_pool(
     peers: int, test: int, balanced: bool, seed: int
 ) -> None:
     source = numbered()
-    kind = ClusterSpec("half", torch.arange(200), torch.arange(50, 100))
-    shares = shared(PartitionPlan([kind], source), peers, test=test, balanced=balanced, seed=seed)
+    cluster = ClusterSpec("half", torch.arange(200), torch.arange(50, 100))
+    shares = shared(PartitionPlan([cluster], source), peers, test=test, balanced=balanced, seed=seed)
     for peer in range(peers):
         drawn = numbers(shares.test, peer)
         assert len(set(drawn)) == test
@@ -264,11 +264,11 @@ def test_peers_draw_their_test_samples_independently() -> None:
 
 def test_all_test_samples_are_stored_once_for_each_kind() -> None:
     source = numbered()
-    kinds = [
+    clusters = [
         ClusterSpec("a", torch.arange(200), torch.arange(40)),
         ClusterSpec("b", torch.arange(200), torch.arange(30, 100)),
     ]
-    shares = shared(PartitionPlan(kinds, source), 6, sizes=[4, 2], test="all")
+    shares = shared(PartitionPlan(clusters, source), 6, sizes=[4, 2], test="all")
     assert len(shares.test.x) == 40 + 70
     assert shares.test.start.tolist() == [0, 0, 0, 0, 40, 40]
     assert numbers(shares.test, 3) == list(range(-1, -41, -1))
@@ -279,29 +279,29 @@ def test_all_test_samples_are_stored_once_for_each_kind() -> None:
 
 
 def changed(change: Any, source: Source | None = None) -> PartitionPlan:
-    """Two kinds that draw from everything, the second with a change of its own."""
+    """Two clusters that draw from everything, the second with a change of its own."""
     plan = alike(2, source)
-    return replace(plan, kinds=[plan.kinds[0], replace(plan.kinds[1], change=change)])
+    return replace(plan, clusters=[plan.clusters[0], replace(plan.clusters[1], change=change)])
 
 
 REFUSED = [
-    (pools(numbered(), range(150, 250)), "train of kind 'kind 0' must be indices of samples, from 0 to 199"),
+    (pools(numbered(), range(150, 250)), "train of cluster 'cluster 0' must be indices of samples, from 0 to 199"),
     (
-        replace(alike(), kinds=[ClusterSpec("a", torch.ones(200) > 0, torch.arange(9))]),
-        "train of kind 'a' must be indices",
+        replace(alike(), clusters=[ClusterSpec("a", torch.ones(200) > 0, torch.arange(9))]),
+        "train of cluster 'a' must be indices",
     ),
     (
-        replace(alike(), kinds=[ClusterSpec("a", torch.arange(9), torch.arange(200))]),
-        "test of kind 'a' must be indices",
+        replace(alike(), clusters=[ClusterSpec("a", torch.arange(9), torch.arange(200))]),
+        "test of cluster 'a' must be indices",
     ),
-    (changed(lambda x, y: x), "change of kind 'kind 1' must return x and y, a row for each sample"),
-    (changed(lambda x, y: (x[:1], y)), "change of kind 'kind 1' must return x and y"),
-    (changed(lambda x, y: (x.numpy(), y)), "change of kind 'kind 1' must return x and y"),
-    (changed(lambda x, y: (x.double(), y)), "'kind 1' must return x as torch.float32, as it was given, not as"),
-    (changed(lambda x, y: (x, y.float())), "'kind 1' must return y as torch.int64, as it was given, not as"),
+    (changed(lambda x, y: x), "change of cluster 'cluster 1' must return x and y, a row for each sample"),
+    (changed(lambda x, y: (x[:1], y)), "change of cluster 'cluster 1' must return x and y"),
+    (changed(lambda x, y: (x.numpy(), y)), "change of cluster 'cluster 1' must return x and y"),
+    (changed(lambda x, y: (x.double(), y)), "'cluster 1' must return x as torch.float32, as it was given, not as"),
+    (changed(lambda x, y: (x, y.float())), "'cluster 1' must return y as torch.int64, as it was given, not as"),
     (
         changed(lambda x, y: (x.repeat(1, 3), y)),
-        "a sample's x must have one shape in all kinds of data, not [1] and [3]",
+        "a sample's x must have one shape in all clusters, not [1] and [3]",
     ),
     (mixed([[1.0] * 4] * 6), "proportions must have a weight for each peer and class, [6, 5], not [6, 4]"),
     (replace(alike(), sizes=[3, 4]), "data.sizes: 3 + 4 = 7, and there are 6 peers"),

@@ -97,7 +97,7 @@ def test_a_network_of_doubles_is_given_doubles(tmp_path: Path) -> None:
         (np.array([[1.0, NAN, 2.0, 3.0]]), "x: it has missing values, and in training nothing was missing"),
     ],
 )
-def test_what_is_no_sample_is_told(tmp_path: Path, x: Any, sentence: str) -> None:
+def test_what_is_no_sample_is_reported(tmp_path: Path, x: Any, sentence: str) -> None:
     ended = run(tmp_path / "run", "unit", *[peer(5.0, missing=False)] * 2)
     with pytest.raises(homophily.UserError, match=sentence):
         ended.prepared(0, x)

@@ -39,12 +39,12 @@ def shifted(name: str, source: Source, peers: int = 20, seed: int = 0, **keys: A
     return shifts.get(name)(source, peers, seed, **keys)
 
 
-def changed(kind: ClusterSpec, samples: Samples) -> tuple[Tensor, Tensor]:
-    return kind.change(samples.x, samples.y) if kind.change is not None else (samples.x, samples.y)
+def changed(cluster: ClusterSpec, samples: Samples) -> tuple[Tensor, Tensor]:
+    return cluster.change(samples.x, samples.y) if cluster.change is not None else (samples.x, samples.y)
 
 
-def labels_of(kind: ClusterSpec, source: Source) -> list[int]:
-    return sorted(set(source.train.y[kind.train].tolist()))
+def labels_of(cluster: ClusterSpec, source: Source) -> list[int]:
+    return sorted(set(source.train.y[cluster.train].tolist()))
 
 
 # Rotation
@@ -58,12 +58,12 @@ def test_an_upright_arrow_turned_by_90_points_left() -> None:
 def test_rotation_has_a_kind_an_angle_that_turns_images_and_keeps_labels() -> None:
     source = images()
     plan = shifted("rotation", source)
-    assert [kind.name for kind in plan.kinds] == ["0°", "90°", "180°", "270°"]
-    for quarter, kind in enumerate(plan.kinds):
-        x, y = changed(kind, source.train)
+    assert [cluster.name for cluster in plan.clusters] == ["0°", "90°", "180°", "270°"]
+    for quarter, cluster in enumerate(plan.clusters):
+        x, y = changed(cluster, source.train)
         assert torch.equal(torch.rot90(x, -quarter, dims=(-2, -1)), source.train.x)
         assert torch.equal(y, source.train.y)
-        assert torch.equal(kind.train, torch.arange(40))
+        assert torch.equal(cluster.train, torch.arange(40))
 
 
 @UNHURRIED
@@ -111,20 +111,20 @@ def test_corners_that_come_from_outside_are_black() -> None:
 
 
 def test_label_swap_exchanges_the_pairs_of_the_paper() -> None:
-    assert [kind.name for kind in shifted("label-swap", images()).kinds] == ["0↔1", "2↔3", "4↔5", "6↔7"]
-    assert [kind.name for kind in shifted("label-swap", images(), clusters=2).kinds] == ["0↔1", "6↔7"]
-    (kind,) = shifted("label-swap", images(), pairs=[(2, 9)]).kinds
+    assert [cluster.name for cluster in shifted("label-swap", images()).clusters] == ["0↔1", "2↔3", "4↔5", "6↔7"]
+    assert [cluster.name for cluster in shifted("label-swap", images(), clusters=2).clusters] == ["0↔1", "6↔7"]
+    (cluster,) = shifted("label-swap", images(), pairs=[(2, 9)]).clusters
     x = images().train.x[:10]
-    assert changed(kind, Samples(x, torch.arange(10)))[1].tolist() == [0, 1, 9, 3, 4, 5, 6, 7, 8, 2]
+    assert changed(cluster, Samples(x, torch.arange(10)))[1].tolist() == [0, 1, 9, 3, 4, 5, 6, 7, 8, 2]
 
 
 @UNHURRIED
 @given(st.sampled_from([2, 4]))
 def test_swapping_twice_changes_nothing(clusters: int) -> None:
     source = images()
-    for kind in shifted("label-swap", source, clusters=clusters).kinds:
-        x, once = changed(kind, source.train)
-        _, twice = changed(kind, Samples(x, once))
+    for cluster in shifted("label-swap", source, clusters=clusters).clusters:
+        x, once = changed(cluster, source.train)
+        _, twice = changed(cluster, Samples(x, once))
         assert (once != source.train.y).sum() == 8  # two labels of ten, four samples each
         assert torch.equal(twice, source.train.y)
         assert torch.equal(x, source.train.x)
@@ -133,11 +133,11 @@ def test_swapping_twice_changes_nothing(clusters: int) -> None:
 def test_vehicles_and_animals_divide_cifar_10_in_the_ratio_40_to_60() -> None:
     source = images(name="cifar-10")
     plan = shifted("label-groups", source, peers=100)
-    assert [kind.name for kind in plan.kinds] == ["vehicles", "animals"]
-    assert [labels_of(kind, source) for kind in plan.kinds] == [[0, 1, 8, 9], [2, 3, 4, 5, 6, 7]]
+    assert [cluster.name for cluster in plan.clusters] == ["vehicles", "animals"]
+    assert [labels_of(cluster, source) for cluster in plan.clusters] == [[0, 1, 8, 9], [2, 3, 4, 5, 6, 7]]
     assert plan.sizes == [40, 60]
     assert shifted("label-groups", source, peers=12).sizes == [5, 7]
-    assert all(kind.change is None for kind in plan.kinds)  # labels keep their numbers
+    assert all(cluster.change is None for cluster in plan.clusters)  # labels keep their numbers
 
 
 @UNHURRIED
@@ -145,18 +145,18 @@ def test_vehicles_and_animals_divide_cifar_10_in_the_ratio_40_to_60() -> None:
 def test_random_pairs_divide_all_labels(seed: int) -> None:
     source = images()
     plan = shifted("label-groups", source, seed=seed, groups="pairs")
-    labels = [labels_of(kind, source) for kind in plan.kinds]
+    labels = [labels_of(cluster, source) for cluster in plan.clusters]
     assert [len(pair) for pair in labels] == [2] * 5
     assert sorted(label for pair in labels for label in pair) == list(range(10))
     assert plan.sizes is None
     again = shifted("label-groups", source, seed=seed, groups="pairs")
-    assert [labels_of(kind, source) for kind in again.kinds] == labels
+    assert [labels_of(cluster, source) for cluster in again.clusters] == labels
 
 
 def test_random_pairs_depend_on_the_seed() -> None:
     plans = [shifted("label-groups", images(), seed=s, groups="pairs") for s in range(5)]
-    assert len({str([kind.train.tolist() for kind in plan.kinds]) for plan in plans}) > 1
-    assert len({str([kind.name for kind in plan.kinds]) for plan in plans}) == 1  # seeds can be compared
+    assert len({str([cluster.train.tolist() for cluster in plan.clusters]) for plan in plans}) > 1
+    assert len({str([cluster.name for cluster in plan.clusters]) for plan in plans}) == 1  # seeds can be compared
 
 
 @UNHURRIED
@@ -165,18 +165,18 @@ def test_superclasses_divide_cifar_100_into_10_5_and_5(seed: int) -> None:
     source = images(n=200, classes=100, name="cifar-100")
     plan = shifted("label-groups", source, peers=52, seed=seed, groups="superclasses")
     assert source.train.coarse is not None
-    groups = [set(source.train.coarse[kind.train].tolist()) for kind in plan.kinds]
+    groups = [set(source.train.coarse[cluster.train].tolist()) for cluster in plan.clusters]
     assert [len(group) for group in groups] == [10, 5, 5]
     assert set.union(*groups) == set(range(20))
-    assert [len(labels_of(kind, source)) for kind in plan.kinds] == [50, 25, 25]
+    assert [len(labels_of(cluster, source)) for cluster in plan.clusters] == [50, 25, 25]
     assert plan.sizes == [26, 13, 13]
 
 
 def test_groups_of_labels_can_be_listed() -> None:
     source = images()
     plan = shifted("label-groups", source, groups=[[0, 3], [7]])
-    assert [labels_of(kind, source) for kind in plan.kinds] == [[0, 3], [7]]
-    assert [sorted(set(source.train.y[kind.test].tolist())) for kind in plan.kinds] == [[0, 3], [7]]
+    assert [labels_of(cluster, source) for cluster in plan.clusters] == [[0, 3], [7]]
+    assert [sorted(set(source.train.y[cluster.test].tolist())) for cluster in plan.clusters] == [[0, 3], [7]]
 
 
 @UNHURRIED
@@ -213,9 +213,9 @@ def test_under_concept_shift_only_the_coefficients_differ(seed: int) -> None:
     x, y = source.train.x.to(torch.float64), source.train.y.to(torch.float64)
     noise = y - (x @ coefficients(seed, 0, 10)).unsqueeze(1)
     plan = shifted("concept", source, seed=seed)
-    assert len(plan.kinds) == 3
-    for j, kind in enumerate(plan.kinds):
-        same_x, own_y = changed(kind, source.train)
+    assert len(plan.clusters) == 3
+    for j, cluster in enumerate(plan.clusters):
+        same_x, own_y = changed(cluster, source.train)
         assert torch.equal(same_x, source.train.x)
         assert own_y.shape == y.shape
         assert own_y.dtype == torch.float32
@@ -226,9 +226,9 @@ def test_under_concept_shift_only_the_coefficients_differ(seed: int) -> None:
 def test_domains_are_two_data_sets_with_labels_side_by_side() -> None:
     source = images()
     plan = shifted("domain", source, other="digits")
-    assert [kind.name for kind in plan.kinds] == ["made-up", "digits"]
+    assert [cluster.name for cluster in plan.clusters] == ["made-up", "digits"]
     assert plan.source.classes == 20
-    first, second = plan.kinds
+    first, second = plan.clusters
     assert torch.equal(plan.source.train.x[first.train], source.train.x)
     assert labels_of(first, plan.source) == list(range(10))
     assert labels_of(second, plan.source) == list(range(10, 20))
@@ -240,17 +240,17 @@ def test_domains_are_two_data_sets_with_labels_side_by_side() -> None:
 def test_natural_kinds_are_the_owners_with_peers_by_their_samples() -> None:
     source = table([0] * 30 + [1] * 9 + [2] * 1)
     plan = shifted("natural", source, peers=8)
-    assert [kind.name for kind in plan.kinds] == ["hospital 0", "hospital 1", "hospital 2"]
+    assert [cluster.name for cluster in plan.clusters] == ["hospital 0", "hospital 1", "hospital 2"]
     assert plan.sizes == [5, 2, 1]  # 6, 1.8 and 0.2 of 8; nobody is left out
-    assert plan.kinds[1].train.tolist() == list(range(30, 39))
-    assert len(plan.kinds[1].test) == 0
+    assert plan.clusters[1].train.tolist() == list(range(30, 39))
+    assert len(plan.clusters[1].test) == 0
 
 
 def test_iid_is_one_kind_of_everything_alike() -> None:
     plan = shifted("iid", images())
-    assert len(plan.kinds) == 1
+    assert len(plan.clusters) == 1
     assert plan.clustered
-    assert len(plan.kinds[0].train) == len(plan.kinds[0].test) == 40
+    assert len(plan.clusters[0].train) == len(plan.clusters[0].test) == 40
 
 
 # Refusals

@@ -37,7 +37,7 @@ def test_the_bundled_data_sets_are_listed_with_a_line_each() -> None:
     assert all(sources.about(name).endswith((".", "?")) for name in sources)
 
 
-def test_an_unknown_data_set_is_told_with_the_known_ones() -> None:
+def test_an_unknown_data_set_is_reported_with_the_known_ones() -> None:
     with pytest.raises(UserError, match=r"unknown data set 'minst' \(did you mean 'mnist'\?\)"):
         load_source("minst", 0, {})
 
@@ -46,7 +46,7 @@ def test_an_unknown_data_set_is_told_with_the_known_ones() -> None:
     ("name", "key", "known"),
     [("digits", "noise", "no keys of its own"), ("linear", "nois", "own keys are features, noise, samples")],
 )
-def test_an_unknown_key_is_told_with_the_known_ones(name: str, key: str, known: str) -> None:
+def test_an_unknown_key_is_reported_with_the_known_ones(name: str, key: str, known: str) -> None:
     with pytest.raises(UserError, match=rf"data\.{key}: the data set '{name}' does not know this key; .*{known}"):
         load_source(name, 0, {key: 1})
 
@@ -343,7 +343,7 @@ def test_question_marks_and_impossible_zeros_are_missing(tmp_path: Path) -> None
     assert x[0, 1] == 0  # elsewhere a zero is a zero
 
 
-def test_a_missing_diagnosis_is_told(tmp_path: Path) -> None:
+def test_a_missing_diagnosis_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "hospital.data"
     path.write_text(PATIENT.format(num="?"))
     with pytest.raises(UserError, match=r"hospital\.data: a diagnosis"):

@@ -272,7 +272,7 @@ GOOD = np.ones((3, 2))
         (PeerData(GOOD[:1], [0]), r"has 1 samples in x, too few for data\.train = 1, data\.test = 1"),
     ],
 )
-def test_a_mistake_is_told_with_the_peers_number(peer: PeerData, complaint: str) -> None:
+def test_a_mistake_is_reported_with_the_peers_number(peer: PeerData, complaint: str) -> None:
     with pytest.raises(UserError, match=rf"^peer 1:? {complaint}"):
         share(PeerData(np.ones((9, 2)), np.arange(9) % 2), peer)
 
@@ -312,7 +312,7 @@ def test_validation_samples_come_from_all_peers_or_are_asked_for(first_has_it: b
     assert share(*peers, validation=1).validation is not None
 
 
-def test_too_few_of_what_a_peer_brought_is_told_with_the_key() -> None:
+def test_too_few_of_what_a_peer_brought_is_reported_with_the_key() -> None:
     with pytest.raises(UserError, match=r"peer 0 has 1 samples in test_x, too few for data\.test = 5"):
         share(numbered(9, test_x=[[1.0]], test_y=[0]), test=5)
 

@@ -1,5 +1,7 @@
 """A merge is a weighted sum of rows: exact, the same alone or among all, and blind to diverged rows."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
@@ -9,6 +11,7 @@ from torch import Tensor, nn
 from homophily.federation.layout import Layout
 from homophily.federation.merging import gather, krum, uniform
 from homophily.federation.rows import Federation
+from homophily.federation.view import View
 from homophily.randomness import bits, normal
 
 
@@ -18,16 +21,21 @@ def federation(rows: Tensor, personal: tuple[str, ...] = ()) -> Federation:
     return Federation(layout, rows.clone(), {})
 
 
-def everyone(peers: int) -> Tensor:
-    return torch.arange(peers).expand(peers, peers)
+def everyone(peers: int) -> View:
+    me = torch.arange(peers)
+    contacts = me.expand(peers, peers)
+    return View(me, torch.zeros_like(me), contacts, contacts != me[:, None], torch.ones_like(contacts), None)
+
+
+def row_of(ids: Tensor) -> Tensor:
+    """Rows are numbered by id."""
+    return ids.clamp(min=0)
 
 
 def merged(rows: Tensor, partners: Tensor, personal: tuple[str, ...] = ()) -> Tensor:
     whole = federation(rows, personal)
     peers = len(rows)
-    whole.merge(
-        gather(everyone(peers), partners, torch.arange(peers), torch.ones(peers)).without(whole.diverged), uniform
-    )
+    whole.merge(gather(everyone(peers), partners, row_of, torch.ones(peers)).without(whole.diverged), uniform)
     return whole.rows
 
 
@@ -54,8 +62,8 @@ def test_one_row_merges_to_the_same_bits_as_among_all(peers: int, seed: int) -> 
     partners = (bits(seed, i, j) % 2 == 0) & (i != j)
     rows = normal(seed, i, torch.arange(5)).float()
     alone = federation(rows)
-    me = torch.tensor([peers - 1])
-    single = gather(everyone(peers)[-1:], partners[-1:], me, torch.ones(peers)).without(alone.diverged)
+    last = everyone(peers).rows(slice(peers - 1, peers))
+    single = gather(last, partners[-1:], row_of, torch.ones(peers)).without(alone.diverged)
     share = uniform(single)
     expected = torch.zeros(5)
     for slot in range(single.ids.shape[1]):
@@ -64,16 +72,16 @@ def test_one_row_merges_to_the_same_bits_as_among_all(peers: int, seed: int) -> 
     assert torch.equal(together, expected if bool(partners[-1].any()) else rows[-1])
 
 
-def test_a_sick_row_is_left_out_and_heals() -> None:
+def test_a_diverged_row_is_left_out_and_recovers() -> None:
     rows = torch.tensor([[1.0, 1.0], [torch.nan, 2.0], [3.0, 3.0], [torch.inf, 0.0]])
     whole = federation(rows)
     assert whole.diverged.tolist() == [False, True, False, True]
     partners = torch.tensor([[0, 1, 1, 0], [1, 0, 1, 0], [0, 1, 0, 0], [0, 1, 0, 0]]).bool()
     after = merged(rows, partners)
     assert after[0].tolist() == [2.0, 2.0]  # without the diverged partner
-    assert after[1].tolist() == [2.0, 2.0]  # healed: its own row left out
-    assert after[2].tolist() == [3.0, 3.0]  # its only partner is diverged: as it was
-    assert not bool(after[3].isfinite().all())  # nobody healthy to heal it
+    assert after[1].tolist() == [2.0, 2.0]  # recovered: its own row left out
+    assert after[2].tolist() == [3.0, 3.0]  # its only partner has diverged: as it was
+    assert not bool(after[3].isfinite().all())  # no finite partner to recover by
 
 
 def test_personal_columns_stay() -> None:
@@ -90,23 +98,24 @@ def test_a_merge_in_small_chunks_is_the_same(monkeypatch: pytest.MonkeyPatch) ->
     assert torch.equal(merged(rows, partners), at_once)
 
 
-def test_a_gathering_is_in_ascending_id_with_oneself_in_its_place() -> None:
+def test_a_group_is_in_ascending_id_with_oneself_in_its_place() -> None:
     partners = torch.tensor([[False, False, False, True], [True, False, True, False]])
     diverged = torch.tensor([False, False, True, False])
     alike = torch.arange(8.0).view(2, 4).double()
-    found = gather(everyone(4)[:2], partners, torch.tensor([1, 3]), torch.tensor([5, 6, 7, 8]), alike).without(diverged)
+    view = replace(everyone(4).rows(slice(0, 2)), me=torch.tensor([1, 3]))
+    found = gather(view, partners, row_of, torch.tensor([5, 6, 7, 8]), alike).without(diverged)
     assert found.ids.tolist() == [[1, 3, -1], [0, 2, 3]]
     assert found.mask.tolist() == [[True, True, False], [True, False, True]]
-    assert found.own.tolist() == [[True, False, False], [False, False, True]]
+    assert found.is_self.tolist() == [[True, False, False], [False, False, True]]
     assert found.samples.tolist() == [[6.0, 8.0, 5.0], [5.0, 7.0, 8.0]]
     assert found.similarity.tolist() == [[-torch.inf, 3.0, -torch.inf], [4.0, 6.0, -torch.inf]]
 
 
-def test_a_rowwise_merge_never_sees_personal_numbers() -> None:
-    """By the shared numbers the second is krum; the personal ones would make it the first."""
+def test_a_rowwise_merge_never_sees_personal_parameters() -> None:
+    """By the shared parameters the second is krum; the personal ones would make it the first."""
     rows = torch.tensor([[0.0, 0.0], [0.1, 100.0], [5.0, 0.0], [0.2, 200.0]])
     whole = federation(rows, ("bias",))
     everybody = ~torch.eye(4, dtype=torch.bool)
-    whole.merge(gather(everyone(4), everybody, torch.arange(4), torch.ones(4)).without(whole.diverged), krum)
+    whole.merge(gather(everyone(4), everybody, row_of, torch.ones(4)).without(whole.diverged), krum)
     assert whole.rows[:, 0].tolist() == pytest.approx([0.1] * 4)
     assert whole.rows[:, 1].tolist() == [0.0, 100.0, 0.0, 200.0]

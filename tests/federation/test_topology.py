@@ -28,7 +28,7 @@ def test_in_a_full_topology_everyone_is_one_hop_away() -> None:
     assert known(view, 2) == {0: 1, 1: 1, 3: 1}
 
 
-def test_a_book_is_the_peers_within_some_hops() -> None:
+def test_contacts_are_the_peers_within_some_hops() -> None:
     ring = topologies.get("ring")(peers=7)
     assert known(seen(ring, 7), 0) == {1: 1, 6: 1}
     assert known(seen(ring, 7, hops=2), 0) == {1: 1, 2: 2, 5: 2, 6: 1}
@@ -117,7 +117,7 @@ def test_files_that_do_not_fit_are_refused(tmp_path: Path, text: str, sentence: 
         seen(topologies.get("file")(peers=4, path=str(tmp_path / "edges.csv")), 4)
 
 
-def test_a_bounded_book_is_a_uniform_sample_in_ascending_order() -> None:
+def test_bounded_contacts_are_a_uniform_sample_in_ascending_order() -> None:
     view = seen(None, 50, contacts=7)
     assert view.contacts.shape == (50, 7)
     assert bool((view.contacts[:, 1:] > view.contacts[:, :-1]).all())

@@ -7,10 +7,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from homophily.federation.topology import view_of_all
-from homophily.methods import Method, RoundContext, methods
-from homophily.methods import dispatch as deciding
-from homophily.methods.dispatch import SharedTables
-from tests.methods.views import play, random_table, similarities, view_of
+from homophily.methods import Method, RoundContext, dispatch, methods
+from tests.methods.views import play, random_table, shared_tables, similarities, view_of
 
 PEER_METHODS = [name for name in methods if issubclass(methods.get(name), Method)]
 NAMES = [name for name in PEER_METHODS if not methods.get(name).uses_fingerprints]  # kin's decision is in test_kin
@@ -33,7 +31,7 @@ def test_a_row_alone_is_the_row_among_all(name: str, peers: int, seed: int, data
             view.rows(row),
             round,
             dict(memory),
-            SharedTables(view, {n: t for n, t in tables.items() if n in method.shares}, row),
+            shared_tables(method, view, tables).about(view.contacts[row]),
         )
         met = method.meet(now)
         alike = similarities(met, random_table(now.view, round))
@@ -51,7 +49,7 @@ def test_chunks_of_rows_change_nothing(name: str, monkeypatch: pytest.MonkeyPatc
     method = methods.get(name)().in_rounds(ROUNDS)
     view = view_of_all(30, 5, None, 1, 12, torch.arange(30) % 3, torch.device("cpu"))
     at_once = play(method, view, ROUNDS)
-    monkeypatch.setattr(deciding, "_ON_CPU", 50)
+    monkeypatch.setattr(dispatch, "_ON_CPU", 50)
     for (met, chosen, now), (met_at_once, chosen_at_once, then) in zip(
         play(method, view, ROUNDS), at_once, strict=True
     ):
@@ -62,12 +60,13 @@ def test_chunks_of_rows_change_nothing(name: str, monkeypatch: pytest.MonkeyPatc
         )
 
 
-def test_friends_with_other_books_are_matched_by_id() -> None:
+def test_friends_with_other_contacts_are_matched_by_id() -> None:
     view = view_of_all(20, 5, None, 1, 8, None, torch.device("cpu"))
     table = (100 * view.me[:, None] + view.contacts).double()
     table[:, 3] = torch.nan
     friends = torch.stack([(view.me + 1) % 20, (view.me + 7) % 20, torch.full_like(view.me, -1)], dim=1)
-    said = SharedTables(view, {"similarity": table}, slice(0, 20))("similarity", friends)
+    shared = dispatch.SharedTables({"similarity": table}, view.contacts, local=lambda ids: ids.clamp(min=0))
+    said = shared.about(view.contacts)("similarity", friends)
     for me in range(20):
         for column, about in enumerate(view.contacts[me].tolist()):
             entries = [
@@ -110,7 +109,7 @@ def test_when_everyone_is_equal_everyone_still_finds_partners(name: str) -> None
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ("local", "oracle")])
-def test_sick_peers_are_never_the_reason_for_nan(name: str) -> None:
+def test_diverged_peers_are_never_the_reason_for_nan(name: str) -> None:
     method = methods.get(name)(k=2).in_rounds(12)
     table = random_table(view_of(7, [0, 0, 0, 1, 1, 1, 1]), 0)
     table[:, [2, 5]] = -torch.inf

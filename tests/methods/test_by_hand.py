@@ -7,6 +7,7 @@ import torch
 
 from homophily.errors import UserError
 from homophily.methods import RoundContext, methods
+from homophily.methods.base import usable
 from homophily.methods.server import ServerMethod
 from tests.methods.views import NO, a_set, members, play, view_of
 
@@ -88,7 +89,7 @@ def test_panm_in_plain_rounds_of_stage_two_asks_neighbours_only_and_compares_nob
     assert torch.equal(panm.choose(now, met, None), met)
 
 
-def test_panm_never_loses_its_last_neighbours_to_sick_models() -> None:
+def test_panm_never_loses_its_last_neighbours_to_diverged_models() -> None:
     panm = methods.get("panm")(l=4, k=2, t1=3, tau=5)
     now = RoundContext(FIRST, 5, {"neighbours": a_set(5, (1, 3))})
     panm.choose(now, panm.meet(now), numbers(NO, NO, NO, NO, NO))
@@ -130,19 +131,19 @@ def test_dac_estimates_by_the_most_similar_friend_that_has_an_entry() -> None:
     dac = methods.get("dac")(k=2)
     says = {1: numbers(0.3, torch.nan, torch.nan, 0.7, torch.nan), 2: numbers(0.4, 0.1, torch.nan, 0.2, 0.6)}
 
-    def told(name: str, friends: torch.Tensor) -> torch.Tensor:
+    def shared(name: str, friends: torch.Tensor) -> torch.Tensor:
         assert name == "similarity"
         assert friends.tolist() == [[1, 2]]  # the most similar first
         return torch.where(says[1].isnan(), says[2], says[1])
 
-    now = RoundContext(FIRST, 2, {}, told)
+    now = RoundContext(FIRST, 2, {}, shared)
     chosen = dac.choose(now, a_set(5, (1, 2)), numbers(NO, 0.9, 0.5, NO, NO))
     assert members(chosen) == [[1, 2]]
     # 3: friend 1 (more similar) says 0.7; 4: only friend 2 says 0.6; measured ones are one's own.
     assert now.memory["similarity"][0, 1:].tolist() == [0.9, 0.5, 0.7, 0.6]
     assert members(now.memory["met"]) == [[1, 2]]
     # Met before: one's own old measurement stays, whatever friends say now.
-    again = RoundContext(FIRST, 3, {"similarity": numbers(0, 0.9, 0.5, 0.33, 0.6), "met": a_set(5, (1, 2, 3))}, told)
+    again = RoundContext(FIRST, 3, {"similarity": numbers(0, 0.9, 0.5, 0.33, 0.6), "met": a_set(5, (1, 2, 3))}, shared)
     dac.choose(again, a_set(5, (1, 2)), numbers(NO, 0.8, 0.4, NO, NO))
     assert again.memory["similarity"][0, 1:].tolist() == [0.8, 0.4, 0.33, 0.6]
 
@@ -229,23 +230,30 @@ def test_nominal_costs_are_the_papers() -> None:
         ("panm", {"tau": 0}, r"method\.tau = 0"),
         ("panm", {"t1": -3}, r"method\.t1 = -3: must be at least 1"),
         ("pens", {"t1": 0}, r"method\.t1 = 0"),
-        ("panm", {"alpha": 7.0}, r"method\.alpha = 7.0: must be from 0 to 1"),
+        ("panm", {"alpha": 7.0}, r"method\.alpha = 7.0: must be at most 1"),
         ("random", {"hops": 0}, r"method\.hops = 0: must be at least 1"),
         ("oracle", {"k": 0}, r"method\.k = 0"),
         ("kin", {"renew": -1}, r"method\.renew = -1"),
         ("dac", {"tau": -1.0}, r"method\.tau = -1"),
         ("dac-var", {"tau_max": math.inf}, r"method\.tau_max"),
         ("dpg", {"rho": -0.1}, r"method\.rho"),
-        ("fedavg", {"fraction": 0.0}, r"method\.fraction"),
-        ("ifca", {"models": 0}, r"method\.models"),
     ],
 )
 def test_impossible_settings_are_refused(name: str, keys: dict[str, float], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
+        usable(methods.get(name)(**keys))
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "sentence"),
+    [("fedavg", {"fraction": 0.0}, r"method\.fraction"), ("ifca", {"models": 0}, r"method\.models")],
+)
+def test_impossible_settings_of_a_server_are_refused(name: str, keys: dict[str, float], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
         methods.get(name)(**keys)
 
 
-def test_a_sick_meeting_teaches_dpg_and_panm_nothing() -> None:
+def test_meeting_a_diverged_peer_teaches_dpg_and_panm_nothing() -> None:
     dpg = methods.get("dpg")(k=2)
     now = RoundContext(FIRST, 1)
     dpg.choose(now, a_set(5, (1, 2)), numbers(NO, 3.0, NO, NO, NO))
@@ -256,7 +264,7 @@ def test_a_sick_meeting_teaches_dpg_and_panm_nothing() -> None:
     assert members(then.memory["neighbours"]) == [[1, 2]]
 
 
-def test_dac_takes_who_is_found_sick_for_a_stranger() -> None:
+def test_dac_takes_a_diverged_peer_for_a_stranger() -> None:
     dac = methods.get("dac")(k=2, estimate=False)
     now = RoundContext(FIRST, 1)
     dac.choose(now, a_set(5, (1, 2)), numbers(NO, 3.0, 2.0, NO, NO))

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from homophily import Method, RoundContext, UserError, View
 from homophily.federation.topology import view_of_all
-from homophily.methods import dispatch as deciding
-from homophily.methods import methods
+from homophily.methods import dispatch, methods
 from homophily.randomness import uniform
-from tests.methods.views import random_table, similarities, view_of
+from tests.methods.views import random_table, shared_tables, similarities, view_of
 
 PEER_METHODS = [name for name in methods if issubclass(methods.get(name), Method)]
+NOTHING = dispatch.SharedTables({}, torch.zeros(0, 0, dtype=torch.int64), local=lambda ids: ids)
 
 
 class Weighing(Method):
@@ -28,7 +28,7 @@ class Weighing(Method):
 
 def test_whom_one_does_not_know_is_no_neighbour_whatever_is_said_of_it() -> None:
     view = view_of(3)
-    found = deciding.neighbours(Weighing(), view, 1, {}, view.known)
+    found = dispatch.neighbours(Weighing(), view, 1, {}, view.known)
     assert torch.equal(found, 2.0 * view.known)
 
 
@@ -48,14 +48,14 @@ class Everyone(Method):
 def test_a_method_that_asks_itself_is_refused() -> None:
     says = r"method: Everyone\.meet chose peers that are not among its contacts \(peer 0 chose itself\)"
     with pytest.raises(UserError, match=says):
-        deciding.meet(Everyone(), view_of(3), 1, {})
+        dispatch.meet(Everyone(), view_of(3), 1, {})
 
 
 def test_a_method_that_asks_nobody_in_particular_is_refused() -> None:
     view = view_of(3)
     padded = replace(view, contacts=torch.where(view.known, view.contacts, -1))
     with pytest.raises(UserError, match=r"\(peer 0 chose place 0 of its contacts, which is empty\)"):
-        deciding.meet(Everyone(), padded, 1, {})
+        dispatch.meet(Everyone(), padded, 1, {})
 
 
 def test_the_peer_that_is_named_is_the_one_that_decided(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,26 +63,26 @@ def test_the_peer_that_is_named_is_the_one_that_decided(monkeypatch: pytest.Monk
         def meet(self, now: RoundContext) -> Tensor:
             return torch.where(now.view.me[:, None] == 2, True, now.known)
 
-    monkeypatch.setattr(deciding, "_ON_CPU", 3)  # a row at a time
+    monkeypatch.setattr(dispatch, "_ON_CPU", 3)  # a row at a time
     with pytest.raises(UserError, match=r"\(peer 2 chose itself\)"):
-        deciding.meet(Later(), view_of(3), 1, {})
+        dispatch.meet(Later(), view_of(3), 1, {})
 
 
 def test_a_method_that_merges_with_peers_it_did_not_meet_is_refused() -> None:
     view = view_of(3)
     met = view.known.clone()
     met[1, 2] = False
-    chosen, _ = deciding.choose(Method(), view, 1, {}, met, met, None)
+    chosen, _ = dispatch.choose(Method(), view, 1, {}, met, met, None, NOTHING)
     assert torch.equal(chosen, met)
     with pytest.raises(UserError, match=r"method: Everyone\.choose chose peers that it did not meet \(peer 0 chose it"):
-        deciding.choose(Everyone(), view, 1, {}, met, met, None)
+        dispatch.choose(Everyone(), view, 1, {}, met, met, None, NOTHING)
 
-    class SetupCache(Method):
+    class Known(Method):
         def choose(self, now: RoundContext, met: Tensor, similarity: Tensor | None) -> Tensor:
             return now.known
 
     with pytest.raises(UserError, match=r"Known\.choose chose peers that it did not meet \(peer 1 chose peer 2\)"):
-        deciding.choose(SetupCache(), view, 1, {}, met, met, None)
+        dispatch.choose(Known(), view, 1, {}, met, met, None, NOTHING)
 
 
 def test_what_was_taken_from_those_asked_is_nobodys_mistake() -> None:
@@ -97,7 +97,7 @@ def test_what_was_taken_from_those_asked_is_nobodys_mistake() -> None:
         def choose(self, now: RoundContext, met: Tensor, similarity: Tensor | None) -> Tensor:
             return now.known
 
-    chosen, _ = deciding.choose(Again(), view, 1, {}, asked, met, None)
+    chosen, _ = dispatch.choose(Again(), view, 1, {}, asked, met, None, NOTHING)
     assert torch.equal(chosen, met)
 
 
@@ -110,7 +110,7 @@ def test_contacts_that_cannot_be_reached_may_be_asked() -> None:
         def meet(self, now: RoundContext) -> Tensor:
             return now.view.contacts != now.view.me[:, None]
 
-    assert torch.equal(deciding.meet(Remembering(), away, 1, {}), view.known)
+    assert torch.equal(dispatch.meet(Remembering(), away, 1, {}), view.known)
 
 
 def decisions(method: Method, view: View, rounds: int) -> Iterator[tuple[RoundContext, Tensor, Tensor]]:
@@ -122,9 +122,8 @@ def decisions(method: Method, view: View, rounds: int) -> Iterator[tuple[RoundCo
         memory = {"weights": weights, "family": torch.full_like(view.me, -1), "away": away}
     for round in range(1, rounds + 1):
         reached = view.known & (uniform(view.seed[:, None], view.me[:, None], round, view.contacts) < 0.6)
-        now = RoundContext(
-            replace(view, known=reached), round, dict(memory), deciding.SharedTables(view, memory, slice(None))
-        )
+        shared = shared_tables(method, view, memory).about(view.contacts)
+        now = RoundContext(replace(view, known=reached), round, dict(memory), shared)
         asked = method.meet(now)
         met = asked & reached & (uniform(view.seed[:, None], view.me[:, None], round + 100, view.contacts) < 0.8)
         alike = similarities(met, random_table(now.view, round)) if method.compares(now) else None

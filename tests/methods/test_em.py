@@ -69,7 +69,7 @@ def test_without_candidates_one_cloud_is_split_in_1_of_100_draws(points: int) ->
     assert 0.002 <= float(split.double().mean()) <= 0.02
 
 
-def test_nobody_gives_nobody_and_the_sick_are_nobody() -> None:
+def test_nobody_gives_nobody_and_the_diverged_are_nobody() -> None:
     assert found([], []) == []
     nobody = -torch.inf
     assert found([nobody, torch.nan], [nobody]) == []

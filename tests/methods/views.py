@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from homophily.methods import Method, RoundContext, View
-from homophily.methods import dispatch as deciding
+from homophily.methods.dispatch import SharedTables, choose, meet
 from homophily.randomness import uniform
 
 NO = -torch.inf
@@ -14,8 +14,8 @@ def view_of(peers: int, cluster: list[int] | None = None, seed: int = 0) -> View
     me = torch.arange(peers)
     contacts = me.expand(peers, peers)
     known = contacts != me[:, None]
-    kinds = None if cluster is None else torch.tensor(cluster)
-    same = None if kinds is None else (kinds[:, None] == kinds) & known
+    truth = None if cluster is None else torch.tensor(cluster)
+    same = None if truth is None else (truth[:, None] == truth) & known
     return View(me, torch.full_like(me, seed), contacts, known, torch.ones_like(contacts), same)
 
 
@@ -32,7 +32,7 @@ def members(mask: Tensor) -> list[list[int]]:
 
 
 def similarities(met: Tensor, table: Tensor) -> Tensor:
-    """What a measurer would say of the peers met."""
+    """What an evaluator would say of the peers met."""
     return torch.where(met, table.double(), -torch.inf)
 
 
@@ -42,16 +42,23 @@ def random_table(view: View, round: int) -> Tensor:
     return noise + (0.0 if view.same is None else 1.5 * view.same)
 
 
+def shared_tables(method: Method, view: View, memory: dict[str, Tensor]) -> SharedTables:
+    """What everyone shares, as remembered at the end of the last round."""
+    tables = {name: memory[name] for name in method.shares if name in memory}
+    return SharedTables(tables, view.contacts, local=lambda ids: ids.clamp(min=0))
+
+
 def play(
     method: Method, view: View, rounds: int, table: Tensor | None = None
 ) -> list[tuple[Tensor, Tensor, RoundContext]]:
-    """Whom peers meet and choose, round by round, with every friend's table told as it was a round before."""
+    """Whom peers meet and choose, round by round, with every friend's table shared as it was a round before."""
     played: list[tuple[Tensor, Tensor, RoundContext]] = []
     memory: dict[str, Tensor] = {}
     for round in range(1, rounds + 1):
-        met = deciding.meet(method, view, round, memory)
+        met = meet(method, view, round, memory)
         alike = similarities(met, random_table(view, round) if table is None else table)
         compared = method.compares(RoundContext(view, round, memory))
-        chosen, memory = deciding.choose(method, view, round, memory, met, met, alike if compared else None)
+        shared = shared_tables(method, view, memory)
+        chosen, memory = choose(method, view, round, memory, met, met, alike if compared else None, shared)
         played.append((met, chosen, RoundContext(view, round, memory)))
     return played

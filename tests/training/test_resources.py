@@ -11,17 +11,17 @@ import homophily
 from homophily.errors import UserError
 from homophily.training.engines import read_chain
 from homophily.training.probe import probe
-from homophily.training.resources import ExecutionPlan, resolve
+from homophily.training.resources import ExecutionPlan, plan_execution
 from tests.training.nets import Drawing, Everything, shares, task
 
 CHAIN = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
 
 
-def resolved(net: nn.Module, engine: str = "auto", peers: int = 3) -> ExecutionPlan:
+def planned(net: nn.Module, engine: str = "auto", peers: int = 3) -> ExecutionPlan:
     experiment = task(net, shares([6] * peers, [1, 8, 8]), torch.float32)
     found = probe(experiment.module, experiment.loss, experiment.data.train.x, experiment.data.train.y)
     chain = read_chain(experiment.module, experiment.layout, experiment.loss, experiment.data)
-    return resolve(engine, 4, experiment.data, experiment.layout, found, chain, torch.device("cpu"))
+    return plan_execution(engine, 4, experiment.data, experiment.layout, found, chain, torch.device("cpu"))
 
 
 @pytest.mark.parametrize(
@@ -34,14 +34,14 @@ def resolved(net: nn.Module, engine: str = "auto", peers: int = 3) -> ExecutionP
     ],
 )
 def test_auto_takes_the_fastest_engine_that_can_train_the_network(net: nn.Module, engine: str, why: str) -> None:
-    found = resolved(net)
+    found = planned(net)
     assert found.engine == engine
     assert why in found.why
 
 
 @pytest.mark.parametrize("engine", ["stacked", "vectorised", "one-by-one"])
 def test_what_is_asked_for_is_used(engine: str) -> None:
-    assert (resolved(CHAIN, engine).engine, resolved(CHAIN, engine).why) == (engine, "asked for")
+    assert (planned(CHAIN, engine).engine, planned(CHAIN, engine).why) == (engine, "asked for")
 
 
 @pytest.mark.parametrize(
@@ -49,18 +49,18 @@ def test_what_is_asked_for_is_used(engine: str) -> None:
 )
 def test_an_engine_that_cannot_train_the_network_is_refused(net: nn.Module, engine: str) -> None:
     with pytest.raises(UserError, match=f"engine = '{engine}': this network"):
-        resolved(net, engine)
+        planned(net, engine)
 
 
 def test_threads_have_the_same_to_do() -> None:
     """Enough work for several chunks: as many chunks for every thread, and none larger than it must be."""
     wide = nn.Sequential(nn.Flatten(), nn.Linear(64, 4000), nn.ReLU(), nn.Linear(4000, 10))
-    found = resolved(wide, peers=31)
+    found = planned(wide, peers=31)
     chunks = -(-31 // found.chunk)
     assert found.chunk < 31
     assert found.workers == min(torch.get_num_threads(), chunks)
     assert chunks % found.workers == 0
-    assert resolved(CHAIN, peers=31).workers == 1  # too little work to share
+    assert planned(CHAIN, peers=31).workers == 1  # too little work to share
 
 
 def test_more_models_than_fit_are_refused_with_the_arithmetic() -> None:
@@ -71,7 +71,7 @@ def test_more_models_than_fit_are_refused_with_the_arithmetic() -> None:
     one = torch.ones(1, dtype=torch.int64).expand(10**9)
     many = replace(many, train=replace(many.train, start=one, count=one))
     with pytest.raises(UserError, match=r"peers = 1000000000: .* 1,000,000,000 x 650 numbers x 4 bytes x 3 copies = "):
-        resolve("auto", 4, many, experiment.layout, found, "no chain", torch.device("cpu"))
+        plan_execution("auto", 4, many, experiment.layout, found, "no chain", torch.device("cpu"))
 
 
 def test_a_run_says_which_engine_it_took(tmp_path: Path) -> None:

@@ -185,7 +185,7 @@ def test_peers_without_a_usable_fingerprint_are_nobodys_kin() -> None:
     assert weights[1, 3] == 0.0
 
 
-def test_in_a_large_book_a_sample_decides_and_the_others_go_to_the_nearest_centre(
+def test_among_many_contacts_a_sample_decides_and_the_others_go_to_the_nearest_centre(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     prints, label = clusters([30, 30, 30], 30, gap=0.5, seed=2)

@@ -1,4 +1,4 @@
-"""kin as a method: introductions before the first round, and from then on only one's own family."""
+"""kin as a method: fingerprints before the first round, and from then on only one's own family."""
 
 import math
 from dataclasses import replace
@@ -33,7 +33,7 @@ def test_kin_meets_its_family_only() -> None:
     prints, label = clusters([8, 4], 30, gap=0.5, seed=1)
     view = view_of(12)
     kin = methods.get("kin")(k=3)
-    memory = kin.introduced(view, prints, None)
+    memory = kin.on_fingerprints(view, prints, view.me, None)
     often = sum(meet(kin, view, round, memory).double() for round in range(1, 60))
     assert not bool(often[label[:, None] != label].any())
     assert meet(kin, view, 1, memory).sum(1).tolist() == [3] * 12
@@ -44,11 +44,11 @@ def test_kin_meets_its_family_only() -> None:
 def test_kin_says_what_it_found() -> None:
     kin, view = methods.get("kin")(k=3), view_of(12)
     prints, _ = clusters([8, 4], 30, gap=0.5, seed=1)
-    assert kin.notes(view, kin.introduced(view, prints, None)) == ["found 2 families, of 8, 4 peers"]
+    assert kin.notes(view, kin.on_fingerprints(view, prints, view.me, None)) == ["found 2 families, of 8, 4 peers"]
     prints, _ = clusters([5, 3, *[4] * 8], 30, gap=0.5, seed=1)
-    many = kin.notes(view_of(40), kin.introduced(view_of(40), prints, None))
+    many = kin.notes(view_of(40), kin.on_fingerprints(view_of(40), prints, torch.arange(40), None))
     assert many == ["found 10 families, of 3 to 5 peers"]
-    continuum = kin.introduced(view_of(40), gaussian(line(40), [40] * 40, 1), None)
+    continuum = kin.on_fingerprints(view_of(40), gaussian(line(40), [40] * 40, 1), torch.arange(40), None)
     assert kin.notes(view_of(40), continuum) == ["found no families but a continuum, and draws partners by likeness"]
 
 
@@ -56,7 +56,7 @@ def test_kin_says_what_it_could_not_have_found() -> None:
     """One family is no claim that the data are alike."""
     kin, view = methods.get("kin")(k=3), view_of(12)
     prints, _ = clusters([12], 30, gap=0.5, seed=1)
-    memory = kin.introduced(view, prints, None)
+    memory = kin.on_fingerprints(view, prints, view.me, None)
     evidence = kinship(prints, torch.arange(12), 0).evidence
     assert evidence is not None
     limit = homophily.methods.kin.power.smallest_difference(evidence)
@@ -77,15 +77,15 @@ def test_kin_says_what_it_could_not_have_found() -> None:
 def test_fingerprints_without_any_noise_say_nothing_of_the_smallest_difference() -> None:
     kin, view = methods.get("kin")(k=3), view_of(12)
     still = gaussian(torch.zeros(12, 512).double(), [30] * 12, 1, torch.zeros(512))
-    found, _ = kin.notes(view, kin.introduced(view, still, None))
+    found, _ = kin.notes(view, kin.on_fingerprints(view, still, view.me, None))
     assert found == "found no difference between the fingerprints of 12 peers, so all count as one family"
 
 
-def test_with_books_of_their_own_kin_says_how_many_found_no_difference() -> None:
+def test_with_bounded_contacts_kin_says_how_many_found_no_difference() -> None:
     prints, _ = clusters([10, 10], 30, gap=0.5, seed=1)
     view, kin = view_of(20), methods.get("kin")()
     one, both = torch.arange(10), torch.arange(5, 15)
-    memory = kin.introduced(view, prints, torch.stack([one] * 5 + [both] * 10 + [one + 10] * 5))
+    memory = kin.on_fingerprints(view, prints, view.me, torch.stack([one] * 5 + [both] * 10 + [one + 10] * 5))
     bounded = replace(view, contacts=view.contacts.contiguous())
     assert kin.notes(bounded, memory) == ["10 of 20 peers found no difference between the peers they know"]
 
@@ -126,7 +126,9 @@ def test_in_a_continuum_partners_are_of_the_mixture_and_nearer_together_than_by_
     peers, k = 40, 3
     view, prints = view_of(peers).rows(slice(18, 22)), gaussian(line(peers), [40] * peers, 1)
     kin = methods.get("kin")(k=k)
-    memory = kin.introduced(view, prints, None if shared else torch.arange(peers).expand(4, -1))
+    memory = kin.on_fingerprints(
+        view, prints, torch.arange(peers), None if shared else torch.arange(peers).expand(4, -1)
+    )
     weights, at = memory["weights"], torch.linspace(-1, 1, peers).double()
     assert memory["family"].tolist() == [-1] * 4
     off, by_lot, met = [], [], set()
@@ -142,14 +144,14 @@ def test_in_a_continuum_partners_are_of_the_mixture_and_nearer_together_than_by_
     assert len(met) > 0.5 * int((weights > 0).sum())  # in turn, not always the same
 
 
-def test_books_with_families_and_books_with_a_continuum_go_together() -> None:
+def test_contact_lists_with_families_and_with_a_continuum_go_together() -> None:
     """Whoever hears of two families only keeps to its own; who hears of those between has a mixture."""
     side = torch.cat([-torch.ones(20), torch.ones(20), torch.linspace(-1, 1, 20)]).double()
     prints = gaussian(side[:, None] * line(2)[1], [40] * 60, 1)
     view = view_of(60).rows(slice(38, 42))
     two, between = torch.arange(40), torch.cat([torch.arange(0, 40, 2), torch.arange(40, 60)])
     kin = methods.get("kin")(k=3)
-    memory = kin.introduced(view, prints, torch.stack([two, two, between, between]))
+    memory = kin.on_fingerprints(view, prints, torch.arange(60), torch.stack([two, two, between, between]))
     assert memory["family"].tolist() == [1, 1, -1, -1]
     often = sum(meet(kin, view, round, memory).double() for round in range(1, 60))
     assert not bool(often[:2, :20].any())
@@ -158,11 +160,11 @@ def test_books_with_families_and_books_with_a_continuum_go_together() -> None:
     assert often[2:].sum(1).tolist() == [59 * 3] * 2
 
 
-def test_everyone_with_a_book_of_its_own_looks_for_itself() -> None:
+def test_every_peer_with_bounded_contacts_looks_for_itself() -> None:
     prints, label = clusters([10, 10], 30, gap=0.5, seed=1)
     view = view_of(20)
     heard = torch.stack([torch.cat([view.me[view.me != i][:15], torch.tensor([i])]).sort().values for i in range(20)])
-    memory = methods.get("kin")().introduced(view, prints, heard)
+    memory = methods.get("kin")().on_fingerprints(view, prints, view.me, heard)
     alike = (label[:, None] == label) & view.known
     for i in range(20):
         known = torch.isin(view.contacts[i], heard[i]) & view.known[i]
@@ -214,14 +216,14 @@ def test_independent_models_have_a_common_reference() -> None:
     assert found["neighbour_precision"] == found["neighbour_recall"] == 1.0
 
 
-def test_a_new_fingerprint_changes_the_answer_for_its_book_only() -> None:
+def test_a_new_fingerprint_changes_the_answer_of_those_who_know_it_only() -> None:
     prints, _ = clusters([8, 8], 30, gap=0.5, seed=1)
     view = view_of(16)
     kin = methods.get("kin")()
     heard = torch.stack([torch.arange(15)] * 15 + [torch.arange(1, 16)])
-    before = kin.introduced(view, prints, heard)
+    before = kin.on_fingerprints(view, prints, view.me, heard)
     prints.mean[15] += normal(1, torch.arange(512)).float()
-    after = kin.introduced(view, prints, heard)
+    after = kin.on_fingerprints(view, prints, view.me, heard)
     assert torch.equal(before["weights"][:15], after["weights"][:15])
     assert not torch.equal(before["weights"][15], after["weights"][15])
 
@@ -261,7 +263,7 @@ def test_own_data_is_asked_the_same_way() -> None:
     assert found.summary()["precision"] is None
 
 
-def test_with_books_of_their_own_some_may_see_families_and_others_a_continuum() -> None:
+def test_with_bounded_contacts_some_may_see_families_and_others_a_continuum() -> None:
     data = {"shift": "dirichlet", "alpha": 1.0, "train": 20}
     found = homophily.run({"peers": 16, "rounds": 2, "contacts": 10, "data": data, "method": {"name": "kin"}})
     assert found.summary["models_sent_per_peer"] > 0

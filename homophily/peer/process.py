@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import resource
 import signal
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -259,7 +260,10 @@ def _report_divergence(line: dict[str, Any], was: bool) -> None:
 
 @contextmanager
 def stopping() -> Iterator[None]:
-    """SIGTERM is like Ctrl-C: the state folder holds every round that is over."""
+    """SIGTERM is like Ctrl-C: the state folder holds every round that is over. Only the main thread gets signals."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
 
     def stop(number: int, frame: Any) -> None:
         raise KeyboardInterrupt

@@ -118,7 +118,7 @@ def test_peers_whose_files_differ_are_told(tmp_path: Path) -> None:
     log = (tmp_path / "peer-0" / "peer.log").read_text()
     sentence = " peer-1 plays random with merge uniform for 3 rounds, and this peer "
     assert log.count(sentence) == 1
-    assert " there is peer-0" not in log  # itself
+    assert " peer-0 connected" not in log  # itself
 
 
 def test_a_peer_killed_before_its_folder_was_a_run_begins_anew(tmp_path: Path) -> None:

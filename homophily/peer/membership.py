@@ -239,4 +239,5 @@ class Announcer:
     def stop(self) -> None:
         self._over = True
         self._due.set()
-        self._thread.join()
+        if self._thread.ident is not None:  # it was started
+            self._thread.join()

@@ -40,8 +40,8 @@ class PeerNetwork:
     source: NetworkSource
 
     @classmethod
-    def on(cls, links: Links, setup: PeerSetup) -> PeerNetwork:
-        """On links that are open, and not listened to yet."""
+    def on(cls, links: Links, setup: PeerSetup, refusals: Refusals) -> PeerNetwork:
+        """On links that are open, and not listened to yet. refusals: counts what is refused."""
         peer, identity = setup.settings.peer, setup.identity
         members = Members(peer.name, peer.allow, peer.mesh == "full", links.neighbours, max(SILENCE, peer.deadline))
         transfer = BlobTransfer(
@@ -51,7 +51,7 @@ class PeerNetwork:
             {"model": setup.expected.most_bytes, "before": setup.expected.most_bytes, "print": MOST_PRINT},
             links,
             members,
-            Refusals(),
+            refusals,
             timeout=max(_HOP_SECONDS, peer.deadline / 2),  # on a slow link what is asked for at a time takes long
             slots=peer.slots,
             waiting=peer.waiting,

@@ -55,7 +55,8 @@ class Pacing:
                 waiting()
                 online = self._members.hops()
                 if missing != (missing := [name for name in self._names if name not in online]):
-                    _log.info("waiting for %d other peers; offline: %s", self.policy.wait_for, ", ".join(missing))
+                    offline = ", ".join(missing)
+                    _log.info("this peer waits until %d others are online; offline: %s", self.policy.wait_for, offline)
         elif self._names:
             self._members.wait(lambda: bool(self._members.alive()), self.policy.hello)
 
@@ -76,7 +77,7 @@ class Pacing:
         current = min(self._members.current_round(), last) - 1
         if current - round <= behind:
             return round
-        _log.info("skips rounds %d to %d, as half of the other peers are past them", round + 1, current)
+        _log.info("this peer skips rounds %d to %d: half of the others are past them", round + 1, current)
         self._announcer.announce(merged=current)
         return current
 

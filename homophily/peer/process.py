@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import resource
 import signal
+import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
@@ -24,7 +25,7 @@ from homophily.experiments.runner import ActiveRun, RoundPlayer, description, fo
 from homophily.federation.merging import merges
 from homophily.peer import handshakes
 from homophily.peer.network import NamedObserver, PeerNetwork, address_of
-from homophily.peer.refusals import log_to
+from homophily.peer.refusals import Refusals, log_to
 from homophily.peer.settings import PeerSettings, load, only_loopback
 from homophily.peer.setup import PeerSetup, prepare_peer
 from homophily.peer.transport import ZenohLinks
@@ -73,12 +74,13 @@ class Peer:
             stack.enter_context(locked(self.settings.state))
             writer = _opened_folder(self._setup)
             stack.enter_context(_logged(writer.path / "peer.log"))
+            refusals = Refusals()
+            if self._alone:  # before the first link: zenoh takes the settings of its log only once
+                stack.enter_context(handshakes.counted(refusals))
             links = ZenohLinks(address_of(self._setup, self._insecure))
-            self._network = PeerNetwork.on(links, self._setup)
+            self._network = PeerNetwork.on(links, self._setup, refusals)
             stack.callback(self._network.close)
-            active = self._active = _active_run(self._setup, self._network, writer, self._callbacks)
-            counted = handshakes.counted(self._network.transfer.refusals) if self._alone else nullcontext()
-            stack.enter_context(counted)
+            active = _active_run(self._setup, self._network, writer, self._callbacks)
             self._network.start(self._setup, links)
             plan = self._setup.training.plan
             stack.enter_context(torch_settings(self._setup.config, plan, self._setup.device))
@@ -86,7 +88,7 @@ class Peer:
             self._greet(active.round)
             self._player, self._behind, self._diverged = RoundPlayer([active]), 0, False
             self._together = False
-            self._stack = stack.pop_all()
+            self._active, self._stack = active, stack.pop_all()
         return self
 
     def __exit__(
@@ -125,18 +127,23 @@ class Peer:
         A peer that has missed rounds, or is so slow that its models are too old for others, goes on at theirs.
         """
         active, pacing = self._opened(), self._network.pacing
+        if active.state.finished:
+            raise UserError(f"the run in {active.path} has finished: give the peer's file more rounds to go on")
         last = self._setup.config.rounds
-        if not self._together:
-            pacing.come_together(active.round, waiting=lambda: self._write_status({}))
-            self._together = True
+        self._come_together()
         active.state.round = pacing.next_round_after(active.round, last, self._behind)
         self._behind = last if pacing.policy.lockstep else pacing.policy.behind
         metrics = self._player.step()[0]
         _report_divergence(metrics, was=self._diverged)
         self._diverged = bool(metrics["diverged"])
-        active.save()
+        active.save()  # the state folder holds every round that is over
         self._write_status(metrics)
         return metrics
+
+    def _come_together(self) -> None:
+        if not self._together:
+            self._network.pacing.come_together(self.round, waiting=lambda: self._write_status({}))
+            self._together = True
 
     def result(self) -> Run:
         """Play to the last round, write final scores and the model, and return the finished run."""
@@ -144,6 +151,7 @@ class Peer:
             with self:
                 return self.result()
         if self._result is None:
+            self._come_together()
             for _ in self:
                 pass
             (self._result,) = self._player.finish()
@@ -195,6 +203,7 @@ def _active_run(setup: PeerSetup, network: PeerNetwork, writer: RunWriter, callb
     experiment = setup.training.experiment(setup.config, UserObjects(), setup.start, exchange)
     active = ActiveRun(RunState(experiment), writer, setup.config, UserObjects(), callbacks)
     active.restore()
+    writer.write_config(setup.config)  # once it is known that the run can go on
     return active
 
 
@@ -205,7 +214,6 @@ def _opened_folder(setup: PeerSetup) -> RunWriter:
     if writer.begun:
         _check_config(path, Run(path).config, config, setup.settings.config)
         writer.check(form(task), config, digest=None)  # a peer's data may grow
-        writer.write_config(config)
         return writer
     writer = RunWriter.create(path, setup.settings.peer.name)
     writer.describe(config, description(config, setup.training.plan, task))
@@ -252,7 +260,10 @@ def _report_divergence(line: dict[str, Any], was: bool) -> None:
 
 @contextmanager
 def stopping() -> Iterator[None]:
-    """SIGTERM is like Ctrl-C: the state folder holds every round that is over."""
+    """SIGTERM is like Ctrl-C: the state folder holds every round that is over. Only the main thread gets signals."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
 
     def stop(number: int, frame: Any) -> None:
         raise KeyboardInterrupt

@@ -24,7 +24,7 @@ from homophily.peer.refusals import Refusals
 from homophily.peer.transport import Load, Unanswered
 
 FEDERATION = "clinics"
-MOST = 4 << 20  # bytes of a parcel
+MOST = 4 << 20  # bytes of a blob
 
 
 class People:
@@ -79,7 +79,7 @@ Tamper = Callable[[str, bytes], bytes | None]  # what a relay makes of a message
 
 
 class Village:
-    """Mail of several peers whose links are calls: who is linked with whom, who alters what it passes on."""
+    """Transfers of several peers whose links are calls: who is linked with whom, who alters what it passes on."""
 
     def __init__(self, people: People, links: Sequence[tuple[str, str]], slots: int = 4, **more: Any) -> None:
         self.people = people
@@ -95,13 +95,12 @@ class Village:
 
     def _transfer(self, name: str, keys: dict[str, Any]) -> BlobTransfer:
         most: Any = {"model": MOST, "before": MOST, "print": MOST}
-        transfer = BlobTransfer(FEDERATION, self.people.identity(name), self.people.authority, most, Refusals(), **keys)
-        transfer.links = _Links(self, name)
-        transfer.members = Members(name, list(self._near), False, lambda: self._near[name])
+        members = Members(name, list(self._near), False, lambda: self._near[name])
         for other in self._near:
-            transfer.members.came(other)
-            transfer.members.update(other, Status(time=1, neighbours=tuple(sorted(self._near[other]))))
-        return transfer
+            members.came(other)
+            members.update(other, Status(time=1, neighbours=tuple(sorted(self._near[other]))))
+        identity, authority = self.people.identity(name), self.people.authority
+        return BlobTransfer(FEDERATION, identity, authority, most, _Links(self, name), members, Refusals(), **keys)
 
     def near(self, name: str) -> frozenset[str]:
         return self._near[name]
@@ -134,7 +133,7 @@ class _Links:
         return data
 
     def tell(self, data: bytes) -> None:
-        raise AssertionError("mail tells nobody anything")
+        raise AssertionError("a transfer tells nobody anything")
 
     def ask(self, neighbour: str, path: str, timeout: float, most: int = 1) -> list[bytes]:
         assert neighbour in self._village.near(self._me), "only direct neighbours are asked"

@@ -16,10 +16,8 @@ import pytest
 
 from homophily.cli.peer import compared_bills
 from homophily.errors import UserError
-from homophily.peer import certificates
+from homophily.peer import Peer, certificates
 from homophily.peer.deploy import deploy, status, write_files
-from homophily.peer.process import play
-from homophily.peer.settings import load
 from homophily.runs.reader import Run
 from homophily.simulation.configuration import make
 
@@ -45,7 +43,7 @@ def test_a_stopped_peer_says_how_to_go_on(tmp_path: Path) -> None:
     file, _ = write_files(endless, 2, tmp_path, "free", wait_for=0)
     with started(file, lambda: status(tmp_path / "peer-0")["round"] > 0) as peer:
         with pytest.raises(UserError, match=r"peer-0 is in use by another process"):
-            play(load(file))
+            Peer(file).result()
         os.kill(peer.pid, signal.SIGTERM)
         _, said = peer.communicate(timeout=60)
     assert peer.returncode == 130
@@ -63,7 +61,7 @@ def test_status_needs_a_peer_that_has_played(tmp_path: Path) -> None:
 def test_a_state_folder_goes_on_only_with_what_it_began_with(tmp_path: Path) -> None:
     config = make({"rounds": 2, "peers": 2, "data": {"angles": [0, 180]}, "method": {"name": "random", "k": 1}})
     file, _ = write_files(config, 2, tmp_path, "free", wait_for=0)
-    play(load(file))
+    Peer(file).result()
     state, asked = tmp_path / "peer-0", file.read_text()
     before = (state / "config.toml").read_text()
     for old, new, sentence in (
@@ -75,25 +73,25 @@ def test_a_state_folder_goes_on_only_with_what_it_began_with(tmp_path: Path) -> 
         assert old in asked
         file.write_text(asked.replace(old, new))
         with pytest.raises(UserError, match=sentence):
-            play(load(file))
+            Peer(file).result()
         assert (state / "config.toml").read_text() == before
     file.write_text(asked.replace("rounds = 2", "rounds = 3"))
-    assert play(load(file)).summary["rounds"] == 3
+    assert Peer(file).result().summary["rounds"] == 3
 
 
 def test_what_follows_from_the_rounds_stays_when_there_are_more(tmp_path: Path) -> None:
     config = make({"rounds": 6, "peers": 2, "data": {"angles": [0, 180]}, "method": {"name": "panm", "l": 1, "k": 1}})
     file, _ = write_files(config, 2, tmp_path, "free", wait_for=0)
-    run = play(load(file))
+    run = Peer(file).result()
     assert run.config.method.keys["t1"] == 2
     assert run.summary["notes"] == ["no model of another peer ever came"]
     stored = tmp_path / "peer-0" / "config.toml"
     stored.write_text(stored.read_text().replace("t1 = 2\n", ""))  # as it was before t1 was written down
     file.write_text(file.read_text().replace("rounds = 6", "rounds = 12"))
-    assert play(load(file)).config.method.keys["t1"] == 2
+    assert Peer(file).result().config.method.keys["t1"] == 2
     file.write_text(file.read_text().replace('name = "panm"', 'name = "panm"\nt1 = 3'))
     with pytest.raises(UserError, match=r"method\.t1 = 3, but .*peer-0 holds a state with 2"):
-        play(load(file))
+        Peer(file).result()
 
 
 def test_while_a_peer_waits_its_status_says_for_whom(tmp_path: Path) -> None:
@@ -115,12 +113,12 @@ def test_peers_whose_files_differ_are_told(tmp_path: Path) -> None:
     first, second = write_files(config, 2, tmp_path, "free", wait_for=1)
     second.write_text(second.read_text().replace("rounds = 2", "rounds = 3"))
     with started(second, (tmp_path / "peer-1" / "config.toml").exists) as other:
-        play(load(first))
+        Peer(first).result()
         other.communicate(timeout=60)
     log = (tmp_path / "peer-0" / "peer.log").read_text()
     sentence = " peer-1 plays random with merge uniform for 3 rounds, and this peer "
     assert log.count(sentence) == 1
-    assert " there is peer-0" not in log  # itself
+    assert " peer-0 connected" not in log  # itself
 
 
 def test_a_peer_killed_before_its_folder_was_a_run_begins_anew(tmp_path: Path) -> None:
@@ -129,7 +127,7 @@ def test_a_peer_killed_before_its_folder_was_a_run_begins_anew(tmp_path: Path) -
     (tmp_path / "peer-0").mkdir()
     for name in ("run.json", "config.toml.part"):
         (tmp_path / "peer-0" / name).write_text("{}")
-    assert play(load(file)).summary["rounds"] == 1
+    assert Peer(file).result().summary["rounds"] == 1
 
 
 def test_a_deployment_says_whether_weights_and_bills_are_the_same(command: Command, tmp_path: Path) -> None:
@@ -193,7 +191,7 @@ def test_who_comes_back_with_other_data_is_known_by_another_fingerprint(clinic: 
         patients(clinic, seed)
         asked = f'rounds = {rounds}\ndata = {{ name = "site" }}\nmethod = "kin"\n'
         (clinic / "ann.toml").write_text(asked + '[peer]\nname = "ann"\nallow = ["ann"]\n')
-        folder = play(load(clinic / "ann.toml")).path
+        folder = Peer(clinic / "ann.toml").result().path
         state = json.loads((folder / "checkpoints" / f"round-{rounds:06d}" / "state.json").read_text())
         numbers.append(state["printed"])
     assert numbers == [0, 0, 1]
@@ -205,9 +203,9 @@ def test_a_peers_data_may_be_a_folder_beside_its_file_but_no_table(clinic: Path)
     file = folder / "ann.toml"
     table = '[peer]\nname = "ann"\nallow = ["ann"]\n'
     file.write_text('rounds = 1\ndata = { name = "site" }\n' + table)
-    assert play(load(file)).summary["rounds"] == 1
+    assert Peer(file).result().summary["rounds"] == 1
     log = (folder / "ann" / "peer.log").read_text()
     assert " the certificate of ann ends in 0 days" in log
     file.write_text('rounds = 1\ndata = { name = "site.csv" }\n' + table)
     with pytest.raises(UserError, match=r"data\.name = 'site\.csv': a peer's own data is a \.npz file"):
-        play(load(file))
+        Peer(file).result()

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save
 
-from homophily.peer import manifest, members
+from homophily.peer import manifest, membership
 from homophily.peer.blob_transfer import part_of
 from homophily.peer.certificates import read_key
 from homophily.peer.identity import Refused
@@ -147,7 +147,7 @@ def cases(people: People) -> dict[str, Case]:
         manifest_opened(sealed).check_chunk(0, chunk)
 
     def status_opened(data: bytes) -> object:
-        return members.opened(data, authority, FEDERATION, 5)
+        return membership.opened(data, authority, FEDERATION, 5)
 
     def model_unpacked(data: bytes) -> object:
         return unpack_model(data, expected)
@@ -166,7 +166,7 @@ def cases(people: People) -> dict[str, Case]:
         ),
         "manifest: signed": (manifest_opened, signed(people, nonsense(body) | _JSON)),
         "piece": (piece_checked, noise | damaged(piece) | noise.map(lambda data: piece + data)),
-        "status: damaged": (status_opened, noise | damaged(members.seal(Status(), FEDERATION, alice))),
+        "status: damaged": (status_opened, noise | damaged(membership.seal(Status(), FEDERATION, alice))),
         "status: signed": (status_opened, signed(people, statuses | told)),
         "model: damaged": (model_unpacked, noise | damaged(model) | damaged(save(strange))),
         "model: header": (model_unpacked, tensor_files(model)),

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import tomli_w
 import zenoh
 
-from homophily.peer.blob_transfer import BlobId, BlobTransfer
-from homophily.peer.identity import Authority
+from homophily.peer.blob_transfer import BlobId
 from homophily.peer.manifest import CHUNK
-from homophily.peer.membership import Announcer, Members, seal
-from homophily.peer.process import _joined
+from homophily.peer.network import PeerNetwork, address_of
 from homophily.peer.refusals import Refusals
-from homophily.peer.transport import Unanswered
-from tests.peer.linked import QUIET, Pair, Someone, address, eventually, free_port, opened, session
-from tests.peer.people import FEDERATION, MOST, People, Village, question, soon
+from homophily.peer.settings import load
+from homophily.peer.setup import prepare_peer
+from homophily.peer.transport import Unanswered, ZenohLinks
+from tests.peer.linked import HOST, QUIET, Pair, Someone, address, eventually, free_port, opened, session
+from tests.peer.people import FEDERATION, People, Village, question, soon
+
+NAMES = ("alice", "bob", "carol")
 
 
 def test_an_oversize_message_vanishes(pair: Pair) -> None:
@@ -110,34 +114,35 @@ def test_after_the_end_nothing_is_told_and_nobody_answers(people: People) -> Non
 class Player:
     """All that a peer is but for training."""
 
-    def __init__(self, people: People, name: str, connect: tuple[int, ...]) -> None:
-        self.port, names = free_port(), ("alice", "bob", "carol")
-        most: Any = {"model": MOST, "before": MOST, "print": MOST}
-        keys: Any = {"timeout": 5.0, "slots": 2, "waiting": 8, "pulls": 2, "window": 2, "cache_bytes": 8 << 20}
-        identity, authority = people.identity(name), Authority(people.ca, names)
-        self.transfer = transfer = BlobTransfer(FEDERATION, identity, authority, most, Refusals(), **keys)
-        self.members = transfer.members = Members(name, names, False, lambda: transfer.links.neighbours())
-        self.announcer = Announcer(
-            lambda status: transfer.links.tell(seal(status, FEDERATION, identity)),
-            lambda: transfer.links.neighbours(),
-            0.1,
+    def __init__(self, people: People, folder: Path, name: str, connect: tuple[int, ...]) -> None:
+        self.port = free_port()
+        people.identity(name)
+        table = {
+            "name": name, "allow": list(NAMES), "federation": FEDERATION, "listen": [f"{HOST}:{self.port}"],
+            "connect": [f"{HOST}:{port}" for port in connect], "mesh": "partial", "share": NAMES.index(name),
+            "ca": str(people.ca), "certificate": str(people.folder / f"{name}.pem"),
+            "key": str(people.folder / f"{name}.key"),
+        }  # fmt: skip
+        file = folder / f"{name}.toml"
+        file.write_text(
+            tomli_w.dumps({"method": "random", "data": {"train": 20, "test": 10, "angles": [0]}, "peer": table})
         )
-        where = replace(address(people, name, self.port, connect, full=False), allowed=names)
-        self._joined: Any = _joined(self, where, authority)  # type: ignore[arg-type]
-
-    def __enter__(self) -> Player:
-        self._joined.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._joined.__exit__(None, None, None)
+        setup = prepare_peer(load(file))
+        links = ZenohLinks(address_of(setup, insecure=False))
+        self.network = opened(PeerNetwork.on(links, setup, Refusals()))
+        self.transfer, self.members, self.announcer = (
+            self.network.transfer,
+            self.network.members,
+            self.network.announcer,
+        )
+        self.network.start(setup, links)
 
 
 def test_what_is_told_goes_to_neighbours_and_no_further(people: People) -> None:
     def someone(name: str, *connect: int) -> tuple[Someone, int]:
         port = free_port()
         where = address(people, name, port, connect, full=False)
-        return Someone(replace(where, allowed=("alice", "bob", "carol"))), port
+        return Someone(replace(where, allowed=NAMES)), port
 
     carol, port = someone("carol")
     alice, bob = (someone(name, port)[0] for name in ("alice", "bob"))
@@ -148,16 +153,17 @@ def test_what_is_told_goes_to_neighbours_and_no_further(people: People) -> None:
     assert bob.heard == []
 
 
-def test_a_stranger_that_links_with_both_ends_of_a_line_cannot_cut_it(people: People) -> None:
-    with Player(people, "carol", ()) as carol, Player(people, "alice", (carol.port,)) as alice:
-        with Player(people, "bob", (carol.port,)) as bob:
-            assert eventually(lambda: alice.members.hops() == {"carol": 1, "bob": 2})
-            session(address(people, "mallory", free_port(), (alice.port, bob.port), full=False))
-            assert eventually(lambda: "link of a name not allowed (mallory)" in alice.transfer.refusals.counts())
-            assert eventually(lambda: "link of a name not allowed (mallory)" in bob.transfer.refusals.counts())
-            bob.transfer.publish("model", 1, b"bob's")
-            bob.announcer.announce(trained=1)
-            assert eventually(lambda: alice.members.status("bob").trained == 1)
-            assert alice.transfer.fetch(BlobId("bob", "model", 1), soon()) == b"bob's"
-            assert list(alice.transfer.refusals.counts()) == ["link of a name not allowed (mallory)"]
-        assert eventually(lambda: alice.members.hops() == {"carol": 1})
+def test_a_stranger_that_links_with_both_ends_of_a_line_cannot_cut_it(people: People, tmp_path: Path) -> None:
+    carol = Player(people, tmp_path, "carol", ())
+    alice, bob = (Player(people, tmp_path, name, (carol.port,)) for name in ("alice", "bob"))
+    assert eventually(lambda: alice.members.hops() == {"carol": 1, "bob": 2})
+    session(address(people, "mallory", free_port(), (alice.port, bob.port), full=False))
+    assert eventually(lambda: "link of a name not allowed (mallory)" in alice.transfer.refusals.counts())
+    assert eventually(lambda: "link of a name not allowed (mallory)" in bob.transfer.refusals.counts())
+    bob.transfer.publish("model", 1, b"bob's")
+    bob.announcer.announce(trained=1)
+    assert eventually(lambda: alice.members.status("bob").trained == 1)
+    assert alice.transfer.fetch(BlobId("bob", "model", 1), soon()) == b"bob's"
+    assert list(alice.transfer.refusals.counts()) == ["link of a name not allowed (mallory)"]
+    bob.network.close()
+    assert eventually(lambda: alice.members.hops() == {"carol": 1})

@@ -48,14 +48,15 @@ class Gossip(Method):
         return now.top(now.known, 2, now.recall("heard") - now.recall("meetings"))
 
     def choose(self, now: RoundContext, met: Tensor, similarity: Tensor | None) -> Tensor:
-        columns, there = now.ranked(met, now.recall("liking"))
-        partners = torch.where(there, now.view.contacts.gather(1, columns), -1)
-        heard = now.told("liking", partners).nan_to_num(nan=0.0) + now.told("meetings", partners).nan_to_num(nan=0.5)
+        columns, mask = now.ranked(met, now.recall("liking"))
+        partners = torch.where(mask, now.view.contacts.gather(1, columns), -1)
+        liking, meetings = now.shared("liking", partners), now.shared("meetings", partners)
+        heard = liking.nan_to_num(nan=0.0) + meetings.nan_to_num(nan=0.5)
         tables = {
             "meetings": now.recall("meetings") + met,
             "liking": now.recall("liking") + heard + now.view.contacts % 3,
         }
-        now.memory |= {"heard": heard, **{name: told.where(now.known, torch.nan) for name, told in tables.items()}}
+        now.memory |= {"heard": heard, **{name: table.where(now.known, torch.nan) for name, table in tables.items()}}
         return met
 
 

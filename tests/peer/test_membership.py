@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from homophily.peer import members
+from homophily.peer import membership
 from homophily.peer.identity import Refused
 from homophily.peer.manifest import MOST_ROUNDS
 from homophily.peer.membership import Announcer, Members, Status
@@ -38,8 +38,8 @@ def village(links: Sequence[tuple[str, str]], me: str = "a", extra: Sequence[str
 
 def test_a_status_travels_as_it_is(people: People) -> None:
     status = Status(time=5, trained=3, merged=2, printed=0, finished=True, neighbours=("bob", "carol"), plan="kin")
-    sealed = members.seal(status, FEDERATION, people.identity("alice"))
-    assert members.opened(sealed, people.authority, FEDERATION, 5) == ("alice", status)
+    sealed = membership.seal(status, FEDERATION, people.identity("alice"))
+    assert membership.opened(sealed, people.authority, FEDERATION, 5) == ("alice", status)
 
 
 @pytest.mark.parametrize(
@@ -72,20 +72,20 @@ def test_every_field_of_a_status_is_checked(people: People, changes: dict[str, A
     status = {key: value for key, value in {**good, **changes}.items() if value is not ...}
     sealed = people.identity("alice").seal({"federation": FEDERATION, "status": status})
     with pytest.raises(Refused, match="malformed status"):
-        members.opened(sealed, people.authority, FEDERATION, 5)
+        membership.opened(sealed, people.authority, FEDERATION, 5)
 
 
 @pytest.mark.parametrize("status", [None, [], 3, "status", {}])
 def test_what_is_no_status_is_refused(people: People, status: Any) -> None:
     with pytest.raises(Refused, match="malformed status"):
-        members.opened(
+        membership.opened(
             people.identity("alice").seal({"federation": FEDERATION, "status": status}), people.authority, FEDERATION, 5
         )
 
 
 def test_a_status_of_another_federation_is_refused(people: People) -> None:
     with pytest.raises(Refused, match="of another federation"):
-        members.opened(members.seal(Status(), "banks", people.identity("alice")), people.authority, FEDERATION, 5)
+        membership.opened(membership.seal(Status(), "banks", people.identity("alice")), people.authority, FEDERATION, 5)
 
 
 # News

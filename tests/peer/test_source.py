@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import pytest
 import torch
-from homophily.peer.exchange import FieldExchange, Print, SyncPolicy, _out_of_proportion
+from torch import nn
 
+from homophily.federation.layout import Layout
 from homophily.federation.merging import merges
+from homophily.federation.rows import Federation
 from homophily.fingerprints.compute import SAMPLES, summed_up
 from homophily.fingerprints.fingerprint import BUCKETS, ROWS, checked
+from homophily.methods.base import Method
 from homophily.methods.dac import Dac
 from homophily.methods.dpg import Dpg
 from homophily.methods.kin.families import kinship
 from homophily.methods.kin.method import Kin
 from homophily.methods.pens import Pens
-from homophily.peer.membership import Announcer, Members, Status
+from homophily.peer.membership import Announcer, Status
+from homophily.peer.network import NamedObserver
+from homophily.peer.pacing import Pacing, SyncPolicy
+from homophily.peer.source import Me, NetworkSource, Print, _out_of_proportion
 from homophily.peer.wire import ExpectedModel, pack_print
+from homophily.simulation.exchange import PeerExchange
 from tests.peer.linked import opened
 from tests.peer.people import People, Village
 
@@ -59,58 +66,78 @@ def test_whatever_a_member_sends_the_others_can_be_compared(mean: float, factor:
     assert bool(compared(left).isfinite().all())
 
 
-def test_in_lockstep_only_who_has_finished_is_asked_for_an_older_model() -> None:
-    made = Members("me", ["me", "late", "over"], True, frozenset)
-    for name, finished in (("late", False), ("over", True)):
-        made.came(name)
-        made.update(name, Status(time=1, trained=3, finished=finished))
-    exchange = object.__new__(FieldExchange)
-    exchange.members = made
-    for lockstep, wanted in ((True, {"late": 5, "over": 3}), (False, {"late": 3, "over": 3})):
-        exchange.pace = SyncPolicy(lockstep, deadline=1.0, staleness=3, wait_for=0, hello=1.0)
-        assert {name: exchange._newest(name, 5) for name in ("late", "over")} == wanted
-    exchange.pace = SyncPolicy(True, deadline=1.0, staleness=3, wait_for=0, hello=1.0)
-    assert exchange._newest("over", 2) == 2  # who comes back is still given what is on the shelf
+NETWORK = 11
+FINGERPRINT = 2 * (BUCKETS + sum(BUCKETS - row for row in range(ROWS - 1))) + 16  # bytes: mean, triangle, two scales
+FREE = SyncPolicy(False, deadline=10.0, staleness=3, wait_for=0, hello=1.0)
+LOCKSTEP = SyncPolicy(True, deadline=1.0, staleness=3, wait_for=0, hello=1.0)
+CONTACTS = {2: "bob", 3: "carol", 4: "dave"}
+LAYOUT = Layout.of(nn.Linear(1, 1, bias=False))
 
 
-def test_with_another_list_of_peers_the_others_are_remembered() -> None:
+def alices_source(
+    village: Village,
+    method: Method,
+    policy: SyncPolicy = FREE,
+    contacts: dict[int, str] = CONTACTS,
+) -> NetworkSource:
+    """Where alice gets the models of others from."""
+    transfer, (mean, factor, count) = village.transfer["alice"], fingerprint(0)
+    own = checked(mean[None], factor[None], torch.tensor([count]))
+    announcer = Announcer(lambda status: None, lambda: village.near("alice"), 1.0)
+    return NetworkSource(
+        Me(1, 0, ROWS, torch.zeros(1, 1), contacts, method.hops, method.unknown, method.uses_fingerprints),
+        LAYOUT,
+        ExpectedModel(1, torch.float32, (), NETWORK, 4),
+        lambda: own,
+        transfer,
+        transfer.members,
+        announcer,
+        Pacing(policy, transfer.members, announcer, list(contacts.values())),
+    )
+
+
+def test_in_lockstep_only_a_finished_peer_is_asked_for_an_older_model(people: People) -> None:
+    village = opened(Village(people, [("alice", "bob"), ("alice", "carol")]))
+    members = village.transfer["alice"].members
+    for name, finished in (("bob", False), ("carol", True)):
+        members.update(name, Status(time=2, trained=3, finished=finished, neighbours=("alice",)))
+    for policy, wanted in ((LOCKSTEP, {"bob": 5, "carol": 3}), (FREE, {"bob": 3, "carol": 3})):
+        source = alices_source(village, Kin(), policy)
+        assert {name: source._newest(name, 5) for name in ("bob", "carol")} == wanted
+    # A peer that comes back can still fetch what is published.
+    assert alices_source(village, Kin(), LOCKSTEP)._newest("carol", 2) == 2
+
+
+def test_with_another_list_of_peers_the_others_are_remembered(people: People) -> None:
+    village = opened(Village(people, [("alice", "bob")]))
+    stored = {"contacts": torch.tensor([3, 4, 9])}
+    numbers = {"announced": 0, "printed": -1, "print": ""}
+    memory = {
+        "values": torch.tensor([[0.1, 0.2, 0.3]]),
+        "set": torch.tensor([[True, True, False]]),
+        "count": torch.tensor([7]),  # not a table over the contacts
+    }
     for method, of_the_new in ((Pens(), 0.0), (Dac(), torch.nan), (Dpg(), torch.nan)):
-        exchange = object.__new__(FieldExchange)
-        exchange._ids, exchange.method, before = torch.tensor([3, 5, 9]), method, torch.tensor([3, 4, 9])
-        numbers = exchange._about_contacts(torch.tensor([[0.1, 0.2, 0.3]]), before)
-        assert torch.equal(numbers.nan_to_num(nan=-1.0), torch.tensor([[0.1, of_the_new, 0.3]]).nan_to_num(nan=-1.0))
+        source = alices_source(village, method, contacts={3: "bob", 5: "carol", 9: "dave"})
+        found = source.restore(stored, numbers, memory)
         assert torch.equal(
-            exchange._about_contacts(torch.tensor([[True, True, False]]), before), torch.tensor([[True, False, False]])
+            found["values"].nan_to_num(nan=-1.0), torch.tensor([[0.1, of_the_new, 0.3]]).nan_to_num(nan=-1.0)
         )
-        assert exchange._about_contacts(torch.tensor([7]), before).tolist() == [7]  # not a table over the contacts
+        assert torch.equal(found["set"], torch.tensor([[True, False, False]]))
+        assert found["count"].tolist() == [7]
 
 
 # What is counted
 
-NETWORK = 11
-FINGERPRINT = 2 * (BUCKETS + sum(BUCKETS - row for row in range(ROWS - 1))) + 16  # bytes: mean, triangle, two scales
+
+def alices_exchange(village: Village) -> PeerExchange:
+    """Of a peer that looks for its kin, at a free pace."""
+    source = alices_source(village, Kin())
+    return PeerExchange(Kin(), merges.get("uniform"), None, source, NamedObserver(source), 1, torch.device("cpu"))
 
 
-def alice(village: Village) -> FieldExchange:
-    """A peer that looks for its kin, at a free pace."""
-    transfer, (mean, factor, count) = village.transfer["alice"], fingerprint(0)
-    own = checked(mean[None], factor[None], torch.tensor([count]))
-    return FieldExchange(
-        Kin(),
-        merges.get("uniform"),
-        None,
-        start=torch.zeros(1, 1),
-        samples=ROWS,
-        me=1,
-        seed=0,
-        contacts={2: "bob", 3: "carol", 4: "dave"},
-        expected=ExpectedModel(1, torch.float32, (), NETWORK, 4),
-        introduce=lambda: own,
-        pace=SyncPolicy(False, deadline=10.0, staleness=3, wait_for=0, hello=1.0),
-        transfer=transfer,
-        members=transfer.members,
-        announcer=Announcer(lambda status: None, lambda: village.near("alice"), 1.0),
-    )
+def begin_round(exchange: PeerExchange, round: int) -> None:
+    exchange.before_training(Federation(LAYOUT, torch.zeros(1, 1), {}), round, torch.tensor([True]))
 
 
 def shows(village: Village, name: str, number: int, found: Print) -> None:
@@ -122,11 +149,11 @@ def shows(village: Village, name: str, number: int, found: Print) -> None:
 
 def test_each_fingerprint_is_counted_once_and_times_its_hops(people: People) -> None:
     village = opened(Village(people, [("alice", "bob"), ("bob", "carol"), ("alice", "dave")]))
-    exchange = alice(village)
+    exchange = alices_exchange(village)
     bills = []
 
     def next_round() -> None:
-        exchange._introduce(len(bills) + 1)
+        begin_round(exchange, len(bills) + 1)
         bills.append(exchange.traffic.bytes / FINGERPRINT)
 
     next_round()
@@ -142,23 +169,23 @@ def test_each_fingerprint_is_counted_once_and_times_its_hops(people: People) -> 
     assert bills == [0, 1, 3, 3, 3, 4]
 
 
-def test_one_that_is_left_out_has_travelled_all_the_same(people: People) -> None:
+def test_a_fingerprint_that_is_left_out_has_travelled_all_the_same(people: People) -> None:
     village = opened(Village(people, [("alice", "bob"), ("alice", "carol"), ("alice", "dave")]))
-    exchange = alice(village)
+    exchange = alices_exchange(village)
     for name, found in {"bob": fingerprint(1), "carol": fingerprint(2), "dave": hostile(1e10, 0.0)}.items():
         shows(village, name, 0, found)
-    exchange._introduce(1)
-    assert exchange.transfer.refusals.counts() == {"fingerprint out of proportion (dave)": 1}
+    begin_round(exchange, 1)
+    assert village.transfer["alice"].refusals.counts() == {"fingerprint out of proportion (dave)": 1}
     assert exchange.traffic.bytes == 3 * FINGERPRINT
 
 
 def test_after_a_restart_fingerprints_travel_again_and_are_counted_again(people: People) -> None:
     village = opened(Village(people, [("alice", "bob"), ("bob", "carol"), ("alice", "dave")]))
-    before, after = alice(village), alice(village)
+    before, after = alices_exchange(village), alices_exchange(village)
     shows(village, "bob", 0, fingerprint(1))
     shows(village, "carol", 0, fingerprint(2))
-    before._introduce(1)
+    begin_round(before, 1)
     after.restore(before.tensors(), before.numbers())
     assert after.traffic.bytes == 3 * FINGERPRINT
-    after._introduce(2)
+    begin_round(after, 2)
     assert after.traffic.bytes == 6 * FINGERPRINT

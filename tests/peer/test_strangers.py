@@ -15,8 +15,7 @@ import tomli_w
 import zenoh
 
 from homophily.errors import UserError
-from homophily.peer.process import play
-from homophily.peer.settings import load
+from homophily.peer import Peer
 from homophily.peer.transport import ZenohLinks, _config
 from tests.peer.linked import ALLOWED, HOST, QUIET, Pair, Someone, address, eventually, free_port, opened, session
 from tests.peer.people import FEDERATION, People
@@ -179,7 +178,7 @@ def test_a_certificate_that_the_others_would_refuse_is_an_error(
     strangers.identity("alice")
     theirs = {"certificate": str(strangers.folder / "alice.pem"), "key": str(strangers.folder / "alice.key")}
     with pytest.raises(UserError, match="will be refused by the others: certificate not of this authority"):
-        play(load(settings_of(people, tmp_path, **theirs)))
+        Peer(settings_of(people, tmp_path, **theirs)).result()
 
 
 def test_plaintext_that_was_asked_for_works_on_loopback(people: People) -> None:

@@ -1,0 +1,229 @@
+"""One real peer as an object: played step by step or to the end, watched by callbacks, on loopback addresses."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from homophily import Callback, Run
+from homophily.errors import UserError
+from homophily.experiments.callbacks import RunHandle
+from homophily.federation.layout import Layout
+from homophily.peer import Peer
+from homophily.peer.deploy import status, write_files
+from homophily.peer.settings import load
+from homophily.simulation.configuration import make
+
+QUICK: dict[str, Any] = {
+    "rounds": 3,
+    "method": {"name": "random", "k": 1},
+    "data": {"train": 20, "test": 10, "angles": [0]},
+    "model": "linear",
+}
+PATIENCE = {"deadline": 10.0, "wait_for": 1}
+
+
+def files(folder: Path, peers: int = 2, peer: dict[str, Any] = PATIENCE, **keys: Any) -> list[Path]:
+    """The files of peers with certificates, on this machine."""
+    return write_files(make({**QUICK, **keys, "peers": peers}), peers, folder, "free", **peer)
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Path:
+    """The file of a peer that waits for nobody."""
+    return files(tmp_path, peer={"deadline": 1.0, "lease": 0.5, "wait_for": 0})[0]
+
+
+class Watching(Callback):
+    """Writes down what it is called with; may stop the run after a round."""
+
+    def __init__(self, last: int | None = None) -> None:
+        self.calls: list[tuple[str, int]] = []
+        self._last = last
+
+    def on_start(self, run: RunHandle) -> None:
+        self.calls.append(("start", run.round))
+
+    def on_round(self, run: RunHandle, metrics: dict[str, Any]) -> None:
+        self.calls.append(("round", metrics["round"]))
+        metrics["layers"] = len(run.state_dict(0))
+        if metrics["round"] == self._last:
+            run.stop()
+
+    def on_end(self, run: RunHandle, summary: dict[str, Any]) -> None:
+        self.calls.append(("end", summary["rounds"]))
+
+
+# Two peers
+
+
+@pytest.mark.parametrize("insecure", [False, True], ids=["certificates", "insecure"])
+def test_two_peers_are_played_step_by_step(tmp_path: Path, insecure: bool) -> None:
+    first, second = files(tmp_path)
+    with Peer(first, insecure=insecure) as a, Peer(second, insecure=insecure) as b:
+        assert (a.round, b.round) == (0, 0)
+        for round in (1, 2, 3):
+            lines = a.step(), b.step()
+            assert [line["round"] for line in lines] == [round, round] == [a.round, b.round]
+            assert "accuracy" in lines[0]
+        assert a.finished
+        assert b.finished
+    for name, other in (("peer-0", "peer-1"), ("peer-1", "peer-0")):
+        lines = Run(tmp_path / name).metrics()
+        assert [line["round"] for line in lines] == [1, 2, 3]
+        assert [other] in [line["merged"] for line in lines], "peers that never merge prove nothing"
+        assert not Run(tmp_path / name).finished  # nobody asked for a result
+        assert status(tmp_path / name)["reachable"] == {other: 1}
+
+
+def test_two_peers_are_played_to_the_end_in_turns(tmp_path: Path) -> None:
+    first, second = files(tmp_path)
+    with Peer(first) as a, Peer(second) as b:
+        for ours, theirs in zip(a, b, strict=True):
+            assert ours["round"] == theirs["round"]
+        thread = threading.Thread(target=b.result)  # each stays until the other has its last model
+        thread.start()
+        found = a.result()
+        thread.join()
+        assert [found.summary["rounds"], b.result().summary["rounds"]] == [3, 3]
+    assert Run(tmp_path / "peer-0").finished
+    assert Run(tmp_path / "peer-1").finished
+
+
+@pytest.mark.parametrize(("metric", "models"), [("cosine-weights", 1), ("panm", 2)])
+def test_a_metric_that_compares_updates_fetches_the_model_before_training_too(
+    tmp_path: Path, metric: str, models: int
+) -> None:
+    first, second = files(tmp_path, rounds=1, method={"name": "dac", "k": 1, "metric": metric})
+    with Peer(first) as a, Peer(second) as b:
+        thread = threading.Thread(target=b.step)  # b has a model to fetch only after its training
+        thread.start()
+        a.step()
+        thread.join()
+    received = [status(tmp_path / name)["bytes_received"] for name in ("peer-0", "peer-1")]
+    size = Layout.from_json(Run(tmp_path / "peer-0").about["layout"]).model_bytes
+    assert max(received) == models * size
+    assert set(received) <= {0, models * size}  # the first to ask may find no model yet
+
+
+# Use
+
+
+def test_a_result_is_the_same_run_when_asked_for_again(alone: Path) -> None:
+    peer = Peer(alone)
+    found = peer.result()
+    assert found.finished
+    assert found.path == alone.parent / "peer-0"
+    assert peer.result() is found
+    with Peer(alone) as again:
+        assert again.finished
+        assert again.result() is again.result()
+        assert again.result().summary["rounds"] == 3
+
+
+def test_settings_may_be_given_as_loaded_or_by_the_name_of_their_file(alone: Path) -> None:
+    assert Peer(str(alone)).settings == Peer(alone).settings == Peer(load(alone)).settings
+
+
+@pytest.mark.parametrize("use", [Peer.step, lambda peer: peer.round, lambda peer: peer.finished, list], ids=str)
+def test_a_peer_that_has_not_joined_says_how_to_join(alone: Path, use: Callable[[Peer], Any]) -> None:
+    peer = Peer(alone)
+    for _ in range(2):
+        with pytest.raises(UserError, match=r"^peer: not joined; use it as `with Peer\(settings\) as peer`"):
+            use(peer)
+        with peer:
+            assert peer.round == 0  # and after it has left, it is refused again
+
+
+def test_after_the_last_round_there_is_no_step(alone: Path) -> None:
+    with Peer(alone) as peer:
+        assert len(list(peer)) == 3
+        with pytest.raises(UserError, match=r"peer-0 has finished: give the peer's file more rounds"):
+            peer.step()
+
+
+def test_a_peer_goes_on_where_it_left(alone: Path) -> None:
+    with Peer(alone) as peer:
+        peer.step()
+    with Peer(alone) as peer:
+        assert peer.round == 1
+        assert [metrics["round"] for metrics in peer] == [2, 3]
+    assert [line["round"] for line in Run(alone.parent / "peer-0").metrics()] == [1, 2, 3]
+
+
+def test_a_state_folder_has_one_user_at_a_time(alone: Path) -> None:
+    with Peer(alone) as peer:
+        with pytest.raises(UserError, match="peer-0 is in use"):
+            Peer(alone).result()
+        assert peer.step()["round"] == 1
+
+
+def test_a_damaged_checkpoint_is_reported_and_nothing_is_changed(alone: Path) -> None:
+    with Peer(alone) as peer:
+        peer.step()
+    state = alone.parent / "peer-0"
+    (state / "checkpoints" / "round-000001" / "state.json").write_text("{}")
+    config = (state / "config.toml").read_text()
+    alone.write_text(alone.read_text().replace("rounds = 3", "rounds = 5"))
+    with pytest.raises(UserError, match=r"round-000001 is damaged, or of another version"):
+        Peer(alone).result()
+    assert (state / "config.toml").read_text() == config
+    assert "is damaged" in (state / "peer.log").read_text().splitlines()[-1]
+
+
+def test_an_error_in_the_with_block_leaves_the_state_folder_whole(alone: Path) -> None:
+    with pytest.raises(ZeroDivisionError), Peer(alone) as peer:
+        peer.step()
+        raise ZeroDivisionError
+    with Peer(alone) as peer:
+        assert peer.round == 1
+
+
+def test_a_peer_leaves_signals_as_they_were_and_may_be_used_by_any_thread(alone: Path) -> None:
+    before, found = signal.getsignal(signal.SIGTERM), []
+    thread = threading.Thread(target=lambda: found.append(Peer(alone).result()))
+    thread.start()
+    thread.join()
+    assert found[0].summary["rounds"] == 3
+    with Peer(alone):
+        assert signal.getsignal(signal.SIGTERM) is not before
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_plaintext_is_for_loopback_addresses(alone: Path) -> None:
+    alone.write_text(alone.read_text().replace("127.0.0.1", "0.0.0.0"))
+    with pytest.raises(UserError, match="--insecure is for this machine alone"):
+        Peer(alone, insecure=True)
+
+
+# Callbacks
+
+
+def test_callbacks_see_every_round_and_add_metrics(alone: Path) -> None:
+    watching = Watching()
+    run = Peer(alone, callbacks=[watching]).result()
+    assert watching.calls == [("start", 0), ("round", 1), ("round", 2), ("round", 3), ("end", 3)]
+    assert [line["layers"] for line in run.metrics()] == [2, 2, 2]
+
+
+def test_a_callback_stops_a_peer(alone: Path) -> None:
+    watching = Watching(last=2)
+    peer = Peer(alone, callbacks=[watching])
+    run = peer.result()
+    assert watching.calls == [("start", 0), ("round", 1), ("round", 2), ("end", 2)]
+    assert run.finished
+    assert run.summary["rounds"] == 2
+    assert json.loads((run.path / "status.json").read_text())["round"] == 2
+    with Peer(alone, callbacks=[Watching()]) as again:
+        assert [metrics["round"] for metrics in again] == [3]
+
+
+def test_what_is_not_a_callback_is_refused(alone: Path) -> None:
+    with pytest.raises(UserError, match="callbacks=: must be homophily.Callback objects"):
+        Peer(alone, callbacks=[print])  # type: ignore[list-item]

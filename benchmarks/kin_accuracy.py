@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from homophily.experiments.sweep import RunRequest, played
+from homophily.experiments.sweep import RunRequest
 from kin_settings import SHIFTS, TRAINING, config
 from kin_work import Row, Study
 

@@ -19,9 +19,9 @@ from homophily.report.tables import print_pairs
 from homophily.runs.writer import RunWriter
 from homophily.simulation.configuration import load
 
-cert = typer.Typer(no_args_is_help=True, help="A private authority, and a certificate for each peer.")
+cert = typer.Typer(no_args_is_help=True, help="Make a private certificate authority, and certificates for peers.")
 
-Folder = Annotated[Path, typer.Option("--folder", help="Where keys and certificates are.")]
+Folder = Annotated[Path, typer.Option("--folder", help="Folder of keys and certificates.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on the last line.")]
 
 
@@ -35,7 +35,7 @@ def init(folder: Folder = Path("certs")) -> None:
 def issue(
     name: Annotated[str, typer.Argument(help="The peer's name.")],
     host: Annotated[list[str] | None, typer.Option("--host", help="Host or address others dial; may repeat.")] = None,
-    days: Annotated[int, typer.Option("--days", min=1, max=36500, help="How long it is good for.")] = 365,
+    days: Annotated[int, typer.Option("--days", min=1, max=36500, help="Days until it expires.")] = 365,
     folder: Folder = Path("certs"),
 ) -> None:
     """Make a key and a certificate for a peer."""
@@ -43,17 +43,17 @@ def issue(
 
 
 def peer(
-    file: Annotated[Path, typer.Argument(metavar="PEER.toml", help="Who this peer is.")],
+    file: Annotated[Path, typer.Argument(metavar="PEER.toml", help="The peer's file.")],
     insecure: Annotated[bool, typer.Option("--insecure", help="No TLS; on loopback addresses only.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Be a peer: train on one's own data, find those who are alike, merge with them."""
-    sys.path.insert(0, str(file.parent.resolve()))  # package.module:name may stand beside the file
+    """Run one real peer: train on its own data, find similar peers, merge with them."""
+    sys.path.insert(0, str(file.parent.resolve()))  # package.module:name may be beside the file
     try:
         with show.progress() as bar:
             run = Peer(file, insecure=insecure, callbacks=bar, alone=True).result()
     except KeyboardInterrupt:
-        Console(stderr=True).print("stopped; the same command goes on where it was", highlight=False)
+        Console(stderr=True).print("stopped; the same command resumes it", highlight=False)
         raise SystemExit(130) from None
     if as_json:
         print(json.dumps(run.summary, ensure_ascii=False))
@@ -65,7 +65,7 @@ def status(
     folder: Annotated[Path, typer.Argument(help="A peer's state folder.")],
     as_json: Json = False,
 ) -> None:
-    """What a peer is doing: round, neighbours, similarities, accuracy, traffic, who is unreachable."""
+    """Show a peer's status: round, neighbours, similarities, accuracy, traffic, unreachable peers."""
     found = deploy.status(folder)
     if as_json:
         print(json.dumps(found, ensure_ascii=False))
@@ -86,11 +86,11 @@ def _words(value: Any) -> str:
 def run_deployment(
     words: Annotated[list[str] | None, typer.Argument(metavar="[CONFIG.toml] [key=value ...]")] = None,
     local: Annotated[int, typer.Option("--local", min=2, help="Peers, as processes on this machine.")] = 8,
-    pace: Annotated[str, typer.Option("--pace", help="lockstep, which equals the simulation, or free.")] = "lockstep",
+    pace: Annotated[str, typer.Option("--pace", help="lockstep (equals the simulation) or free.")] = "lockstep",
     out: Annotated[Path | None, typer.Option("--out", help="Folder (default: a new one under runs/).")] = None,
     as_json: Json = False,
 ) -> None:
-    """Play a simulation by real peers on this machine, over TLS, and compare."""
+    """Run a simulation again with real peers on this machine, over TLS, and compare the two."""
     if pace not in ("lockstep", "free"):
         raise UserError(f"--pace {pace}: must be lockstep or free")
     file, assignments = split(words or [])
@@ -119,7 +119,7 @@ def _score(value: float | None) -> str:
 
 
 def compared_bills(result: dict[str, Any]) -> str:
-    """What both sent, in a few words."""
+    """What both sent, as a phrase."""
     costs = "{models_sent_per_peer:.2f} models and {bytes_sent_per_peer:.0f} bytes per peer"
     real = costs.format(**result["bill"])
     if result["bills_identical"]:

@@ -1,7 +1,8 @@
-"""Parcels on their way: one's own on a shelf, others' fetched two chunks at a time from who is nearest to the origin.
+"""The transfer of blobs between peers: a peer publishes its own, and fetches those of others two chunks at a time.
 
-What was fetched for one is kept for the next, so that a model crosses a link once however many want it. Every chunk is
-checked against the manifest that its origin signed, at every hop.
+A chunk comes from the neighbour nearest to its origin, and every peer caches what it fetched or passed on, so that a
+model crosses a link once however many peers want it. At every hop each chunk is checked against the manifest that its
+origin signed.
 """
 
 from __future__ import annotations
@@ -26,27 +27,27 @@ from homophily.peer.transport import Links, Load, Question, Unanswered
 T = TypeVar("T")
 _PATH = re.compile(r"([a-z0-9-]{1,63})/([a-z]{1,8})/([0-9]{1,12})/([0-9]{1,6})")
 _KEPT_ROUNDS = 2
-_MANIFESTS = 256  # that are remembered as opened
+_MANIFESTS = 256  # checked manifests that are cached
 _SHORT_PAUSE = 0.05
-_HANDS = 64  # pieces of all parcels that are fetched at a time, at most
+_FETCHERS = 64  # threads that fetch chunks, for all blobs together
 _TWO = 2  # chunks that one request brings, a message each
 
 
 @dataclass(frozen=True)
 class BlobId:
-    """Which parcel: whose, of what kind and round."""
+    """Names a blob: whose it is, of what kind and of which round."""
 
     origin: str
     kind: BlobKind
     round: int
 
 
-Part = tuple[BlobId, int]  # the first two chunks of a parcel, the next two, and so on
+Part = tuple[BlobId, int]  # the first two chunks of a blob, the next two, and so on
 
 
 @dataclass(frozen=True)
 class _Piece:
-    """What came for a part, as it travels, and what was found in it."""
+    """A part of a blob: the messages as they travel, and the manifest and the chunks in them."""
 
     data: tuple[bytes, ...]
     manifest: Manifest
@@ -63,7 +64,7 @@ def _path(part: Part) -> str:
 
 
 def part_of(path: str) -> Part:
-    """What a path asks for. Raises Refused."""
+    """The part that a request's path names. Raises Refused."""
     found = _PATH.fullmatch(path)
     origin, kind, round, number = found.groups() if found is not None else ("", "", "", "")
     if kind not in KINDS:
@@ -72,7 +73,7 @@ def part_of(path: str) -> Part:
 
 
 class BlobTransfer:
-    """Fetches, serves and passes on. ``most``: bytes a parcel of a kind may have."""
+    """Publishes this peer's blobs, fetches those of others, and answers and relays requests."""
 
     def __init__(
         self,
@@ -91,6 +92,9 @@ class BlobTransfer:
         window: int,
         cache_bytes: int,
     ) -> None:
+        """most: bytes that a blob of each kind may have; timeout: seconds for a request over one hop; slots, waiting:
+        requests for each distance that are answered at a time, and that may wait; pulls, window: blobs that are fetched
+        at a time, and requests for each of them; cache_bytes: of other peers' chunks."""
         self._federation, self.identity, self._authority, self._most = federation, identity, authority, most
         self._timeout, self._slots, self._waiting, self._window = timeout, slots, waiting, window
         self._published: dict[BlobId, list[Load]] = {}
@@ -98,15 +102,15 @@ class BlobTransfer:
         self._cached, self._cache_bytes = 0, cache_bytes
         self._coming: dict[Part, Future[_Piece]] = {}
         self._lock = threading.Lock()
-        self._pullers, self._hands = ThreadPoolExecutor(pulls), ThreadPoolExecutor(_HANDS)
+        self._pullers, self._fetchers = ThreadPoolExecutor(pulls), ThreadPoolExecutor(_FETCHERS)
         self._pools: dict[int, RequestPool] = {}
-        self._manifest_in = lru_cache(_MANIFESTS)(self._opened)  # every chunk is checked against one
+        self._manifest_in = lru_cache(_MANIFESTS)(self._opened)  # one for each blob, which all its chunks repeat
         self.links, self.members, self.refusals = links, members, refusals
 
-    # One's own
+    # This peer's own blobs
 
     def publish(self, kind: BlobKind, round: int, data: bytes) -> None:
-        """Put a parcel on the shelf, for whoever asks; those of earlier rounds but one are taken off."""
+        """Let others fetch a blob. The last two rounds of each kind stay published."""
         mine = BlobId(self.identity.name, kind, round)
         pieces = [self.links.ready(piece) for piece in pieces_of(data, self._federation, kind, round, self.identity)]
         with self._lock:
@@ -120,19 +124,19 @@ class BlobTransfer:
         with self._lock:
             pieces = self._published.get(blob)
         if pieces is None:
-            raise Unanswered("not there")
+            raise Unanswered("not published")
         wanted = pieces[_TWO * number : _TWO * (number + 1)]
         if not wanted:
             self.refusals.add("malformed request")
             raise Refused("malformed request")
         return wanted
 
-    # Others'
+    # Blobs of others
 
     def fetch_all(
         self, blobs: Sequence[BlobId], unpack: Callable[[bytes], T], deadline: float
     ) -> dict[BlobId, T | Refused | Unanswered]:
-        """What is in each parcel, or why it cannot be had. Several come at a time, and go as soon as unpacked."""
+        """The content of each blob, or why it could not be fetched. Several are fetched and unpacked at a time."""
 
         def one(blob: BlobId) -> T | Refused | Unanswered:
             try:
@@ -143,14 +147,14 @@ class BlobTransfer:
         return dict(zip(blobs, self._pullers.map(one, blobs), strict=True))
 
     def fetch(self, blob: BlobId, deadline: float) -> bytes:
-        """A whole parcel, checked; tried once more, over another way if there is one. Raises Unanswered or Refused."""
+        """A whole blob, checked; tried twice, if possible over two routes. Raises Unanswered or Refused."""
         try:
             return self._fetch(blob, deadline)
         except (Unanswered, Refused) as error:
             if time.monotonic() > deadline:
                 raise
             if isinstance(error, Refused):
-                self._forget(blob)  # who was restarted may have made it anew
+                self._forget(blob)  # a peer that was restarted may have made it anew
             time.sleep(_SHORT_PAUSE)
             return self._fetch(blob, deadline)
 
@@ -162,25 +166,25 @@ class BlobTransfer:
         def fetched(lane: Sequence[int]) -> list[_Piece]:
             return [self._piece((blob, number), deadline) for number in lane]
 
-        others = [self._hands.submit(fetched, lane) for lane in lanes]
+        others = [self._fetchers.submit(fetched, lane) for lane in lanes]
         try:
             got = [fetched(mine), *(other.result() for other in others)]
         finally:
             wait(others)
         pieces = [first, *(got[at % self._window][at // self._window] for at in range(len(rest)))]
         if any(piece.manifest != first.manifest for piece in pieces):
-            raise Refused("chunks of two parcels")
+            raise Refused("chunks of different blobs")
         return b"".join(chunk for piece in pieces for chunk in piece.chunks)
 
     def _opened(self, blob: BlobId, sealed: bytes) -> Manifest:
-        """A manifest, which may be genuine and yet of another parcel: someone plays it back."""
+        """A checked manifest. One that is genuine, but of another blob, is refused: someone replays it."""
         found = opened(sealed, self._authority, self._federation, self._most[blob.kind])
         if (found.origin, found.kind, found.round) != (blob.origin, blob.kind, blob.round):
-            raise Refused("manifest of another parcel")
+            raise Refused("manifest of another blob")
         return found
 
     def _piece(self, part: Part, deadline: float, detours: bool = True) -> _Piece:
-        """From the cache or a neighbour; whoever asks for what is on its way waits for it."""
+        """A part from the cache or a neighbour; a second request for one that is being fetched waits for the first."""
         with self._lock:
             if part in self._cache:
                 self._cache.move_to_end(part)
@@ -192,7 +196,7 @@ class BlobTransfer:
             try:
                 return coming.result(max(0.0, deadline - time.monotonic()))
             except TimeoutError:
-                raise Unanswered("too late") from None
+                raise Unanswered("deadline passed") from None
         try:
             piece = self._ask(part, deadline, detours)
         except BaseException as error:
@@ -202,22 +206,22 @@ class BlobTransfer:
             raise
         with self._lock:
             del self._coming[part]
-            if not self.members.full:  # where everyone asks the origin itself
+            if not self.members.full:  # in a full mesh everyone asks the origin itself
                 self._keep(part, piece)
         mine.set_result(piece)
         return piece
 
     def _ask(self, part: Part, deadline: float, detours: bool) -> _Piece:
-        """The neighbour nearest to the origin, and if it fails another.
+        """Ask the neighbour nearest to the origin, and if it fails another one.
 
-        Only who wants a parcel takes detours: one who passes it on might lead them back to whoever asked.
+        Only the peer that wants the blob takes detours: one that relays it might ask the peer that asked it.
         """
         failed: list[str] = []
-        why: Exception = Unanswered("no way")
+        why: Exception = Unanswered("no route")
         while (neighbour := self.members.towards(part[0].origin, failed)) is not None:
             left = deadline - time.monotonic()
             if left <= 0:
-                raise Unanswered("too late")
+                raise Unanswered("deadline passed")
             try:
                 return self._checked(part, self.links.ask(neighbour, _path(part), min(left, self._timeout), _TWO))
             except (Unanswered, Refused) as error:
@@ -230,20 +234,20 @@ class BlobTransfer:
         raise why
 
     def _checked(self, part: Part, data: list[bytes]) -> _Piece:
-        """What came, every byte as its origin signed it. Raises Refused."""
+        """The part in these messages, every byte as its origin signed it. Raises Refused."""
         blob, number = part
         seals, chunks = zip(*map(parted, data), strict=True)
         manifest = self._manifest_in(blob, seals[0])
         if any(seal != seals[0] for seal in seals):
-            raise Refused("chunks of two parcels")
+            raise Refused("chunks of different blobs")
         for at, chunk in enumerate(chunks, start=_TWO * number):
             manifest.check_chunk(at, chunk)
         if len(chunks) < min(_TWO, len(manifest.chunks) - _TWO * number):
-            raise Refused("chunk left out")
+            raise Refused("missing chunk")
         return _Piece(tuple(data), manifest, chunks)
 
     def _keep(self, part: Part, piece: _Piece) -> None:
-        """No longer than its origin keeps it on the shelf, and no more than there is room for."""
+        """Cache a part, no longer than its origin publishes it, and no more than ``cache_bytes`` in all."""
         blob, number = part
         if number == 0:
             alike = [part for part in self._cache if (part[0].origin, part[0].kind) == (blob.origin, blob.kind)]
@@ -263,11 +267,11 @@ class BlobTransfer:
     # Serving
 
     def asked(self, question: Question) -> None:
-        """Have it answered at the desk for its distance, or decline. Must not block: the network's threads call it."""
+        """Queue a request in the pool for its distance, or decline it. Must not block: network threads call it."""
         try:
             part = part_of(question.path)
             if part[1] * _TWO * CHUNK >= self._most[part[0].kind]:
-                raise Refused("malformed request")  # no parcel is that large
+                raise Refused("malformed request")  # no blob is that large
             distance = self._distance(part[0].origin)
         except Refused as error:
             self.refusals.add(error)
@@ -282,12 +286,12 @@ class BlobTransfer:
             question.decline("busy")
 
     def _distance(self, origin: str) -> int:
-        """Desks are apart by distance to the origin: what waits at one waits for a nearer one, so never in a circle."""
+        """Hops to the origin. Each distance has its own pool: requests wait only for nearer ones, not in a circle."""
         if origin == self.identity.name:
             return 0
         hops = self.members.hops().get(origin)
         if hops is None:
-            raise Refused("nobody by that name")
+            raise Refused("unknown origin")
         return hops
 
     def _answer(self, question: Question, part: Part) -> None:
@@ -300,8 +304,8 @@ class BlobTransfer:
             question.decline(str(error))
 
     def close(self) -> None:
-        for executor in (self._hands, self._pullers):
-            executor.shutdown(wait=False, cancel_futures=True)  # who is told to stop does not wait for the network
+        for executor in (self._fetchers, self._pullers):
+            executor.shutdown(wait=False, cancel_futures=True)  # a peer that stops does not wait for the network
         with self._lock:
             for pool in self._pools.values():
                 pool.close()

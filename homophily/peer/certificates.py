@@ -1,4 +1,4 @@
-"""A private authority and the certificates it issues: who may talk to whom is decided by who holds one.
+"""A private authority and the certificates it issues: peers that hold one may talk to each other.
 
 Keys are Ed25519. A peer's key opens its TLS links and signs what it sends, so one file is its whole identity.
 """
@@ -110,7 +110,7 @@ def _paths(folder: Path, name: str) -> tuple[Path, Path]:
 def _refuse_to_overwrite(*paths: Path) -> None:
     for path in paths:
         if path.exists():
-            raise UserError(f"{path} is there already, and is not overwritten")
+            raise UserError(f"{path} exists already, and is not overwritten")
 
 
 def _subject(name: str) -> x509.Name:

@@ -1,4 +1,4 @@
-"""A simulated federation played by real peers on this machine, a process each, and what they made of it compared."""
+"""A federation played by real peers on this machine, a process each, and compared with its simulation."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from homophily.simulation.configuration import over
 from homophily.simulation.setup import graph_of
 
 _HOST = "127.0.0.1"
-_PORT = 7447  # where every peer has a host of its own
-_LAST_WORDS = 2000  # characters of a peer's complaint
+_PORT = 7447  # if every peer has a host of its own
+_LAST_WORDS = 2000  # characters of a peer's output that an error message repeats
 _LOADED = ["homophily.cli.app", "sklearn.datasets", "torch._dynamo"]  # which torch's optimisers import when first used
-_PATIENCE = {"deadline": 600.0, "lease": 30.0}  # in lockstep nobody is left behind for being slow
+_PATIENCE = {"deadline": 600.0, "lease": 30.0}  # in lockstep a slow peer is waited for
 
 
 @dataclass(frozen=True)
 class Deployment:
-    """What came of it: real peers beside the simulation."""
+    """The runs of the real peers and of the simulation."""
 
     folder: Path
     peers: list[Run]
@@ -114,13 +114,13 @@ def deploy(
 ) -> Deployment:
     """Real peers over mutual TLS on loopback, then the simulation of the same config, with the plain engine."""
     if config.peers not in (None, peers):
-        raise UserError(f"peers = {config.peers}: there are to be {peers} real ones")
+        raise UserError(f"peers = {config.peers}: must be {peers}, the number of real peers, or left out")
     config = over(config, {"peers": peers, "engine": "one-by-one"})
-    peer_method(config, peers)  # says what real peers cannot do
-    progress("in the simulator")  # which tells what is wrong with the config, too
+    peer_method(config, peers)  # raises if real peers cannot use it
+    progress("simulating")  # first: it reports mistakes in the config
     simulated = simulate(config, out=folder / "simulation", device="cpu")
     files = write_files(config, peers, folder, pace)
-    progress(f"by {peers} peers, a process each, in {folder}")
+    progress(f"running {peers} real peers, a process each, in {folder}")
     began = time.monotonic()
     with stopping():
         _played(files)
@@ -163,7 +163,7 @@ def write_files(
 
 
 def be_peer(file: Path, log: Path) -> None:
-    """What the process of a peer does."""
+    """Run a peer in this process. log: where its output goes."""
     with log.open("ab") as out:
         os.dup2(out.fileno(), 1)
         os.dup2(out.fileno(), 2)
@@ -176,7 +176,7 @@ def be_peer(file: Path, log: Path) -> None:
 
 
 def start_peer(file: Path, log: Path, be: Callable[[Path, Path], None] = be_peer) -> BaseProcess:
-    """A peer's process, its output in a file. It is forked from one that has the libraries loaded, for speed."""
+    """Start a peer's process, its output in a file. For speed it is forked from one that has loaded the libraries."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_LOADED)
     process = context.Process(target=be, args=(file, log))
@@ -185,7 +185,7 @@ def start_peer(file: Path, log: Path, be: Callable[[Path, Path], None] = be_peer
 
 
 def _played(files: Sequence[Path]) -> None:
-    """All peers to their ends; where one fails, the others are stopped and its complaint is told."""
+    """Run all peers to their ends; if one fails, stop the others and report its output."""
     logs = [file.with_suffix(".log") for file in files]
     running = [start_peer(file, log) for file, log in zip(files, logs, strict=True)]
     try:
@@ -207,7 +207,7 @@ def _played(files: Sequence[Path]) -> None:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on just now."""
+    """Ports that are free at the moment."""
     held = [socket.socket() for _ in range(count)]
     try:
         for each in held:
@@ -219,11 +219,11 @@ def _free_ports(count: int) -> list[int]:
 
 
 def status(folder: Path) -> dict[str, Any]:
-    """What a peer wrote of itself after its last round."""
+    """What a peer wrote about itself after its last round."""
     path = folder / "status.json"
     if not path.is_file():
         raise UserError(f"{folder} is not the state folder of a peer that has played a round: it has no status.json")
     found = read_json(path)
     if not isinstance(found, dict):
-        raise UserError(f"{path} is damaged: it holds no table")
+        raise UserError(f"{path} is damaged: it must hold a JSON object")
     return found

@@ -1,4 +1,4 @@
-"""Handshakes and dials that failed: zenoh tells of them only in its log, and that goes to the standard output."""
+"""Failed handshakes and dials: zenoh reports them only in its log, which goes to the standard output."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _DIALS = rb" zenoh::net::runtime::orchestrator: "
 _UNREACHED = re.compile(_DIALS + rb"Unable to connect to configured peer \w+/(\S+)! (.*?)(?: at /.*)?$")
 _LINK = re.compile(rb"^Can not create a new \w+ link bound to .*?: (?:\[\S+: )?")  # before the reason
 _LONGEST, _REASON = 1 << 16, 80  # bytes of a line, and of a reason
-_PATIENCE, _FORGOTTEN = 5.0, 30.0  # seconds: others may still be starting; a dial is tried again every two at least
+_PATIENCE, _FORGOTTEN = 5.0, 30.0  # seconds: others may still be starting; a dial is retried at least every two
 _log = logging.getLogger("homophily.peer")
 
 
 @contextmanager
 def counted(refusals: Refusals) -> Iterator[None]:
-    """From now on handshakes are counted and dials logged, where no link is open yet.
+    """Count failed handshakes and log failed dials. It must begin before the first link is opened.
 
-    For a process that is one peer and nothing else: all that it writes to the standard output passes through here.
+    For a process that is one peer and nothing else: its whole standard output passes through here.
     """
     if sys.stdout is None:  # it was closed
         yield
@@ -69,21 +69,21 @@ def _words(reason: bytes) -> str:
 
 
 class _Dials:
-    """Says once why an address cannot be reached, and again when that changes or it had been reached in between."""
+    """Logs once why an address cannot be reached, and again if the reason changes or it was reached in between."""
 
     def __init__(self) -> None:
         self._failing: dict[str, tuple[float, float, str]] = {}  # by address: since when, when last, what was said
 
     def failed(self, address: str, why: str) -> None:
-        if "CONNECTION_TO_SELF" in why:  # who is given a list of all addresses finds its own in it
+        if "CONNECTION_TO_SELF" in why:  # a list of all addresses holds this peer's own, too
             return
         if "MAX_LINKS" in why:
-            why = "another process with this peer's name is linked there already"
+            why = "another process with this peer's name is connected there already"
         now = time.monotonic()
         since, last, said = self._failing.get(address, (now, now, ""))
         if now - last > _FORGOTTEN:
             since, said = now, ""
         if now - since > _PATIENCE and why != said:
-            _log.warning("cannot reach %s: %s; tries on", address, why)
+            _log.warning("connection to %s failed: %s; retrying every 2 s", address, why)
             said = why
         self._failing[address] = since, now, said

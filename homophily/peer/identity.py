@@ -1,4 +1,4 @@
-"""Who says something, end to end: TLS ends at every hop, a signature does not."""
+"""Signed messages: a peer signs what it sends, and others check it end to end, while TLS ends at every hop."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _KNOWN_CERTIFICATES = 4096
 
 
 class Refused(Exception):
-    """What came over the network is not what it must be; says why, in a few words that can be counted."""
+    """Data from the network is not what it must be. The message is a short reason that can be counted."""
 
 
 def number_of(name: str) -> int:
-    """A peer's id in the field: the first 8 bytes of the SHA-256 of its name, without the sign."""
+    """A real peer's id: the first 8 bytes of the SHA-256 of its name, without the sign."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") >> 1
 
 
@@ -42,22 +42,22 @@ class Identity:
         if found.public_key() != self._key.public_key():
             raise UserError(f"{key} is not the key that {certificate} belongs to")
         self._certificate = b64encode(found.public_bytes(Encoding.DER)).decode()
-        self.ends = found.not_valid_after_utc  # after which nobody believes it
+        self.ends = found.not_valid_after_utc  # when it expires
 
     def seal(self, body: Mapping[str, Any]) -> bytes:
-        """A message that anyone can check: the body as text, its signature, and the certificate to check it by."""
+        """A message that anyone can check: the body as a string, its signature and the certificate to check it by."""
         text = json.dumps({**body, "origin": self.name}, separators=(",", ":"))
         signature = b64encode(self._key.sign(text.encode())).decode()
         return json.dumps({"body": text, "signature": signature, "certificate": self._certificate}).encode()
 
 
 class Authority:
-    """Opens sealed messages of those who may speak: their names are allowed, the authority signed for them."""
+    """Opens sealed messages of the peers whose names are allowed and whose certificates the authority has issued."""
 
     def __init__(self, certificate: Path, allowed: Collection[str]) -> None:
         self._certificate = read_certificate(certificate)
         self._allowed = frozenset(allowed)
-        self._known: dict[str, tuple[str, Ed25519PublicKey, datetime]] = {}  # certificates that were found good
+        self._known: dict[str, tuple[str, Ed25519PublicKey, datetime]] = {}  # by valid certificate
 
     def open(self, data: bytes) -> dict[str, Any]:
         """The body of a sealed message, which holds the name of its origin. Raises Refused."""
@@ -72,7 +72,7 @@ class Authority:
             raise Refused("wrong signature") from None
         body = _table(text.encode())
         if body.get("origin") != name:
-            raise Refused("signed by another than its origin")
+            raise Refused("signed by a peer that is not its origin")
         return body
 
     def _speaker(self, certificate: str) -> tuple[str, Ed25519PublicKey]:
@@ -83,7 +83,7 @@ class Authority:
             known = self._known[certificate] = self._checked(certificate)
         name, key, until = known
         if datetime.now(UTC) > until:
-            raise Refused(f"certificate of {name} out of date")
+            raise Refused(f"certificate of {name} expired")
         return name, key
 
     def _checked(self, certificate: str) -> tuple[str, Ed25519PublicKey, datetime]:
@@ -91,10 +91,10 @@ class Authority:
             found = x509.load_der_x509_certificate(b64decode(certificate, validate=True))
             found.verify_directly_issued_by(self._certificate)
         except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm, x509.InvalidVersion):
-            raise Refused("certificate not of this authority") from None
+            raise Refused("certificate not issued by this authority") from None
         name, key = name_in(found), found.public_key()
         if name not in self._allowed:
-            raise Refused("name not allowed")
+            raise Refused("name not in peer.allow")
         if not isinstance(key, Ed25519PublicKey):
             raise Refused("certificate not usable")
         if datetime.now(UTC) < found.not_valid_before_utc:
@@ -115,5 +115,5 @@ def _table(data: bytes) -> dict[str, Any]:
 def _text(message: Mapping[str, Any], key: str) -> str:
     value = message.get(key)
     if not isinstance(value, str):
-        raise Refused(f"without {key}")
+        raise Refused(f"missing {key}")
     return value

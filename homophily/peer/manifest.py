@@ -1,4 +1,4 @@
-"""What a parcel is, said and signed by whoever made it: everything is checked against this before it is looked into."""
+"""Manifests: the origin of a blob signs what it is, and every chunk is checked against that before it is parsed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from homophily.peer.identity import MOST_SEALED, Authority, Identity, Refused
 BlobKind = Literal["model", "before", "print"]
 KINDS: tuple[BlobKind, ...] = ("model", "before", "print")
 CHUNK = 1 << 20  # bytes that travel at a time
-MOST_BYTES = 900 * CHUNK  # of a parcel: its manifest, with a line for each chunk, is a sealed message
+MOST_BYTES = 900 * CHUNK  # of a blob: its manifest, with a hash for each chunk, is a sealed message
 MOST_ROUNDS = 1 << 40
 _END = b"\n"  # which no sealed message holds
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -20,7 +20,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class Manifest:
-    """A parcel's origin, what it holds, of which round, its size, and the SHA-256 of each of its chunks."""
+    """The origin of a blob, its kind, round and size, and the SHA-256 of each of its chunks."""
 
     federation: str
     origin: str
@@ -30,7 +30,7 @@ class Manifest:
     chunks: tuple[str, ...]
 
     def check_chunk(self, number: int, data: bytes | memoryview) -> None:
-        """Raises Refused where a chunk is not what the origin signed."""
+        """Raises Refused if a chunk is not what the origin signed."""
         if number >= len(self.chunks) or len(data) != min(CHUNK, self.size - number * CHUNK):
             raise Refused("chunk of the wrong size")
         if _hash(data) != self.chunks[number]:
@@ -38,7 +38,7 @@ class Manifest:
 
 
 def pieces_of(data: bytes, federation: str, kind: BlobKind, round: int, identity: Identity) -> list[bytes]:
-    """A parcel of one's own as it travels: each chunk behind a line that holds the sealed manifest."""
+    """This peer's blob as it travels: each chunk behind a line that holds the sealed manifest."""
     chunks = [memoryview(data)[at : at + CHUNK] for at in range(0, len(data), CHUNK)]
     made = Manifest(federation, identity.name, kind, round, len(data), tuple(map(_hash, chunks)))
     line = identity.seal(asdict(made)) + _END
@@ -49,22 +49,22 @@ def parted(piece: bytes) -> tuple[bytes, memoryview]:
     """The sealed manifest and the chunk of a piece, as yet unchecked. Raises Refused."""
     end = piece.find(_END, 0, MOST_SEALED + 1)
     if end < 0:
-        raise Refused("without a manifest")
+        raise Refused("missing manifest")
     return piece[:end], memoryview(piece)[end + 1 :]
 
 
 def opened(sealed: bytes, authority: Authority, federation: str, most: int) -> Manifest:
-    """A manifest as received, every field checked; most: bytes a parcel may have. Raises Refused."""
+    """A manifest as received, every field checked; most: bytes that the blob may have. Raises Refused."""
     body = authority.open(sealed)
     kind, chunks = body.get("kind"), body.get("chunks")
     if body.get("federation") != federation:
-        raise Refused("of another federation")
+        raise Refused("message of another federation")
     if kind not in KINDS or not _whole(body.get("round"), MOST_ROUNDS):
         raise Refused("malformed manifest")
     if not _whole(body.get("size"), 1 << 62) or body["size"] < 1:
         raise Refused("malformed manifest")
     if body["size"] > most:
-        raise Refused("parcel too large")
+        raise Refused("blob too large")
     if not isinstance(chunks, list) or len(chunks) != -(-body["size"] // CHUNK):
         raise Refused("malformed manifest")
     if not all(isinstance(text, str) and _SHA256.fullmatch(text) for text in chunks):

@@ -1,4 +1,7 @@
-"""Who is there, how far along, and over whom each one is reached: what peers tell everyone about themselves."""
+"""Membership: which peers are online, in which round, and over which neighbour each is reached.
+
+Every peer announces a signed status of itself to all others.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +17,16 @@ from homophily.peer.identity import Authority, Identity, Refused
 from homophily.peer.manifest import MOST_ROUNDS
 
 _ROUNDS = (0, MOST_ROUNDS)
-_WELL_AFTER = 3600 * 10**9  # nanoseconds, in which a peer surely saves how far it is
-SILENCE = 30.0  # seconds in which a peer speaks of itself many times
-_LONG_WAY = 10 * 10**9  # nanoseconds that a status may come behind a later one, on a longer way
+_WELL_AFTER = 3600 * 10**9  # nanoseconds, in which a peer surely saves its state
+SILENCE = 30.0  # seconds, in which a peer that is online announces its status many times
+_LONG_WAY = 10 * 10**9  # nanoseconds that a status may be older than the last one: it may come over a longer route
 _LONGEST_PLAN = 200
 _BOUNDS = {"time": (0, 1 << 62), "trained": _ROUNDS, "merged": _ROUNDS, "printed": (-1, MOST_ROUNDS)}
 
 
 @dataclass(frozen=True)
 class Status:
-    """What a peer says of itself. trained, merged: the last round it has done so in; time only grows."""
+    """What a peer announces of itself. trained, merged: the last round in which it has; time only grows."""
 
     time: int = 0
     trained: int = 0
@@ -31,11 +34,11 @@ class Status:
     printed: int = -1  # the round that its fingerprint is of; -1: none yet
     finished: bool = False
     neighbours: tuple[str, ...] = ()
-    plan: str = ""  # what it plays, in words: to find mistakes in files, nothing depends on it
+    plan: str = ""  # method, merge and rounds, in words: only to find files that differ
 
     @property
     def round(self) -> int:
-        """The last round it has trained or merged in; who comes back has merged, and not trained yet."""
+        """The last round in which it has trained or merged; a peer that comes back has merged, and not trained yet."""
         return max(self.trained, self.merged)
 
 
@@ -44,11 +47,11 @@ def seal(status: Status, federation: str, identity: Identity) -> bytes:
 
 
 def opened(sealed: bytes, authority: Authority, federation: str, most: int) -> tuple[str, Status]:
-    """Whose status, and the status, every field checked; most: neighbours one may have. Raises Refused."""
+    """The name of a peer and its status, every field checked; most: neighbours a peer may have. Raises Refused."""
     body = authority.open(sealed)
     status = body.get("status")
     if body.get("federation") != federation:
-        raise Refused("of another federation")
+        raise Refused("message of another federation")
     if not isinstance(status, dict) or set(status) != set(Status.__dataclass_fields__):
         raise Refused("malformed status")
     for key, (least, highest) in _BOUNDS.items():
@@ -68,8 +71,8 @@ def opened(sealed: bytes, authority: Authority, federation: str, most: int) -> t
 @dataclass
 class _Member:
     alive: bool = False
-    spoken: bool = False  # since it last came
-    heard: float = 0.0  # when it last spoke, by the clock that only grows
+    spoken: bool = False  # it has announced a status since it connected
+    heard: float = 0.0  # when it last did, by the monotonic clock
     status: Status = field(default_factory=Status)
 
     def speaks(self, silence: float) -> bool:
@@ -77,7 +80,7 @@ class _Member:
 
 
 class _Map:
-    """The links that both ends speak of, by what everyone says its neighbours are: who is gone has none."""
+    """The graph of links that both ends announce as neighbours. A peer that disconnected has none."""
 
     def __init__(self, me: str, said: dict[str, frozenset[str]]) -> None:
         self._me, self.said = me, said
@@ -88,7 +91,7 @@ class _Map:
         self.hops = {name: hops for name, hops in far.items() if hops}
 
     def towards(self, name: str, avoiding: Collection[str]) -> str | None:
-        """My neighbour on the shortest way to a peer, and none of those to avoid."""
+        """This peer's neighbour on the shortest route to a peer, not one of those to avoid; None: there is no route."""
         graph = nx.restricted_view(self._graph, [], [(self._me, other) for other in avoiding])
         try:
             return str(nx.shortest_path(graph, self._me, name)[1])
@@ -97,9 +100,9 @@ class _Map:
 
 
 class Members:
-    """What is known of the others, by name. Threads that bring news wake those that wait for them.
+    """What is known of the other peers, by name. Threads that bring news wake those that wait for them.
 
-    silence: seconds after which who says nothing that is believed is not there.
+    silence: a peer without a valid status for this many seconds counts as offline.
     """
 
     def __init__(
@@ -122,7 +125,7 @@ class Members:
         self._alive(name, False)
 
     def _alive(self, name: str, alive: bool) -> None:
-        """Whoever goes takes its words along: what it had to give may be gone when it comes back."""
+        """A peer that disconnects loses its status: it may not have its published models when it comes back."""
         with self._news:
             member = self._others.get(name)
             if member is not None:
@@ -132,7 +135,7 @@ class Members:
                 self._news.notify_all()
 
     def update(self, name: str, status: Status) -> bool:
-        """Whether it is news. What is much older than what is known is refused: someone plays it back."""
+        """Take a status; returns whether it is new. One much older than the last is refused: someone replays it."""
         with self._news:
             member = self._others.get(name)
             if member is None:
@@ -149,28 +152,28 @@ class Members:
         return self._others[name].status
 
     def alive(self) -> list[str]:
-        """Who is there now, near or far, and has said something of itself."""
+        """The peers that are online now, near or far, and have announced a status."""
         return list(self.hops())
 
     def wait(self, enough: Callable[[], bool], seconds: float) -> bool:
-        """Until ``enough`` says so, asked again with all news; False: the time was over."""
+        """Wait until ``enough`` is true; it is called again with all news. False: the time was over."""
         with self._news:
             return self._news.wait_for(enough, seconds)
 
     def hops(self) -> dict[str, int]:
-        """How far those are whom messages can reach."""
+        """Hops to each peer that messages can reach, by name."""
         if self.full:
             return {name: 1 for name, member in self._others.items() if member.alive and member.speaks(self._silence)}
         return dict(self._drawn().hops)
 
     def towards(self, name: str, avoiding: Collection[str] = ()) -> str | None:
-        """The neighbour that is nearest to a peer, and none of those to avoid; None: there is no way."""
+        """The neighbour nearest to a peer, not one of those to avoid; None: there is no route."""
         if self.full:
             return name if name not in avoiding else None
         return self._drawn().towards(name, avoiding)
 
     def _drawn(self) -> _Map:
-        """Drawn anew only when someone's neighbours have changed."""
+        """The graph, made anew only when the neighbours of a peer have changed."""
         said = {name: frozenset(m.status.neighbours) for name, m in self._others.items() if m.speaks(self._silence)}
         said[self._me] = self._neighbours()
         found = self._map
@@ -179,17 +182,17 @@ class Members:
         return found
 
     def playing(self) -> list[str]:
-        """Who is there now and has not finished."""
+        """The peers that are online now and have not finished."""
         return [name for name in self.alive() if not self.status(name).finished]
 
     def current_round(self) -> int:
-        """The round that half of the others who still play have come to; 0: nobody does."""
+        """The round that half of the other peers that still play have reached; 0: none plays."""
         rounds = sorted(status.round for status in map(self.status, self.playing()))
         return rounds[len(rounds) // 2] if rounds else 0
 
 
 class Announcer:
-    """Tells everyone one's own status: when it changes, when someone comes or goes, and every so often."""
+    """Announces this peer's status: when it changes, when a peer connects or disconnects, and every few seconds."""
 
     def __init__(
         self, tell: Callable[[Status], None], neighbours: Callable[[], frozenset[str]], every: float, plan: str = ""
@@ -209,7 +212,7 @@ class Announcer:
         return self._status.time
 
     def go_on_after(self, last: int) -> None:
-        """Others know a status of that time: where the clock was set back, statuses go on well after it."""
+        """Others know a status of that time: if the clock was set back, statuses go on well after it."""
         if time.time_ns() <= last:
             self._status = replace(self._status, time=last + _WELL_AFTER)
 
@@ -225,7 +228,7 @@ class Announcer:
             self._tell(self._status)
 
     def soon(self) -> None:
-        """Announce, but by another thread: for those that must not wait for the network."""
+        """Announce from another thread: for callers that must not wait for the network."""
         self._due.set()
 
     def _repeat(self) -> None:

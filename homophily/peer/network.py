@@ -1,4 +1,4 @@
-"""A peer on the network: its links, who else is a member, and the models that pass between them."""
+"""A peer on the network: its links, the other members, and the transfer of models."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _HOP_SECONDS = 10.0  # for a request over one hop
 
 @dataclass(frozen=True)
 class PeerNetwork:
-    """Everything of a peer that talks to others."""
+    """All parts of a peer that use the network."""
 
     links: Links
     members: Members
@@ -41,7 +41,7 @@ class PeerNetwork:
 
     @classmethod
     def on(cls, links: Links, setup: PeerSetup, refusals: Refusals) -> PeerNetwork:
-        """On links that are open, and not listened to yet. refusals: counts what is refused."""
+        """The parts of a peer on links that are open and have no handlers yet. refusals: counts what is refused."""
         peer, identity = setup.settings.peer, setup.identity
         members = Members(peer.name, peer.allow, peer.mesh == "full", links.neighbours, max(SILENCE, peer.deadline))
         transfer = BlobTransfer(
@@ -52,7 +52,7 @@ class PeerNetwork:
             links,
             members,
             refusals,
-            timeout=max(_HOP_SECONDS, peer.deadline / 2),  # on a slow link what is asked for at a time takes long
+            timeout=max(_HOP_SECONDS, peer.deadline / 2),  # the requests of one time take long on a slow link
             slots=peer.slots,
             waiting=peer.waiting,
             pulls=peer.pulls,
@@ -72,10 +72,10 @@ class PeerNetwork:
         return cls(links, members, transfer, announcer, pacing, source)
 
     def handlers(self, setup: PeerSetup) -> LinkHandlers:
-        """What is done with whatever comes in over the links."""
+        """What handles messages, requests and connections."""
         peer, authority = setup.settings.peer, setup.authority
         plan, refusals = self.announcer.plan, self.transfer.refusals
-        differing: set[str] = set()  # peers that play something else: reported once each
+        differing: set[str] = set()  # peers whose method, merge or rounds differ: each is reported once
 
         def heard(sealed: bytes) -> None:
             name = ""
@@ -87,27 +87,27 @@ class PeerNetwork:
                 return
             if news and status.plan != plan and name not in differing:
                 differing.add(name)
-                _log.warning("%s plays %s, and this peer plays %s: their files differ", name, status.plan, plan)
-            if news and peer.mesh != "full":  # for those further away
+                _log.warning("%s plays %s, and this peer plays %s: make their files agree", name, status.plan, plan)
+            if news and peer.mesh != "full":  # for peers further away
                 self.links.tell(sealed)
 
         def came(name: str) -> None:
             _log.info("%s connected", name)
             self.members.came(name)
-            self.announcer.soon()  # who has just come has heard nothing yet
+            self.announcer.soon()  # a peer that has just connected knows no status yet
 
         def went(name: str) -> None:
             _log.info("%s disconnected", name)
             self.members.went(name)
-            self.announcer.soon()  # what others know of my links is out of date
+            self.announcer.soon()  # this peer's neighbours have changed
 
         def stranger(name: str) -> None:
-            refusals.add("link of a name not allowed", name)
+            refusals.add("connection of a name not in peer.allow", name)
 
         return LinkHandlers(heard, self.transfer.asked, came, went, stranger)
 
     def start(self, setup: PeerSetup, links: ZenohLinks) -> None:
-        """Listen, and say that this peer is online."""
+        """Handle what comes in, and announce that this peer is online."""
         links.listen(self.handlers(setup))
         self.announcer.start()
 
@@ -133,7 +133,7 @@ def address_of(setup: PeerSetup, insecure: bool) -> Address:
 
 
 def _plan(config: Config) -> str:
-    """What all peers should agree on, in words."""
+    """What all peers must agree on, in words."""
     return f"{config.method.name} with merge {config.merge} for {config.rounds} rounds"
 
 

@@ -1,4 +1,4 @@
-"""How a real peer keeps step with the others: whom it waits for, and how long."""
+"""How a real peer keeps step with the others: which peers it waits for, and how long."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class SyncPolicy:
     deadline: float  # seconds
     staleness: int  # rounds that a model may be old
     wait_for: int  # others that must be online before the first round
-    hello: float  # seconds to hear of others who have begun
+    hello: float  # seconds that a peer that comes back waits for a status of anyone
     far: dict[str, int] | None = None  # hops to each of the others that must be online, if they are known
 
     @property
@@ -31,12 +31,12 @@ class SyncPolicy:
 
     @property
     def behind(self) -> int:
-        """Or behind them: the model of the last is then young enough for the first, who is a round further yet."""
+        """Rounds that a peer may be behind, so that the model of the last is still fresh enough for the first."""
         return max(0, self.staleness - 1 - self.ahead)
 
 
 class Pacing:
-    """Waits for the others, by what they say of themselves."""
+    """Waits for the others, by the statuses that they announce."""
 
     def __init__(self, policy: SyncPolicy, members: Members, announcer: Announcer, names: Sequence[str]) -> None:
         """names: of the other peers that are allowed."""
@@ -82,7 +82,7 @@ class Pacing:
         return current
 
     def wait(self, ready: Callable[[str], bool], deadline: float, names: Sequence[str] | None = None) -> None:
-        """Until everyone (or those named) who is online is ready or has finished, or the time is over."""
+        """Wait until every peer that is online (of those named) is ready or has finished, or until the deadline."""
 
         def enough() -> bool:
             alive = self._members.alive()
@@ -92,7 +92,7 @@ class Pacing:
         self._members.wait(enough, max(0.0, deadline - time.monotonic()))
 
     def linger(self) -> None:
-        """Others may still want the last model: stay until everyone has finished, or nobody gets any further."""
+        """Others may still need the last model: stay until all have finished, or none merges within the deadline."""
         members = self._members
 
         def far() -> list[tuple[str, int]]:

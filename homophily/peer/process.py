@@ -1,4 +1,4 @@
-"""One real peer from start to end: joined, played round by round, its state folder always whole."""
+"""One real peer from start to end: it joins the others and plays round by round; its state folder is always whole."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from homophily.simulation.exchange import PeerExchange
 from homophily.simulation.rounds import RunState
 from homophily.simulation.setup import UserObjects
 
-_SOON = timedelta(days=30)  # a certificate ends
+_SOON = timedelta(days=30)  # a certificate that expires within this time is reported
 _CPU = torch.device("cpu")
 _log = logging.getLogger("homophily.peer")
 
@@ -73,7 +73,7 @@ class Peer:
         with ExitStack() as stack:
             stack.enter_context(locked(self.settings.state))
             writer = _opened_folder(self._setup)
-            stack.enter_context(_logged(writer.path / "peer.log"))
+            stack.enter_context(_logged(writer.path / "peer.log", self.settings.peer.name))
             refusals = Refusals()
             if self._alone:  # before the first link: zenoh takes the settings of its log only once
                 stack.enter_context(handshakes.counted(refusals))
@@ -99,9 +99,9 @@ class Peer:
 
     def _greet(self, round: int) -> None:
         peer = self.settings.peer
-        _log.info("listens on %s, after round %d", ", ".join(peer.listen) or "no address", round)
+        _log.info("%s listens on %s, after round %d", peer.name, ", ".join(peer.listen) or "no address", round)
         if (left := self._setup.identity.ends - datetime.now(UTC)) < _SOON:
-            _log.warning("the certificate of %s ends in %d days: issue a new one", peer.name, left.days)
+            _log.warning("the certificate of %s expires in %d days: issue a new one", peer.name, left.days)
 
     @property
     def round(self) -> int:
@@ -156,7 +156,7 @@ class Peer:
                 pass
             (self._result,) = self._player.finish()
             self._network.announcer.announce(finished=True)
-            _log.info("has finished, and stays until the others have its last model")
+            _log.info("%s has finished and stays online until the others have its last model", self.settings.peer.name)
             self._network.pacing.linger()
         return self._result
 
@@ -183,7 +183,7 @@ class Peer:
 
 
 def _allow_many_files() -> None:
-    """Every connection takes one, a stranger's too until its handshake fails: as many as this process may have."""
+    """Raise the limit on open files: every connection takes one, a stranger's too until its handshake fails."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -208,7 +208,7 @@ def _active_run(setup: PeerSetup, network: PeerNetwork, writer: RunWriter, callb
 
 
 def _opened_folder(setup: PeerSetup) -> RunWriter:
-    """A new state folder, or the old one if it fits."""
+    """A new state folder, or the existing one if it fits the peer's file."""
     path, config, task = setup.settings.state, setup.config, setup.training.task
     writer = RunWriter(path)
     if writer.begun:
@@ -221,14 +221,15 @@ def _opened_folder(setup: PeerSetup) -> RunWriter:
 
 
 @contextmanager
-def _logged(path: Path) -> Iterator[None]:
+def _logged(path: Path, name: str) -> Iterator[None]:
     with writing(path):
         handler = log_to(path)
     try:
         yield
     except (Exception, KeyboardInterrupt) as error:
-        told = str(error) if isinstance(error, UserError) else repr(error)
-        _log.error("stops: %s", "asked to" if isinstance(error, KeyboardInterrupt) else told)
+        interrupted = "interrupted; it resumes from its state folder when it is started again"
+        why = str(error) if isinstance(error, UserError) else repr(error)
+        _log.error("%s stops: %s", name, interrupted if isinstance(error, KeyboardInterrupt) else why)
         raise
     finally:
         _log.removeHandler(handler)
@@ -236,9 +237,9 @@ def _logged(path: Path) -> Iterator[None]:
 
 
 def _check_config(path: Path, stored: Config, now: Config, asked: Config) -> None:
-    """A peer may be given more rounds and other peers, and its file of data may move; all else stays."""
+    """Only rounds (more of them), peers and the path of the data may differ from the stored config."""
     for key, (before, after) in differing(stored, now).items():
-        open_then = key.startswith("method.") and before is None  # a state may be older than what writes t1 down
+        open_then = key.startswith("method.") and before is None  # the state is of a version that did not store t1
         derived = open_then and key.removeprefix("method.") not in asked.method.keys
         if key not in ("rounds", "peers", "evaluate", "data.name") and not derived:
             raise UserError(f"{key} = {after!r}, but {path} holds a state with {before!r}: name another state folder")

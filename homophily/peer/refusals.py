@@ -1,4 +1,4 @@
-"""What was refused: counted by reason, and each reason written to the log once, so that nobody can fill a disk."""
+"""Refusals: counted by reason, and each reason logged once, so that nobody can fill a disk."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _log = logging.getLogger("homophily.peer")
 
 
 class Refusals:
-    """Counts by reason and by whom it came from, where that is known. Threads may share it."""
+    """Counts by reason, and by the peer that it came from, if that is known. Threads may share it."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -28,7 +28,7 @@ class Refusals:
             self._counts[reason] += 1
             first = self._counts[reason] == 1
         if first:
-            _log.warning("refused: %s; the next ones are only counted", reason)
+            _log.warning("this peer refused: %s; from now on it only counts this in status.json", reason)
 
     def counts(self) -> dict[str, int]:
         with self._lock:
@@ -36,7 +36,7 @@ class Refusals:
 
 
 def log_to(path: Path) -> logging.Handler:
-    """Write the log of peers to a file that stays small; the caller removes the handler."""
+    """Write the log of this process's peers to a file of bounded size; the caller removes the handler."""
     handler = RotatingFileHandler(path, maxBytes=_LOG_BYTES, backupCount=1, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     _log.addHandler(handler)

@@ -1,4 +1,4 @@
-"""Where requests are answered: so many at a time, and so many may wait. What is too much is turned away at once."""
+"""A bounded pool of threads that answers requests: when it is full, further requests are declined at once."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 
 class RequestPool:
-    """So many threads, and so many jobs that may wait for them."""
+    """``slots`` threads, and at most ``waiting`` jobs that wait for them."""
 
     def __init__(self, slots: int, waiting: int) -> None:
         self._room = threading.BoundedSemaphore(slots + waiting)
         self._pool = ThreadPoolExecutor(slots)
 
     def take(self, job: Callable[[], None]) -> bool:
+        """Queue a job; False: the pool is full or closed."""
         if not self._room.acquire(blocking=False):
             return False
         try:

@@ -1,4 +1,4 @@
-"""peer.toml: an ordinary config and a table [peer] that says who this peer is and whom it talks to."""
+"""peer.toml: an ordinary config and a table [peer] with this peer's name, addresses and peers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Peer(Table):
     """The table [peer]."""
 
     name: str
-    allow: list[str]  # the peers of the federation, oneself among them
+    allow: list[str]  # all peers of the federation, this one among them
     federation: str = "federation"
     listen: list[str] = Field(default=[])  # host:port
     connect: list[str] = Field(default=[])  # host:port
@@ -36,22 +36,22 @@ class Peer(Table):
     state: str = ""  # left out: the peer's name
     device: Literal["auto", "cpu", "cuda"] = "auto"  # where it trains
     pace: Literal["free", "lockstep"] = "free"
-    wait_for: int | None = Field(None, ge=0)  # others that must be there before the first round
+    wait_for: int | None = Field(None, ge=0)  # others that must be online before the first round
     deadline: float = Field(30.0, gt=0, allow_inf_nan=False)  # seconds that a round waits for models
     staleness: int = Field(3, ge=0)  # rounds that a model may be old, at a free pace
     lease: float = Field(3.0, ge=0.5, le=60)  # seconds without a sign of life
     pulls: int = Field(4, ge=1, le=64)  # models that are pulled at a time
-    window: int = Field(4, ge=1, le=64)  # chunks of one of them
+    window: int = Field(4, ge=1, le=64)  # requests for each of them at a time
     slots: int = Field(8, ge=1, le=64)  # requests that are answered at a time, for each distance
     waiting: int = Field(256, ge=1, le=65536)  # requests that may wait for that, for each distance
     cache_mb: int = Field(256, ge=8)  # of others' chunks that were passed on
-    classes: int | None = Field(None, ge=2)  # in the whole federation, where one's own data may lack some
+    classes: int | None = Field(None, ge=2)  # in the whole federation; a peer's own data may lack some
     share: int | None = Field(None, ge=0)  # whose part of simulated data this peer plays; ids are places in ``allow``
 
 
 @dataclass(frozen=True)
 class PeerSettings:
-    """All that a peer's file says. Paths are relative to the file."""
+    """The content of a peer's file. Paths are relative to the file."""
 
     config: Config
     peer: Peer
@@ -78,7 +78,7 @@ def load(path: Path) -> PeerSettings:
     values = read(path)
     table = values.pop("peer", None)
     if not isinstance(table, Mapping):
-        raise UserError(f"{path} has no table [peer]: it says who this peer is")
+        raise UserError(f"{path} has no table [peer], which must name this peer and the peers that it talks to")
     refuse_unknown("peer", table, list(Peer.model_fields), "[peer] has")
     for key in ("name", "allow"):
         if key not in table:
@@ -109,7 +109,7 @@ def _check(peer: Peer) -> None:
 
 
 def only_loopback(peer: Peer) -> bool:
-    """Whether all addresses are of this very machine."""
+    """Whether all addresses are loopback addresses of this machine."""
     return all(_is_loopback(address.rpartition(":")[0].strip("[]")) for address in [*peer.listen, *peer.connect])
 
 

@@ -1,4 +1,4 @@
-"""One real peer prepared from its file: its keys, its data, its network and its method. Nothing here uses the network."""
+"""One real peer prepared from its file: keys, data, network and method, without any connection."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class PeerSetup:
-    """All that a peer needs, but for the network."""
+    """All that a peer needs but connections."""
 
     settings: PeerSettings
     config: Config
@@ -70,12 +70,12 @@ class PeerSetup:
         return self.training.task.ids.device
 
     def fingerprint(self) -> Fingerprints:
-        """This peer's own."""
+        """The fingerprint of this peer's data."""
         return task_fingerprints(self.training.task, self.config.seed).to(_CPU)
 
 
 def prepare_peer(settings: PeerSettings) -> PeerSetup:
-    """Everything that a peer's file asks for; every mistake in it is reported."""
+    """Prepare what a peer's file asks for. Raises UserError for every mistake in it."""
     device = chosen_device(settings.peer.device, "peer.device")
     identity, authority = _credentials(settings)
     training, config = _training(settings, _completed(settings), device)
@@ -112,7 +112,9 @@ def _expected(task: Task, config: Config, method: Method, peers: int) -> Expecte
     number = network_number(task.layout, config.seed, task.layout.frozen_hash(task.module))
     expected = ExpectedModel(task.layout.sent_parameters, task.layout.dtype, method.shares, number, peers)
     if expected.most_bytes > MOST_BYTES:
-        raise UserError(f"model: {expected.most_bytes} bytes would travel at a time, and at most {MOST_BYTES} can")
+        raise UserError(
+            f"model: it takes {expected.most_bytes} bytes to send, and real peers can send at most {MOST_BYTES}"
+        )
     return expected
 
 
@@ -125,11 +127,11 @@ def _policy(settings: PeerSettings, config: Config) -> SyncPolicy:
 
 
 def _credentials(asked: PeerSettings) -> tuple[Identity, Authority]:
-    """Who this peer is, and who decides whom to believe."""
+    """The peer's identity, and the authority that decides which peers are trusted."""
     identity = Identity(asked.peer.name, asked.certificate, asked.key)
     authority = Authority(asked.path(asked.peer.ca), asked.peer.allow)
     try:
-        authority.open(identity.seal({}))  # as the others will
+        authority.open(identity.seal({}))  # as the others will do
     except Refused as error:
         raise UserError(f"{asked.certificate} will be refused by the others: {error}") from None
     return identity, authority
@@ -141,11 +143,11 @@ def _completed(asked: PeerSettings) -> Config:
 
 
 def _decided(asked: PeerSettings, config: Config) -> Config:
-    """What a method makes of the number of rounds (t1) is decided when a state begins, and kept if it is extended."""
+    """Keys that a method derives from the rounds (t1) are fixed when a state begins, and stay if rounds are added."""
     name, state = config.method.name, asked.state
     began = Run(state).config if RunWriter(state).begun else config
     if began.method.name != name:
-        return config  # which is told later
+        return config  # the process reports the difference
     left_open = [key for key, p in signature(methods.get(name)).parameters.items() if p.default is None]
     _, keys = method_of(began, UserObjects(), len(asked.peer.allow))
     decided = {key: keys[key] for key in left_open if key not in config.method.keys and keys.get(key) is not None}
@@ -153,7 +155,7 @@ def _decided(asked: PeerSettings, config: Config) -> Config:
 
 
 def _training(asked: PeerSettings, config: Config, device: torch.device) -> tuple[TrainingSetup, Config]:
-    """Data, network and engine of this one peer, where it trains."""
+    """Data, network and engine of this peer, on the device on which it trains."""
     peer = asked.peer
     id = _ids(asked)[peer.name]
     shares, config = _shares(asked, config)
@@ -205,7 +207,7 @@ def _one(shares: FederatedData, peer: int) -> FederatedData:
 
 
 def _ids(asked: PeerSettings) -> dict[str, int]:
-    """Everyone's id by name: the places in the list where a simulation is played, else from the name."""
+    """The ids of all peers by name: places in peer.allow if they play a simulation, else hashes of the names."""
     names = asked.peer.allow
     if asked.peer.share is not None:
         return {name: place for place, name in enumerate(names)}
@@ -213,14 +215,18 @@ def _ids(asked: PeerSettings) -> dict[str, int]:
 
 
 def peer_method(config: Config, peers: int) -> Method:
-    """The method of a config, or a sentence about what real peers cannot do."""
+    """The method of a config. Raises UnsuitableError if real peers cannot use it."""
     method, _ = method_of(config, UserObjects(), peers)
     if isinstance(method, ServerMethod):
-        raise UnsuitableError(f"method.name = {config.method.name!r}: has a server, and peers have none")
+        raise UnsuitableError(f"method.name = {config.method.name!r}: needs a server, and real peers have none")
     if isinstance(method, Oracle):
-        raise UnsuitableError(f"method.name = {config.method.name!r}: knows who is alike, and peers do not")
+        raise UnsuitableError(
+            f"method.name = {config.method.name!r}: needs the true clusters, which real peers do not know"
+        )
     if config.contacts != "all":
-        raise UnsuitableError(f"contacts = {config.contacts}: real peers know all that their files allow")
+        raise UnsuitableError(
+            f"contacts = {config.contacts}: must be 'all', as real peers know every peer in peer.allow"
+        )
     if getattr(method, "on", "own") == "peer":
         raise UnsuitableError("method.on = 'peer': a real peer judges models on its own data only")
     if metric_cost(method).displacement and method.metric in metrics and config.init != "common":

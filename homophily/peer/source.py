@@ -1,6 +1,6 @@
 """The network as a source of models: a real peer publishes its own and fetches those of the peers that it meets.
 
-Models are where the peer trains; all else is on the CPU.
+Models are on the device on which the peer trains; all else is on the CPU.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from homophily.simulation.sources import Heard, LocalModels, Memory, Published
 
 T = TypeVar("T")
 Print = tuple[Tensor, Tensor, int]  # mean [d], factor [F, d] and count of a fingerprint
-_PROPORTION = 2.0**16  # of the largest numbers of fingerprints, beyond which float64 cannot compare them
+_PROPORTION = 2.0**16  # of the largest values of fingerprints, beyond which float64 cannot compare them
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,9 @@ class Me:
     samples: int
     start: Tensor  # [1, D]: the model before the first round
     contacts: dict[int, str]  # names of the other peers by id, ascending
-    hops: int  # peers within so many hops are in reach
-    unknown: float  # what the method's tables say of a peer of which nothing is known
-    forgets: bool  # the method learns of new contacts from fingerprints, all over again
+    hops: int  # peers within this many hops are in reach
+    unknown: float  # the value in the method's tables for a peer of which nothing is known
+    forgets: bool  # with other contacts the method starts again, from fingerprints
 
 
 class NetworkSource:
@@ -79,8 +79,8 @@ class NetworkSource:
         self._own: Published | None = None
         self._prints: dict[str, tuple[int, Print]] = {}  # by name: the round it is of, and it
         self._own_print: Fingerprints | None = None
-        self._renewal = -1  # that it is of
-        self._printed, self._hash = -1, ""  # the number under which it is known, and what it is
+        self._renewal = -1  # that the own fingerprint is of
+        self._printed, self._hash = -1, ""  # its number, which others ask for, and its hash
         self.unreachable: list[str] = []  # peers that were met in the last round, and whose models did not come
 
     def view(self, round: int) -> View:
@@ -168,7 +168,7 @@ class NetworkSource:
 
     def publish(self, round: int, own: Published) -> None:
         self._own = own
-        if self._pacing.policy.lockstep:  # two rounds stay published: who still merges the one before the last needs it
+        if self._pacing.policy.lockstep:  # two rounds stay published: a slower peer may still merge the last but one
             deadline = time.monotonic() + self._pacing.policy.deadline
             self._pacing.wait(lambda name: self._members.status(name).merged >= round - 2, deadline)
         shared = self._layout.mask(shared=True)
@@ -256,7 +256,7 @@ class NetworkSource:
     def _with_updates(
         self, found: Mapping[str, ModelMessage], rounds: Mapping[str, int], deadline: float, round: int
     ) -> dict[str, ModelMessage]:
-        """The same models, and what they were before training; those of which that does not come are left out.
+        """The same models, and what they were before training; a model whose earlier state does not come is left out.
 
         In lockstep a peer whose model is of an earlier round has stopped, and nothing has changed in this one.
         """
@@ -272,7 +272,7 @@ class NetworkSource:
         return {name: replace(model, before=before.get(name)) for name, model in found.items() if name not in late}
 
     def _unpacked(self, wanted: list[BlobId], deadline: float, unpack: Callable[[bytes], T]) -> dict[BlobId, T]:
-        """Blobs as far as they come in time and are what they must be. In lockstep, asked for until they come."""
+        """The blobs that come in time and are valid. In lockstep a blob is asked for until it comes."""
         out: dict[BlobId, T] = {}
         while wanted:
             unanswered = []
@@ -311,7 +311,7 @@ class NetworkSource:
         return {name: self._about_contacts(table, before) for name, table in memory.items()}
 
     def _about_contacts(self, table: Tensor, before: Tensor) -> Tensor:
-        """What was remembered of the peers ``before`` [B]; of new ones nothing."""
+        """A table over the contacts ``before`` [B] as one over today's; new contacts get the unknown value."""
         if table.dim() != 2 or table.shape[1] != len(before):
             return table
         return _looked_up(table, before, self._ids, self._me.unknown if table.is_floating_point() else 0)
@@ -339,7 +339,7 @@ def _stacked_tables(messages: Sequence[ModelMessage], names: Sequence[str]) -> t
 
 
 def _out_of_proportion(prints: Mapping[int, Print]) -> set[int]:
-    """Whose fingerprints have numbers so much larger than most others' that nothing beside them could be seen."""
+    """Ids of the fingerprints whose values are so large that float64 could not compare the others beside them."""
     usable = {id: (mean, factor) for id, (mean, factor, count) in prints.items() if count >= 2}
     if not usable:
         return set()

@@ -1,7 +1,7 @@
-"""The links to other peers: the one place that knows zenoh, but for its log (handshakes.py).
+"""The links to other peers. Only this module and handshakes.py know zenoh.
 
-Small messages and questions to direct neighbours, which of them are alive, and who is at the other end of a link, by
-its certificate. Nothing is routed: a link to a stranger leads nowhere, so it can cut nobody off.
+Links carry small messages and requests to direct neighbours, and say which neighbours are online and, by its
+certificate, who is at the other end of a link. Nothing is routed: a stranger that links with peers can cut nobody off.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from homophily.peer.manifest import CHUNK
 
 _ROOT = "homophily"
 _ROOM = 256 << 10  # for what surrounds a chunk in a message
-QUEUE = 16  # batches of 64 kB that wait for a link, about a chunk: who sends one is not woken for each of them
+QUEUE = 16  # batches of 64 kB that wait for a link, about a chunk: its sender is not woken for each of them
 _RETRY = {"period_init_ms": 200, "period_max_ms": 2000, "period_increase_factor": 2}
 _OF_ONESELF = ["put", "delete", "reply", "declare_queryable", "liveliness_token"]  # speak for a name
 _TO_OTHERS = ["declare_subscriber", "query", "declare_liveliness_subscriber", "liveliness_query"]
@@ -33,11 +33,11 @@ Load = bytes | zenoh.ZBytes  # what an answer is made of
 
 
 class Unanswered(Exception):
-    """A neighbour gave no answer, or said why it cannot."""
+    """A neighbour did not answer a request, or declined it."""
 
 
 class Question(Protocol):
-    """Asked by someone; to be answered once, by any thread."""
+    """A request of another peer, to be answered or declined once, by any thread."""
 
     @property
     def path(self) -> str: ...
@@ -49,34 +49,34 @@ class Question(Protocol):
 
 class Links(Protocol):
     def ready(self, data: bytes) -> Load:
-        """To be sent often: copied for the network once, and not with every answer."""
+        """Data that will be sent often, copied for the network once and not with every answer."""
 
     def tell(self, data: bytes) -> None:
-        """To all neighbours; may get lost."""
+        """Send a message to all neighbours; it may get lost."""
 
     def ask(self, neighbour: str, path: str, timeout: float, most: int = 1) -> list[bytes]:
-        """A direct neighbour's answer in one message or several, ``most`` at most; raises Unanswered."""
+        """The answer of a direct neighbour, in at most ``most`` messages. Raises Unanswered."""
 
     def neighbours(self) -> frozenset[str]:
-        """Who is at the other end of a link."""
+        """The peers at the other ends of the links."""
 
     def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
 class LinkHandlers:
-    """What is called, from threads of its own, with what comes in."""
+    """Called by the links' own threads with what comes in."""
 
     heard: Callable[[bytes], None]
     asked: Callable[[Question], None]
     came: Callable[[str], None]
     went: Callable[[str], None]
-    stranger: Callable[[str], None]  # has a certificate of the authority, but its name is not allowed
+    stranger: Callable[[str], None]  # its certificate is valid, but its name is not in peer.allow
 
 
 @dataclass(frozen=True)
 class Address:
-    """How a peer is reached, and how it knows whom it reaches. tls: authority, certificate and key; None: in plain."""
+    """How a peer is reached, and how it authenticates others. tls: authority, certificate and key; None: plaintext."""
 
     name: str
     federation: str
@@ -89,7 +89,7 @@ class Address:
 
 
 class ZenohLinks:
-    """Links over mutual TLS. Names that are not allowed get no message in or out, whatever certificate they have."""
+    """Links over mutual TLS. A name that is not allowed gets no message in or out, whatever certificate it has."""
 
     def __init__(self, address: Address) -> None:
         self._name, self._root = address.name, f"{_ROOT}/{address.federation}"
@@ -99,11 +99,11 @@ class ZenohLinks:
         try:
             self._session = zenoh.open(_config(address))
         except zenoh.ZError as error:
-            why = re.sub(r" at /\S+", "", str(error))  # where in the library
+            why = re.sub(r" at /\S+", "", str(error))  # a place in the library
             raise UserError(f"peer.listen: cannot listen on {', '.join(address.listen)}: {why}") from error
 
     def listen(self, handlers: LinkHandlers) -> None:
-        """From now on what comes in is heard."""
+        """Call the handlers with whatever comes in from now on."""
         alive = f"{self._root}/alive"
 
         def linked(event: zenoh.LinkEvent) -> None:
@@ -117,12 +117,12 @@ class ZenohLinks:
                 (handlers.came if sample.kind == zenoh.SampleKind.PUT else handlers.went)(name)
 
         asked = f"{self._root}/ask/{self._name}/"
-        self._declared = [  # what is not held is undeclared
+        self._declared = [  # a declaration ends when nothing refers to it
             self._session.info.declare_link_events_listener(linked, history=True),
             self._session.declare_subscriber(
                 f"{self._root}/tell/*",
                 lambda sample: handlers.heard(sample.payload.to_bytes()),
-                allowed_origin=zenoh.Locality.REMOTE,  # one who tells while it hears would wait for itself
+                allowed_origin=zenoh.Locality.REMOTE,  # a handler that sends would otherwise wait for itself
             ),
             self._session.declare_queryable(f"{asked}**", lambda query: handlers.asked(_Query(query, asked))),
             self._session.liveliness().declare_subscriber(f"{alive}/*", life, history=True),
@@ -140,7 +140,7 @@ class ZenohLinks:
         try:
             replies = self._session.get(
                 f"{self._root}/ask/{neighbour}/{path}",
-                zenoh.handlers.FifoChannel(most),  # who answers more often is not stored up
+                zenoh.handlers.FifoChannel(most),  # further answers are dropped
                 target=zenoh.QueryTarget.BEST_MATCHING,
                 consolidation=zenoh.ConsolidationMode.NONE,
                 congestion_control=zenoh.CongestionControl.BLOCK,
@@ -148,7 +148,7 @@ class ZenohLinks:
             )
             answer = [_said(reply) for reply in islice(replies, most)]
         except zenoh.ZError as error:
-            raise Unanswered("no link") from error
+            raise Unanswered("links closed") from error
         if not answer:
             raise Unanswered("no answer")
         return answer
@@ -157,7 +157,7 @@ class ZenohLinks:
         return self._allowed.intersection(map(self._other_end, self._session.info.links()))
 
     def _other_end(self, link: zenoh.Link) -> str:
-        """By the certificate; without one, on loopback, by what it says of itself."""
+        """A name: by the certificate, or without TLS (on loopback) by the id that the other end gives itself."""
         return (link.auth_identifier if self._secure else self._by_id.get(str(link.zid))) or ""
 
     def close(self) -> None:
@@ -176,7 +176,7 @@ class _Query:
         self.path = str(query.key_expr).removeprefix(root)
 
     def answer(self, *data: Load) -> None:
-        with suppress(zenoh.ZError):  # whoever asked may be gone
+        with suppress(zenoh.ZError):  # the peer that asked may have disconnected
             for each in data:
                 self._query.reply(self._query.key_expr, each)
         self._query.drop()
@@ -198,7 +198,7 @@ def _keys(address: Address) -> dict[str, Any]:
     protocol = "tls" if address.tls is not None else "tcp"
     keys: dict[str, Any] = {
         "id": _zenoh_id(address, address.name),
-        "mode": "peer",  # a router would pass on for strangers, and count on them to do so
+        "mode": "peer",  # a router would relay for strangers, and rely on them to relay
         "listen/endpoints": [f"{protocol}/{host}" for host in address.listen],
         "connect/endpoints": [f"{protocol}/{host}" for host in address.connect],
         "connect/timeout_ms": -1,
@@ -207,7 +207,7 @@ def _keys(address: Address) -> dict[str, Any]:
         "scouting/multicast/enabled": False,
         "scouting/gossip/enabled": address.full,
         "transport/link/protocols": [protocol],
-        "transport/shared_memory/enabled": False,  # what goes past the links has no size
+        "transport/shared_memory/enabled": False,  # it would bypass the limit on message sizes
         "transport/link/tx/lease": int(1000 * address.lease),
         "transport/link/tx/queue/size/data": QUEUE,
         "transport/link/rx/max_message_size": CHUNK + _ROOM,
@@ -228,7 +228,7 @@ def _keys(address: Address) -> dict[str, Any]:
 
 
 def _access(address: Address) -> dict[str, Any]:
-    """Who may say what: everyone may ask, but under a name only its owner is there, answers and tells."""
+    """Access control: everyone may ask, but only a name's owner is online, answers and sends under that name."""
     root = f"{_ROOT}/{address.federation}"
     rules = [
         _rule("out", "egress", [f"{root}/**"], _OF_ONESELF + _TO_OTHERS),
@@ -251,5 +251,5 @@ def _rule(id: str, flow: str, keys: list[str], messages: list[str]) -> dict[str,
 
 
 def _zenoh_id(address: Address, name: str) -> str:
-    """Names a process on the network; it begins with no 0, which would be cut off."""
+    """The id of a peer's process on the network; zenoh cuts off a leading 0, so it begins with 1."""
     return "1" + hashlib.sha256(f"{address.federation}/{name}".encode()).hexdigest()[:31]

@@ -1,6 +1,6 @@
-"""What is inside a parcel: a model after or before training, or a fingerprint, as safetensors.
+"""What is inside a blob: a model after or before training, or a fingerprint, as safetensors.
 
-It is checked tensor by tensor when it is opened.
+Every tensor is checked when a blob is unpacked.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ MOST_SAMPLES = 1 << 40
 
 @dataclass(frozen=True)
 class ModelMessage:
-    """A model after training and what goes with it. row: [d], the numbers that travel; None: the model is diverged."""
+    """A model after training and what goes with it. row: [d], the shared parameters; None: the model has diverged."""
 
     row: Tensor | None
     samples: int
     tables: dict[str, Tensor] = field(default_factory=dict)  # [B] float64: what a method shares, over ``contacts``
     contacts: Tensor | None = None  # [B] int64: ids
-    before: Tensor | None = None  # [d]: the same before this round's training, if asked for: a parcel of its own
+    before: Tensor | None = None  # [d]: the same before this round's training, if asked for: a blob of its own
 
     @property
     def table_bytes(self) -> int:
@@ -43,47 +43,47 @@ class ModelMessage:
 
 @dataclass(frozen=True)
 class ExpectedModel:
-    """What a model parcel of this federation must look like."""
+    """What a model of this federation must look like."""
 
-    numbers: int
+    parameters: int
     dtype: torch.dtype
     tables: tuple[str, ...]
-    network: int  # says of which network and seed it is
+    network: int  # ``network_number`` of its network and seed
     contacts: int  # entries of the longest table, at most
 
     @property
     def most_bytes(self) -> int:
-        """No honest parcel is larger."""
-        numbers = self.numbers * self.dtype.itemsize
-        return numbers + table_bytes(self.contacts, len(self.tables)) + 8 + 4096 * (4 + len(self.tables))
+        """No honest blob is larger."""
+        row = self.parameters * self.dtype.itemsize
+        return row + table_bytes(self.contacts, len(self.tables)) + 8 + 4096 * (4 + len(self.tables))
 
 
 def network_number(layout: Layout, seed: int, frozen: str) -> int:
-    """The same for those who can compare and merge: all names and shapes of the network, the seed of its start, and the
-    hash of what is frozen in it."""
+    """The same for all peers that can compare and merge: a hash of the names and shapes of the network, the seed of its
+    start, and what is frozen in it."""
     text = json.dumps([layout.to_json(), seed, frozen], sort_keys=True)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
-def pack_model(blob: ModelMessage, network: int) -> bytes:
-    tensors = {"samples": torch.tensor([blob.samples]), "network": torch.tensor([network])}
-    if blob.row is not None:
-        tensors["row"] = blob.row
-    if blob.tables and blob.contacts is not None:
-        tensors |= {"contacts": blob.contacts, **{_TABLE + name: table for name, table in blob.tables.items()}}
+def pack_model(message: ModelMessage, network: int) -> bytes:
+    tensors = {"samples": torch.tensor([message.samples]), "network": torch.tensor([network])}
+    if message.row is not None:
+        tensors["row"] = message.row
+    if message.tables and message.contacts is not None:
+        tensors |= {"contacts": message.contacts, **{_TABLE + name: table for name, table in message.tables.items()}}
     return _saved(tensors)
 
 
 def shared_tables(tables: dict[str, Tensor], ids: Tensor, known: Tensor) -> tuple[dict[str, Tensor], Tensor | None]:
-    """What travels of tables over ``ids`` [B]: the entries there are of known peers [B] bool, and of whom they are."""
-    there = known & ~torch.stack([table.isnan() for table in tables.values()]).all(0) if tables else known[:0]
-    if not bool(there.any()):
+    """The part of tables over ``ids`` [B] that travels: the entries about known peers [B] bool, and the peers' ids."""
+    mask = known & ~torch.stack([table.isnan() for table in tables.values()]).all(0) if tables else known[:0]
+    if not bool(mask.any()):
         return {}, None
-    return {name: table[there].to(torch.float64) for name, table in tables.items()}, ids[there]
+    return {name: table[mask].to(torch.float64) for name, table in tables.items()}, ids[mask]
 
 
 def pack_before(before: Tensor, network: int) -> bytes:
-    """A model before training [d]: asked for beside the one after it by who compares what training changed."""
+    """A model before training [d]: fetched by peers whose metric compares what training changed."""
     return _saved({"before": before, "network": torch.tensor([network])})
 
 
@@ -91,20 +91,20 @@ def unpack_before(data: bytes, expected: ExpectedModel) -> Tensor:
     """Raises Refused like ``unpack_model``."""
     tensors = _tensors(data)
     _check_network(tensors, expected.network)
-    before = _finite(_taken(tensors, "before", (expected.numbers,), expected.dtype))
+    before = _finite(_taken(tensors, "before", (expected.parameters,), expected.dtype))
     if tensors:
-        raise Refused("tensor that nobody asked for")
+        raise Refused("unexpected tensor")
     return before
 
 
 def unpack_model(data: bytes, expected: ExpectedModel) -> ModelMessage:
-    """Raises Refused where a tensor is missing, unknown, of another shape or type, or not finite."""
+    """Raises Refused if a tensor is missing, unexpected, of another shape or type, or not finite."""
     tensors = _tensors(data)
     _check_network(tensors, expected.network)
     samples = _taken(tensors, "samples", (1,), torch.int64)
     row = None
     if "row" in tensors:
-        row = _finite(_taken(tensors, "row", (expected.numbers,), expected.dtype))
+        row = _finite(_taken(tensors, "row", (expected.parameters,), expected.dtype))
     tables: dict[str, Tensor] = {}
     contacts = tensors.pop("contacts", None) if expected.tables else None
     if contacts is not None:
@@ -115,9 +115,9 @@ def unpack_model(data: bytes, expected: ExpectedModel) -> ModelMessage:
         names = [name for name in expected.tables if _TABLE + name in tensors]
         tables = {name: _taken(tensors, _TABLE + name, (len(contacts),), torch.float64) for name in names}
         if any(bool(table.isinf().any()) for table in tables.values()):
-            raise Refused("not finite")
+            raise Refused("tensor not finite")
     if tensors:
-        raise Refused("tensor that nobody asked for")
+        raise Refused("unexpected tensor")
     if not 1 <= int(samples) <= MOST_SAMPLES:
         raise Refused("samples out of range")
     return ModelMessage(row, int(samples), tables, contacts)
@@ -126,7 +126,7 @@ def unpack_model(data: bytes, expected: ExpectedModel) -> ModelMessage:
 def pack_print(mean: Tensor, factor: Tensor, count: int, network: int) -> bytes:
     """A fingerprint (mean [d], factor [F, d], both rounded to float16 times a power of two) as it travels.
 
-    One of fewer than two samples tells nothing, but that there is none.
+    A fingerprint of fewer than two samples says nothing, so that only its count travels.
     """
     about = {"count": torch.tensor([count]), "network": torch.tensor([network])}
     if count < 2:
@@ -147,7 +147,7 @@ def unpack_print(data: bytes, buckets: int, network: int) -> tuple[Tensor, Tenso
         raise Refused("samples out of range")
     if count < 2:
         if tensors:
-            raise Refused("fingerprint of another form")
+            raise Refused("malformed fingerprint")
         return torch.zeros(buckets), torch.zeros(0, buckets), count
     rows = min(count, ROWS) - 1
     upper = torch.ones(rows, buckets, dtype=torch.bool).triu()
@@ -155,7 +155,7 @@ def unpack_print(data: bytes, buckets: int, network: int) -> tuple[Tensor, Tenso
     factor = _finite(_taken(tensors, "factor", (int(upper.sum()),), torch.float16))
     scales = _finite(_taken(tensors, "scales", (2,), torch.float64))
     if tensors or not all(math.frexp(scale)[0] == 0.5 for scale in scales.tolist()):
-        raise Refused("fingerprint of another form")
+        raise Refused("malformed fingerprint")
     whole = torch.zeros(rows, buckets, dtype=torch.float64)
     whole[upper] = factor.double() * scales[1]
     return _finite((mean.double() * scales[0]).float()), _finite(whole.float()), count
@@ -166,7 +166,7 @@ MOST_PRINT = 2 * 2 * BUCKETS * (1 + ROWS) + 4096  # bytes, of a large network's
 
 def _check_network(tensors: dict[str, Tensor], network: int) -> None:
     if int(_taken(tensors, "network", (1,), torch.int64)) != network:
-        raise Refused("of another network (model, classes, features, frozen weights) or seed")
+        raise Refused("made for another network (model, classes, features, frozen weights) or seed")
 
 
 def _scale(values: Tensor) -> float:
@@ -189,7 +189,7 @@ def _tensors(data: bytes) -> dict[str, Tensor]:
 def _taken(tensors: dict[str, Tensor], name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     found = tensors.pop(name, None)
     if found is None:
-        raise Refused(f"without {name.partition('/')[0]}")
+        raise Refused(f"missing {name.partition('/')[0]}")
     if tuple(found.shape) != shape or found.dtype != dtype:
         raise Refused(f"{name.partition('/')[0]} of the wrong shape")
     return found
@@ -197,5 +197,5 @@ def _taken(tensors: dict[str, Tensor], name: str, shape: tuple[int, ...], dtype:
 
 def _finite(tensor: Tensor) -> Tensor:
     if not bool(tensor.isfinite().all()):
-        raise Refused("not finite")
+        raise Refused("tensor not finite")
     return tensor

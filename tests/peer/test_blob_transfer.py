@@ -1,4 +1,4 @@
-"""Parcels find their way between peers whose links are made of nothing but calls; the threads are real."""
+"""Blobs find their way between peers whose links are made of nothing but calls; the threads are real."""
 
 from __future__ import annotations
 
@@ -48,20 +48,20 @@ def crossings(village: Village, link: tuple[str, str]) -> dict[str, int]:
 # Ways
 
 
-def test_a_parcel_is_pulled_from_a_neighbour(found: Found) -> None:
+def test_a_blob_is_pulled_from_a_neighbour(found: Found) -> None:
     village = found([("alice", "erin")])
     village.transfer["erin"].publish("model", 1, DATA)
     assert village.transfer["alice"].fetch(MODEL, soon()) == DATA
 
 
-def test_a_parcel_comes_over_a_line_of_four(found: Found) -> None:
+def test_a_blob_comes_over_a_line_of_four(found: Found) -> None:
     village = found(LINE)
     village.transfer["erin"].publish("model", 1, DATA)
     assert village.transfer["alice"].fetch(MODEL, soon()) == DATA
     assert list(crossings(village, ("carol", "erin")).values()) == [1, 1]  # three chunks, two at a time
 
 
-def test_a_parcel_crosses_a_link_once_however_many_want_it(found: Found) -> None:
+def test_a_blob_crosses_a_link_once_however_many_want_it(found: Found) -> None:
     leaves = ["alice", "bob", "dave"]
     village = found([*((leaf, "carol") for leaf in leaves), ("carol", "erin")])
     village.transfer["erin"].publish("model", 1, DATA)
@@ -75,17 +75,17 @@ def test_a_parcel_crosses_a_link_once_however_many_want_it(found: Found) -> None
 def test_where_nobody_leads_there_is_no_way(found: Found) -> None:
     village = found([("alice", "bob"), ("carol", "erin")])
     village.transfer["erin"].publish("model", 1, DATA)
-    with pytest.raises(Unanswered, match="no way"):
+    with pytest.raises(Unanswered, match="no route"):
         village.transfer["alice"].fetch(MODEL, soon())
 
 
 def test_what_is_not_there_is_not_waited_for(found: Found) -> None:
     village = found(LINE)
-    with pytest.raises(Unanswered, match="not there"):
+    with pytest.raises(Unanswered, match="not published"):
         village.transfer["alice"].fetch(MODEL, soon())
 
 
-def test_of_several_parcels_each_comes_or_says_why_not(found: Found) -> None:
+def test_of_several_blobs_each_comes_or_says_why_not(found: Found) -> None:
     village = found(LINE)
     village.transfer["erin"].publish("model", 1, DATA)
     village.transfer["bob"].publish("print", 0, b"whorls")
@@ -97,7 +97,7 @@ def test_of_several_parcels_each_comes_or_says_why_not(found: Found) -> None:
     assert village.transfer["alice"].fetch_all([], len, soon()) == {}
 
 
-def test_of_several_parcels_one_that_cannot_be_unpacked_spoils_no_other(found: Found) -> None:
+def test_of_several_blobs_one_that_cannot_be_unpacked_spoils_no_other(found: Found) -> None:
     def unpack(data: bytes) -> bytes:
         if data == b"arches":
             raise Refused("not a whorl")
@@ -111,7 +111,7 @@ def test_of_several_parcels_one_that_cannot_be_unpacked_spoils_no_other(found: F
     assert str(came[BlobId("bob", "print", 0)]) == "not a whorl"
 
 
-def test_the_shelf_holds_two_rounds_of_each_kind(found: Found) -> None:
+def test_two_rounds_of_each_kind_stay_published(found: Found) -> None:
     village = found([("alice", "erin")])
     village.transfer["erin"].publish("print", 0, b"whorls")
     for round in (1, 2, 3):
@@ -156,11 +156,11 @@ TRICKS: dict[str, tuple[Callable[[str, bytes], bytes | None], str]] = {
     "sends manifests alone": (lambda path, data: data[: data.index(b"\n") + 1], "chunk of the wrong size"),
     "sends chunks alone": (lambda path, data: bytes(parted(data)[1]), "not JSON"),
     "leaves out every second chunk": (
-        lambda path, data: None if parted(data)[1] == DATA[CHUNK : 2 * CHUNK] else data, "chunk left out",
+        lambda path, data: None if parted(data)[1] == DATA[CHUNK : 2 * CHUNK] else data, "missing chunk",
     ),
-    "sends nothing": (lambda path, data: b"", "without a manifest"),
+    "sends nothing": (lambda path, data: b"", "missing manifest"),
     "sends too much": (lambda path, data: data + bytes(1 << 20), "chunk of the wrong size"),
-    "sends a manifest without an end": (lambda path, data: b"{" * CHUNK, "without a manifest"),
+    "sends a manifest without an end": (lambda path, data: b"{" * CHUNK, "missing manifest"),
 }  # fmt: skip
 
 
@@ -185,7 +185,7 @@ def test_a_relay_that_plays_back_an_old_manifest_is_counted_and_another_way_is_t
     erin.publish("model", 2, b"new")
     village.tampering["bob"] = lambda path, data: old
     assert alice.fetch(BlobId("erin", "model", 2), soon()) == b"new"
-    assert alice.refusals.counts() == {"manifest of another parcel (bob)": 1}
+    assert alice.refusals.counts() == {"manifest of another blob (bob)": 1}
 
 
 def test_a_relay_that_passes_off_anothers_model_is_counted(found: Found) -> None:
@@ -194,12 +194,12 @@ def test_a_relay_that_passes_off_anothers_model_is_counted(found: Found) -> None
     village.transfer["erin"].publish("model", 1, b"erin's")
     (bobs,) = village.ask("alice", "bob", "bob/model/1/0", 1.0)
     village.tampering["bob"] = lambda path, data: bobs
-    with pytest.raises(Refused, match="manifest of another parcel"):
+    with pytest.raises(Refused, match="manifest of another blob"):
         village.transfer["alice"].fetch(MODEL, soon())
 
 
 @pytest.mark.parametrize("mixed", range(3))
-def test_chunks_of_two_parcels_that_an_origin_made_for_one_round_are_not_mixed(found: Found, mixed: int) -> None:
+def test_chunks_of_two_blobs_that_an_origin_made_for_one_round_are_not_mixed(found: Found, mixed: int) -> None:
     village = found([("alice", "erin")])
     erin, alice = village.transfer["erin"], village.transfer["alice"]
     erin.publish("model", 1, DATA)
@@ -207,7 +207,7 @@ def test_chunks_of_two_parcels_that_an_origin_made_for_one_round_are_not_mixed(f
     erin.publish("model", 1, DATA[::-1])
     new = [chunk for part in (0, 1) for chunk in village.ask("alice", "erin", f"erin/model/1/{part}", 1.0)]
     village.tampering["erin"] = lambda path, data: old[mixed] if data == new[mixed] else data
-    with pytest.raises(Refused, match="chunks of two parcels"):
+    with pytest.raises(Refused, match="chunks of different blobs"):
         alice.fetch(MODEL, soon())
 
 
@@ -238,10 +238,10 @@ def test_a_relay_that_never_answers_is_gone_around(found: Found) -> None:
     assert village.transfer["alice"].fetch(MODEL, soon()) == b"small"
 
 
-def test_a_parcel_larger_than_any_honest_one_is_refused_with_its_first_chunks(found: Found) -> None:
+def test_a_blob_larger_than_any_honest_one_is_refused_with_its_first_chunks(found: Found) -> None:
     village = found([("alice", "erin")])
     village.transfer["erin"].publish("model", 1, bytes(MOST + 1))
-    with pytest.raises(Refused, match="parcel too large"):
+    with pytest.raises(Refused, match="blob too large"):
         village.transfer["alice"].fetch(MODEL, soon())
     assert set(crossings(village, ("alice", "erin"))) == {"erin/model/1/0"}
 
@@ -307,8 +307,8 @@ def test_requests_for_what_nobody_has_are_declined(found: Found) -> None:
     village = found(LINE)
     village.transfer["erin"].publish("model", 1, DATA)
     for path, why in {
-        "nobody/model/1/0": "nobody by that name",
-        "erin/model/2/0": "not there",
+        "nobody/model/1/0": "unknown origin",
+        "erin/model/2/0": "not published",
         "erin/model/1/2": "malformed request",
         "erin/model/1/999999": "malformed request",
     }.items():
@@ -356,7 +356,7 @@ def test_who_joins_a_pull_waits_no_longer_than_its_own_deadline(found: Found) ->
         deadline = time.monotonic() + 10
         while not village.transfer["alice"]._coming and time.monotonic() < deadline:
             time.sleep(0.01)
-        with pytest.raises(Unanswered, match="too late"):
+        with pytest.raises(Unanswered, match="deadline passed"):
             village.transfer["alice"].fetch(MODEL, soon(0.1))
         gate.set()
         assert first.result(10) == b"small"

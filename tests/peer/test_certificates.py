@@ -65,9 +65,9 @@ def test_nothing_is_overwritten(folder: Path) -> None:
     init(folder)
     issue(folder, "alice")
     before = {path: path.read_bytes() for path in folder.iterdir()}
-    with pytest.raises(UserError, match=r"ca\.pem is there already"):
+    with pytest.raises(UserError, match=r"ca\.pem exists already"):
         init(folder)
-    with pytest.raises(UserError, match=r"alice\.pem is there already"):
+    with pytest.raises(UserError, match=r"alice\.pem exists already"):
         issue(folder, "alice")
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
 

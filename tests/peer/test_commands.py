@@ -47,7 +47,7 @@ def test_a_stopped_peer_says_how_to_go_on(tmp_path: Path) -> None:
         os.kill(peer.pid, signal.SIGTERM)
         _, said = peer.communicate(timeout=60)
     assert peer.returncode == 130
-    assert "stopped; the same command goes on where it was" in said
+    assert "stopped; the same command resumes it" in said
     assert "Traceback" not in said
     assert status(tmp_path / "peer-0")["round"] >= 1
     assert len(Run(tmp_path / "peer-0").metrics()) >= 1
@@ -97,18 +97,18 @@ def test_what_follows_from_the_rounds_stays_when_there_are_more(tmp_path: Path) 
 def test_while_a_peer_waits_its_status_says_for_whom(tmp_path: Path) -> None:
     config = make({"rounds": 1, "peers": 2, "data": {"angles": [0, 180]}, "method": "random"})
     file, _ = write_files(config, 2, tmp_path, "free", wait_for=1)
-    told = tmp_path / "peer-0" / "status.json"
-    with started(file, told.exists) as peer:
+    written = tmp_path / "peer-0" / "status.json"
+    with started(file, written.exists) as peer:
         os.kill(peer.pid, signal.SIGTERM)
         peer.communicate(timeout=60)
-    found = status(told.parent)
+    found = status(written.parent)
     assert (found["round"], found["reachable"], found["unreachable"]) == (0, {}, ["peer-1"])
-    log = (told.parent / "peer.log").read_text()
+    log = (written.parent / "peer.log").read_text()
     assert " listens on 127.0.0.1:" in log
-    assert log.endswith(" stops: asked to\n")
+    assert log.endswith(" stops: interrupted; it resumes from its state folder when it is started again\n")
 
 
-def test_peers_whose_files_differ_are_told(tmp_path: Path) -> None:
+def test_files_that_differ_are_reported(tmp_path: Path) -> None:
     config = make({"rounds": 2, "peers": 2, "data": {"angles": [0, 180]}, "method": "random"})
     first, second = write_files(config, 2, tmp_path, "free", wait_for=1)
     second.write_text(second.read_text().replace("rounds = 2", "rounds = 3"))
@@ -137,7 +137,7 @@ def test_a_deployment_says_whether_weights_and_bills_are_the_same(command: Comma
     assert "the same weights, bit for bit; the same bill, 1.00 models and 2600 bytes per peer; real " in out
 
 
-def test_bills_that_differ_are_both_told() -> None:
+def test_bills_that_differ_are_both_shown() -> None:
     bills = [{"models_sent_per_peer": models, "bytes_sent_per_peer": 100.0 * models} for models in (2.5, 3.0)]
     said = compared_bills({"bills_identical": False, "bill": bills[0], "simulated_bill": bills[1]})
     assert said == "bills differ, real 2.50 models and 250 bytes per peer, simulated 3.00 models and 300 bytes per peer"
@@ -146,14 +146,14 @@ def test_bills_that_differ_are_both_told() -> None:
 @pytest.mark.parametrize(
     ("keys", "sentence"),
     [
-        ({"method": "oracle"}, r"method\.name = 'oracle': knows who is alike, and peers do not"),
-        ({"method": "fedavg"}, r"method\.name = 'fedavg': has a server"),
-        ({"contacts": 2}, r"contacts = 2: real peers know all"),
+        ({"method": "oracle"}, r"method\.name = 'oracle': needs the true clusters, which real peers do not know"),
+        ({"method": "fedavg"}, r"method\.name = 'fedavg': needs a server"),
+        ({"contacts": 2}, r"contacts = 2: must be 'all'"),
         ({"method": {"name": "dac", "on": "peer"}}, r"method\.on = 'peer'"),
-        ({"peers": 5}, r"peers = 5: there are to be 4 real ones"),
+        ({"peers": 5}, r"peers = 5: must be 4"),
     ],
 )
-def test_what_real_peers_cannot_do_is_told_before_anything_is_played(
+def test_what_real_peers_cannot_do_is_reported_before_anything_is_played(
     tmp_path: Path, keys: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(UserError, match=sentence):
@@ -162,7 +162,7 @@ def test_what_real_peers_cannot_do_is_told_before_anything_is_played(
 
 
 @pytest.mark.parametrize("text", ["[1]", "5"])
-def test_a_damaged_status_is_told_in_a_sentence(tmp_path: Path, text: str) -> None:
+def test_a_damaged_status_is_reported_in_a_sentence(tmp_path: Path, text: str) -> None:
     (tmp_path / "status.json").write_text(text)
     with pytest.raises(UserError, match=r"status\.json is damaged"):
         status(tmp_path)
@@ -205,7 +205,7 @@ def test_a_peers_data_may_be_a_folder_beside_its_file_but_no_table(clinic: Path)
     file.write_text('rounds = 1\ndata = { name = "site" }\n' + table)
     assert Peer(file).result().summary["rounds"] == 1
     log = (folder / "ann" / "peer.log").read_text()
-    assert " the certificate of ann ends in 0 days" in log
+    assert " the certificate of ann expires in 0 days" in log
     file.write_text('rounds = 1\ndata = { name = "site.csv" }\n' + table)
     with pytest.raises(UserError, match=r"data\.name = 'site\.csv': a peer's own data is a \.npz file"):
         Peer(file).result()

@@ -124,7 +124,7 @@ def cases(people: People) -> dict[str, Case]:
     }  # fmt: skip
     status = {**asdict(Status(5, 3, 2, 0)), "neighbours": ["bob"]}
     statuses = nonsense(status).map(lambda status: {"federation": FEDERATION, "origin": "alice", "status": status})
-    told = nonsense({"federation": FEDERATION, "origin": "alice", "status": status})
+    messages = nonsense({"federation": FEDERATION, "origin": "alice", "status": status})
     ids = torch.tensor([3, 5])
     tables = {"similarity": torch.tensor([1.5, -2.0], dtype=torch.float64)}
     model = pack_model(ModelMessage(torch.ones(12), 7, tables, ids), NETWORK)
@@ -167,7 +167,7 @@ def cases(people: People) -> dict[str, Case]:
         "manifest: signed": (manifest_opened, signed(people, nonsense(body) | _JSON)),
         "piece": (piece_checked, noise | damaged(piece) | noise.map(lambda data: piece + data)),
         "status: damaged": (status_opened, noise | damaged(membership.seal(Status(), FEDERATION, alice))),
-        "status: signed": (status_opened, signed(people, statuses | told)),
+        "status: signed": (status_opened, signed(people, statuses | messages)),
         "model: damaged": (model_unpacked, noise | damaged(model) | damaged(save(strange))),
         "model: header": (model_unpacked, tensor_files(model)),
         "before: damaged": (partial(unpack_before, expected=expected), noise | damaged(before)),

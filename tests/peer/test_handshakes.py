@@ -78,12 +78,12 @@ def test_why_a_peer_cannot_be_reached_is_logged_once(tmp_path: Path) -> None:
     field = Field(tmp_path / "field", 2)
     field.start(1)  # which dials the other
     log = field.folder / field.names[1] / "peer.log"
-    until(lambda: log.exists() and "cannot reach" in log.read_text(), "it says so")
+    until(lambda: log.exists() and "connection to" in log.read_text(), "it says so")
     field.go_on(1)
     field.close()
-    (line,) = [line for line in log.read_text().splitlines() if "cannot reach" in line]
+    (line,) = [line for line in log.read_text().splitlines() if "connection to" in line]
     (other,) = tomllib.loads(field.files[1].read_text())["peer"]["connect"]
-    assert line.endswith(f" cannot reach {other}: Connection refused (os error 111); tries on")
+    assert line.endswith(f" connection to {other} failed: Connection refused (os error 111); retrying every 2 s")
 
 
 def test_an_unreached_peer_is_spoken_of_again_when_the_reason_changes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,9 +97,9 @@ def test_an_unreached_peer_is_spoken_of_again_when_the_reason_changes(monkeypatc
     ]:  # fmt: skip
         dials.failed("bob:7447", why)
     assert said == [
-        "cannot reach bob:7447: refused; tries on",
-        "cannot reach bob:7447: expired; tries on",
-        "cannot reach bob:7447: expired; tries on",
+        "connection to bob:7447 failed: refused; retrying every 2 s",
+        "connection to bob:7447 failed: expired; retrying every 2 s",
+        "connection to bob:7447 failed: expired; retrying every 2 s",
     ]
 
 
@@ -107,21 +107,22 @@ def test_ones_own_address_is_no_fault_and_ones_own_name_elsewhere_is(monkeypatch
     clock, said = 0.0, []
     monkeypatch.setattr("homophily.peer.handshakes.time.monotonic", lambda: clock)
     monkeypatch.setattr(logging.getLogger("homophily.peer"), "warning", lambda text, *a: said.append(text % a))
-    dials, told = _Dials(), "Received a close message (reason %s) in response to an OpenSyn on: Transp"
+    dials, closed = _Dials(), "Received a close message (reason %s) in response to an OpenSyn on: Transp"
     for clock in (0.0, 6.0):  # noqa: B007
-        dials.failed("me:7447", told % "CONNECTION_TO_SELF")
-        dials.failed("bob:7447", told % "MAX_LINKS")
-    assert said == ["cannot reach bob:7447: another process with this peer's name is linked there already; tries on"]
+        dials.failed("me:7447", closed % "CONNECTION_TO_SELF")
+        dials.failed("bob:7447", closed % "MAX_LINKS")
+    why = "another process with this peer's name is connected there already"
+    assert said == [f"connection to bob:7447 failed: {why}; retrying every 2 s"]
 
 
 def test_what_else_is_written_passes_through(capfd: pytest.CaptureFixture[str]) -> None:
     refusals = Refusals()
-    told = b"2026-11-15T21:56:19.462966Z  WARN acc-0 ThreadId(05) \x1b[2mzenoh_link_tls::unicast\x1b[0m: %s\n"
+    line = b"2026-11-15T21:56:19.462966Z  WARN acc-0 ThreadId(05) \x1b[2mzenoh_link_tls::unicast\x1b[0m: %s\n"
     with counted(refusals):
         print("a word of one's own")
         sys.stdout.flush()
-        os.write(1, told % b"received corrupt message. Hint: increase the system open file limit.")
-        os.write(1, told % (1000 * b"long"))
+        os.write(1, line % b"received corrupt message. Hint: increase the system open file limit.")
+        os.write(1, line % (1000 * b"long"))
         os.write(1, b"2026-11-15T21:56:20Z DEBUG net-0 ThreadId(03) zenoh::net::runtime::orchestrator: Try to\n")
         os.write(1, b"no end of line")
     print("and one more")

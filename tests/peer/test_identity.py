@@ -66,7 +66,7 @@ def test_nobody_seals_in_anothers_name(people: People) -> None:
     assert people.authority.open(people.identity("alice").seal({"origin": "bob"}))["origin"] == "alice"
     key = read_key(people.folder / "alice.key")
     forged = sealed_by(key, parts(people.identity("alice").seal({}))["certificate"], {"origin": "bob"})
-    with pytest.raises(Refused, match="signed by another than its origin"):
+    with pytest.raises(Refused, match="signed by a peer that is not its origin"):
         people.authority.open(forged)
 
 
@@ -102,13 +102,13 @@ def test_one_message_cannot_carry_the_signature_of_another(people: People) -> No
 def test_another_authoritys_certificate_is_refused_though_its_names_are_the_same(
     people: People, strangers: People
 ) -> None:
-    with pytest.raises(Refused, match="certificate not of this authority"):
+    with pytest.raises(Refused, match="certificate not issued by this authority"):
         people.authority.open(strangers.identity("alice").seal({}))
 
 
 @pytest.mark.parametrize("text", ["", "AAAA", "not base64!", "é", "\ud800"])
 def test_what_is_no_certificate_is_refused(people: People, text: str) -> None:
-    with pytest.raises(Refused, match="certificate not of this authority"):
+    with pytest.raises(Refused, match="certificate not issued by this authority"):
         people.authority.open(changed(people.identity("alice").seal({}), certificate=text))
 
 
@@ -116,14 +116,14 @@ def test_a_certificate_that_a_peer_issued_is_refused(people: People) -> None:
     people.identity("alice")
     key, signer = Ed25519PrivateKey.generate(), read_key(people.folder / "alice.key")
     forged = certificate(people, "bob", key, signer=signer)
-    with pytest.raises(Refused, match="certificate not of this authority"):
+    with pytest.raises(Refused, match="certificate not issued by this authority"):
         people.authority.open(sealed_by(key, forged, {"origin": "bob"}))
 
 
 def test_a_certificate_signed_with_another_kind_of_key_is_refused(people: People) -> None:
     key = Ed25519PrivateKey.generate()
     forged = certificate(people, "bob", key, signer=ec.generate_private_key(ec.SECP256R1()))
-    with pytest.raises(Refused, match="certificate not of this authority"):
+    with pytest.raises(Refused, match="certificate not issued by this authority"):
         people.authority.open(sealed_by(key, forged, {"origin": "bob"}))
 
 
@@ -132,7 +132,7 @@ def test_a_certificate_of_an_unknown_version_is_refused(people: People) -> None:
     der = b64decode(certificate(people, "bob", key))
     version = der.index(b"\xa0\x03\x02\x01\x02")
     odd = der[: version + 4] + b"\x07" + der[version + 5 :]
-    with pytest.raises(Refused, match="certificate not of this authority"):
+    with pytest.raises(Refused, match="certificate not issued by this authority"):
         people.authority.open(sealed_by(key, b64encode(odd).decode(), {"origin": "bob"}))
 
 
@@ -140,19 +140,19 @@ def test_a_certificate_signed_in_an_unknown_way_is_refused(people: People) -> No
     key = Ed25519PrivateKey.generate()
     der = b64decode(certificate(people, "bob", key))
     odd = der.replace(b"\x06\x03\x2b\x65\x70", b"\x06\x03\x2b\x65\x7f")  # the identifier of Ed25519
-    with pytest.raises(Refused, match="certificate not of this authority"):
+    with pytest.raises(Refused, match="certificate not issued by this authority"):
         people.authority.open(sealed_by(key, b64encode(odd).decode(), {"origin": "bob"}))
 
 
 def test_a_name_off_the_list_is_refused(people: People) -> None:
-    with pytest.raises(Refused, match="name not allowed"):
+    with pytest.raises(Refused, match=r"name not in peer\.allow"):
         people.authority.open(people.identity("mallory").seal({}))
     assert Authority(people.ca, ["mallory"]).open(people.identity("mallory").seal({})) == {"origin": "mallory"}
 
 
 def test_a_certificate_without_a_name_is_refused(people: People) -> None:
     key = Ed25519PrivateKey.generate()
-    with pytest.raises(Refused, match="name not allowed"):
+    with pytest.raises(Refused, match=r"name not in peer\.allow"):
         people.authority.open(sealed_by(key, certificate(people, None, key), {"origin": ""}))
 
 
@@ -163,7 +163,7 @@ def test_a_certificate_is_good_in_its_time_only(people: People) -> None:
     with pytest.raises(Refused, match="certificate of bob not valid yet: is the clock right"):
         people.authority.open(sealed_by(key, early, {"origin": "bob"}))
     for _ in range(2):  # also when it is known
-        with pytest.raises(Refused, match="certificate of bob out of date"):
+        with pytest.raises(Refused, match="certificate of bob expired"):
             people.authority.open(sealed_by(key, late, {"origin": "bob"}))
 
 
@@ -194,11 +194,11 @@ def test_what_is_too_large_is_not_even_parsed(people: People) -> None:
         (b"[]", "not a JSON object"),
         (b"null", "not a JSON object"),
         (b"NaN", "not a JSON object"),
-        (b"{}", "without body"),
-        (b'{"body": 1}', "without body"),
-        (b'{"body": ""}', "without signature"),
-        (b'{"body": "", "signature": [""]}', "without signature"),
-        (b'{"body": "", "signature": ""}', "without certificate"),
+        (b"{}", "missing body"),
+        (b'{"body": 1}', "missing body"),
+        (b'{"body": ""}', "missing signature"),
+        (b'{"body": "", "signature": [""]}', "missing signature"),
+        (b'{"body": "", "signature": ""}', "missing certificate"),
     ],
 )
 def test_what_is_no_sealed_message_is_refused(people: People, data: bytes, why: str) -> None:

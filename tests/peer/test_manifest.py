@@ -1,4 +1,4 @@
-"""A manifest says what a parcel is, and everything is checked against it."""
+"""A manifest says what a blob is, and everything is checked against it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def body(**changes: Any) -> dict[str, Any]:
 
 
 @given(size=st.integers(1, 3 * CHUNK), round=st.integers(0, MOST_ROUNDS))
-def test_a_manifest_fits_its_parcel(people: People, size: int, round: int) -> None:
+def test_a_manifest_fits_its_blob(people: People, size: int, round: int) -> None:
     data = bytes(size)
     sealed, chunks = zip(*map(parted, pieces_of(data, FEDERATION, "print", round, people.identity("bob"))), strict=True)
     assert len(set(sealed)) == 1  # every piece has the same one
@@ -50,7 +50,7 @@ def test_an_altered_swapped_or_cut_chunk_is_refused(people: People) -> None:
 
 @pytest.mark.parametrize("piece", [b"", b"no end", b"x" * CHUNK, b"x" * (MOST_SEALED + 1) + b"\n"])
 def test_a_piece_whose_manifest_has_no_end_is_refused(piece: bytes) -> None:
-    with pytest.raises(Refused, match="without a manifest"):
+    with pytest.raises(Refused, match="missing manifest"):
         parted(piece)
 
 
@@ -78,8 +78,8 @@ def test_a_manifest_as_it_must_be_is_opened(people: People) -> None:
         ({"size": "5"}, "malformed"),
         ({"size": float("nan")}, "malformed"),
         ({"size": ...}, "malformed"),
-        ({"size": MOST + 1}, "parcel too large"),
-        ({"size": 1 << 61}, "parcel too large"),
+        ({"size": MOST + 1}, "blob too large"),
+        ({"size": 1 << 61}, "blob too large"),
         ({"size": 10**400}, "malformed"),
         ({"size": CHUNK + 1}, "malformed"),  # one chunk short
         ({"chunks": []}, "malformed"),
@@ -100,5 +100,5 @@ def test_every_field_is_checked(people: People, changes: dict[str, Any], why: st
 
 def test_a_manifest_of_a_stranger_is_refused(people: People, strangers: People) -> None:
     sealed, _ = parted(pieces_of(BIG, FEDERATION, "model", 1, strangers.identity("bob"))[0])
-    with pytest.raises(Refused, match="certificate not of this authority"):
+    with pytest.raises(Refused, match="certificate not issued by this authority"):
         opened(sealed, people.authority, FEDERATION, MOST)

@@ -266,30 +266,30 @@ def test_many_threads_may_ask_for_ways_while_news_come() -> None:
         assert failed == []
 
 
-# Telling
+# Announcing
 
 
-def test_what_is_told_only_grows_older_and_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[Status] = []
-    announcer = Announcer(told.append, lambda: frozenset({"b", "c"}), 0.01)
+def test_announcements_only_grow_older_and_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[Status] = []
+    announcer = Announcer(sent.append, lambda: frozenset({"b", "c"}), 0.01)
     announcer.announce(trained=3)
     monkeypatch.setattr(time, "time_ns", lambda: 5)  # the clock is set back
     announcer.announce(merged=3)
     announcer.start()
     deadline = time.monotonic() + 20
-    while len(told) < 4 and time.monotonic() < deadline:
+    while len(sent) < 4 and time.monotonic() < deadline:
         time.sleep(0.01)
     announcer.stop()
-    many = len(told)
+    many = len(sent)
     assert many >= 4
-    assert [status.time for status in told] == sorted({status.time for status in told})
-    assert {(status.trained, status.merged) for status in told[1:]} == {(3, 3)}
-    assert told[-1].neighbours == ("b", "c")
+    assert [status.time for status in sent] == sorted({status.time for status in sent})
+    assert {(status.trained, status.merged) for status in sent[1:]} == {(3, 3)}
+    assert sent[-1].neighbours == ("b", "c")
     time.sleep(0.05)
-    assert len(told) == many
+    assert len(sent) == many
 
 
-def told(**statuses: Status) -> Members:
+def known(**statuses: Status) -> Members:
     """What is known of these others in a full mesh."""
     made = Members("me", ["me", *statuses], True, frozenset)
     for name, status in statuses.items():
@@ -299,13 +299,13 @@ def told(**statuses: Status) -> Members:
 
 
 def test_who_has_finished_is_no_one_to_catch_up_with() -> None:
-    made = told(a=Status(time=SECOND, trained=12, finished=True), b=Status(time=SECOND, trained=2))
+    made = known(a=Status(time=SECOND, trained=12, finished=True), b=Status(time=SECOND, trained=2))
     assert (made.current_round(), made.playing(), made.alive()) == (2, ["b"], ["a", "b"])
-    assert told(a=Status(time=SECOND, trained=12, finished=True)).current_round() == 0
+    assert known(a=Status(time=SECOND, trained=12, finished=True)).current_round() == 0
 
 
 def test_whoever_comes_back_is_there_when_it_has_spoken_again() -> None:
-    made = told(a=Status(time=50 * SECOND, trained=4))
+    made = known(a=Status(time=50 * SECOND, trained=4))
     assert made.alive() == ["a"]
     made.went("a")
     made.came("a")

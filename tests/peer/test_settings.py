@@ -1,4 +1,4 @@
-"""peer.toml: each mistake is told in one sentence that names the key."""
+"""peer.toml: each mistake is reported in one sentence that names the key."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ def shows(village: Village, name: str, number: int, found: Print) -> None:
 def test_each_fingerprint_is_counted_once_and_times_its_hops(people: People) -> None:
     village = opened(Village(people, [("alice", "bob"), ("bob", "carol"), ("alice", "dave")]))
     exchange = alices_exchange(village)
-    bills = []
+    bills: list[float] = []
 
     def next_round() -> None:
         begin_round(exchange, len(bills) + 1)

@@ -71,12 +71,12 @@ def test_who_listens_with_an_unknown_certificate_is_not_talked_to(people: People
 
 def test_a_name_off_the_list_gets_no_message_in_or_out_and_is_counted(pair: Pair, people: People) -> None:
     intruder = session(address(people, "mallory", free_port(), (pair.port,)))
-    told: list[bytes] = []
-    intruder.declare_subscriber(f"homophily/{FEDERATION}/**", lambda sample: told.append(sample.payload.to_bytes()))
+    heard: list[bytes] = []
+    intruder.declare_subscriber(f"homophily/{FEDERATION}/**", lambda sample: heard.append(sample.payload.to_bytes()))
     assert eventually(lambda: "mallory" in pair.alice.strangers)
     tries(intruder)
     assert_unheard(pair)
-    assert set(told) <= {b"from an intruder"}
+    assert set(heard) <= {b"from an intruder"}
 
 
 def test_nobody_answers_is_there_or_tells_for_another(people: People) -> None:
@@ -177,7 +177,7 @@ def test_a_certificate_that_the_others_would_refuse_is_an_error(
 ) -> None:
     strangers.identity("alice")
     theirs = {"certificate": str(strangers.folder / "alice.pem"), "key": str(strangers.folder / "alice.key")}
-    with pytest.raises(UserError, match="will be refused by the others: certificate not of this authority"):
+    with pytest.raises(UserError, match="will be refused by the others: certificate not issued by this authority"):
         Peer(settings_of(people, tmp_path, **theirs)).result()
 
 

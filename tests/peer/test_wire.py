@@ -1,4 +1,4 @@
-"""Parcels: what is packed is unpacked bit for bit, and anything else is refused."""
+"""Blobs: what is packed is unpacked bit for bit, and anything else is refused."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def blob(**changes: Any) -> ModelMessage:
 
 
 def tensors(**changes: Any) -> bytes:
-    """A good parcel but for some tensors; None leaves one out."""
+    """A good message but for some tensors; None leaves one out."""
     return save({k: v for k, v in {**load(pack_model(blob(), NETWORK)), **changes}.items() if v is not None})
 
 
@@ -108,13 +108,13 @@ def test_a_model_may_share_nothing() -> None:
     found = unpack_model(pack_model(ModelMessage(row(), 7), NETWORK), plain)
     assert same(found.row, row())
     assert found.tables == {}
-    with pytest.raises(Refused, match="nobody asked for"):
+    with pytest.raises(Refused, match="unexpected tensor"):
         unpack_model(tensors(**{"table/similarity": None}), plain)  # contacts about nothing
 
 
 @given(numbers=st.integers(1, 3000), contacts=st.integers(1, 300), many=st.integers(0, 4))
 @settings(max_examples=30)
-def test_no_honest_parcel_is_larger_than_what_is_expected(numbers: int, contacts: int, many: int) -> None:
+def test_no_honest_blob_is_larger_than_what_is_expected(numbers: int, contacts: int, many: int) -> None:
     names = tuple(f"table{i}" for i in range(many))
     expected = ExpectedModel(numbers, torch.float32, names, NETWORK, contacts)
     tables = {name: torch.zeros(contacts, dtype=torch.float64) for name in names}

@@ -28,8 +28,7 @@ import torch
 import homophily
 from homophily.config.schema import Config
 from homophily.errors import UserError
-from homophily.experiments.runner import chosen_device, settings
-from homophily.runs.reader import machine
+from homophily.experiments.runner import chosen_device, machine, torch_settings
 from homophily.simulation.configuration import make
 from homophily.simulation.rounds import Experiment
 from homophily.simulation.setup import UserObjects, prepare
@@ -80,7 +79,7 @@ SETUPS = (
 )
 
 
-def problem_of(setup: Setup, engine: str, peers: int, device: torch.device) -> tuple[Experiment, Config, Any]:
+def experiment_of(setup: Setup, engine: str, peers: int, device: torch.device) -> tuple[Experiment, Config, Any]:
     """The package's own preparation of a run with this engine."""
     chance = torch.Generator().manual_seed(0)
     samples = setup.batch * setup.steps_on(device)
@@ -96,22 +95,22 @@ def problem_of(setup: Setup, engine: str, peers: int, device: torch.device) -> t
 def of_engine(setup: Setup, engine: str, device: torch.device) -> tuple[str, Callable[[], float]]:
     """The engine's name, and what trains a round and tells its seconds a step of all peers."""
     peers = setup.on(device)
-    experiment, config, resolved = problem_of(setup, engine, peers, device)
-    some = torch.arange(FEW if resolved.engine == PLAIN else peers, device=device)
+    experiment, config, plan = experiment_of(setup, engine, peers, device)
+    some = torch.arange(FEW if plan.engine == PLAIN else peers, device=device)
     models = experiment.start.copy()
 
     def once() -> float:
-        with settings(config, resolved, device):
+        with torch_settings(config, plan, device):
             seconds = _timed(lambda: experiment.engine.train(models.rows, models.kept, some, 1), device)
         return seconds / setup.steps_on(device) * peers / len(some)
 
-    busy = resolved.workers * resolved.threads
-    return f"{resolved.engine}, {busy} thread(s)" if device.type == "cpu" else resolved.engine, once
+    busy = plan.workers * plan.threads
+    return f"{plan.engine}, {busy} thread(s)" if device.type == "cpu" else plan.engine, once
 
 
 def of_loop(setup: Setup, count: int, device: torch.device) -> Callable[[], float]:
     """The same of the plain loop, with ``count`` CPU threads."""
-    experiment, config, resolved = problem_of(setup, PLAIN, FEW, device)
+    experiment, config, plan = experiment_of(setup, PLAIN, FEW, device)
     task, rows = experiment.task, experiment.start.rows.clone()
     module = copy.deepcopy(task.module).train()
     parameters = list(module.parameters())
@@ -132,7 +131,7 @@ def of_loop(setup: Setup, count: int, device: torch.device) -> Callable[[], floa
                 optimiser.step()
 
     def once() -> float:
-        with settings(config, resolved, device), threads(count):
+        with torch_settings(config, plan, device), threads(count):
             return _timed(train, device) / setup.steps_on(device) * setup.on(device) / FEW
 
     return once

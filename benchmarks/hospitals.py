@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 import homophily
-from homophily.runs.reader import machine
+from homophily.experiments.runner import machine
 
 # Patients to train on, and clinics of each hospital; every clinic has 10 more to be tested on.
 CLINICS = {20: [10, 9, 4, 6], 40: [6, 5, 2, 4], 60: [4, 4, 1, 2]}

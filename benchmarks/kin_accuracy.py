@@ -16,10 +16,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from homophily.experiments.sweep import RunRequest, played
 from kin_settings import SHIFTS, TRAINING, config
 from kin_work import Row, Study
 
+from homophily.experiments.queue import RunRequest, execute
 from homophily.experiments.runner import chosen_device
 from homophily.simulation.configuration import make
 from homophily.simulation.setup import UserObjects
@@ -44,7 +44,7 @@ class Setting:
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """Nobody can say who is alike where there are no clusters."""
+        """Nobody can say who is alike if there are no clusters."""
         return tuple(m for m in METHODS if m != "oracle" or not self.shift.startswith("Dirichlet"))
 
 
@@ -100,11 +100,11 @@ def _runs(
     missing = [key for key in asked if key not in found]
     store.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        wanted = [
+        requests = [
             RunRequest(make(_config(setting, rounds, peers, seed, method)), Path(folder) / f"{method}-{seed}")
             for seed, method in missing
         ]
-        for (seed, method), run in zip(missing, played(wanted, UserObjects(), chosen_device(device)), strict=True):
+        for (seed, method), run in zip(missing, execute(requests, UserObjects(), chosen_device(device)), strict=True):
             found[seed, method] = {"seed": seed, "method": method, **{key: run.summary[key] for key in KEPT}}
             with path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(found[seed, method]) + "\n")

@@ -14,8 +14,7 @@ import torch
 import torch.multiprocessing as multiprocessing
 
 import homophily
-from homophily.experiments.runner import chosen_device
-from homophily.runs.reader import machine
+from homophily.experiments.runner import chosen_device, machine
 
 Job = partial[Any]  # picklable, and so is what it returns
 

@@ -35,8 +35,8 @@ from side_by_side.with_homophily import NETWORKS
 
 import homophily
 from homophily.config.schema import Config
+from homophily.experiments.runner import machine
 from homophily.models import models
-from homophily.runs.reader import machine
 
 ROOT = Path(__file__).resolve().parents[1]
 HOPELESS = 2.0  # a setting so many times slower than the best one is given up

@@ -5,8 +5,9 @@ A row decided alone equals the same row decided among all, so chunks change noth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from homophily.methods.base import Memory, Method, RoundContext, nothing_shared
 from homophily.plugins.validation import answer
 
 _ON_CPU, _ON_GPU = 1 << 17, 1 << 26  # entries of the contacts decided on at a time
+_FEW_IDS = 1 << 17  # ids below this are looked up in a table by id: on a CPU twice as fast as a binary search
 
 
 def meets(method: Method, now: RoundContext) -> Tensor:
@@ -170,20 +172,43 @@ class SharedTables:
             said = torch.full(mine.shape, torch.nan, dtype=torch.float64, device=mine.device)
             if name not in self.tables:
                 return said
-            for friend in friends.unbind(1)[::-1]:  # the first has the last word
-                row = self.local(friend)
-                values, about = self.tables[name][row], self.contacts[row]
-                silent = (friend < 0)[:, None] | (about == friend[:, None])  # nobody is its own contact
-                values = values.masked_fill(silent, torch.nan)
+            entries = [self._entries(name, friend) for friend in friends.unbind(1)[::-1]]  # the first has the last word
+            if not one_list and self._few_ids:
+                return _matched_by_id(entries, mine, self._few_ids)
+            for values, about in entries:
                 values = values if one_list else _matched(values, about, mine)
                 said = torch.where(values.isnan(), said, values)
             return said
 
         return shared
 
+    def _entries(self, name: str, friend: Tensor) -> tuple[Tensor, Tensor]:
+        """What one friend [P] of each peer says, and about whom: [P, B'] each; NaN: nothing."""
+        row = self.local(friend)
+        values, about = self.tables[name][row], self.contacts[row]
+        silent = (friend < 0)[:, None] | (about == friend[:, None])  # nobody is its own contact
+        return values.masked_fill(silent, torch.nan), about
+
+    @cached_property
+    def _few_ids(self) -> int:
+        """How many ids there are, counted from 0, if they are few and on a CPU; else 0. Real peers' ids are large."""
+        if self.contacts.is_cuda or not self.contacts.numel():
+            return 0
+        ids = 1 + int(self.contacts.max())
+        return ids if ids <= _FEW_IDS else 0
+
+
+def _matched_by_id(entries: Sequence[tuple[Tensor, Tensor]], mine: Tensor, ids: int) -> Tensor:
+    """[P, B]: the last of the entries (values, about) [P, B'] in the order of ``mine``. ids: how many there are."""
+    by_id = torch.full((len(mine), ids + 1), torch.nan, dtype=torch.float64)  # the last column is for what is not said
+    for values, about in entries:
+        by_id.scatter_(1, torch.where(values.isnan() | (about < 0), ids, about), values)
+    by_id[:, ids] = torch.nan
+    return by_id.gather(1, torch.where((mine < 0) | (mine > ids), ids, mine))
+
 
 def _matched(values: Tensor, about: Tensor, mine: Tensor) -> Tensor:
-    """[P, B]: the values [P, B'] about the ids ``about`` [P, B'] (ascending, padded with -1) in the order of ``mine``."""
+    """[P, B]: values [P, B'] about the ids ``about`` [P, B'] (ascending, padded with -1) in the order of ``mine``."""
     if not about.shape[1]:
         return values.new_full(mine.shape, torch.nan)
     ordered = torch.where(about < 0, torch.iinfo(torch.int64).max, about)

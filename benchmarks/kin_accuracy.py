@@ -16,7 +16,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from homophily.experiments.sweep import RunRequest
 from kin_settings import SHIFTS, TRAINING, config
 from kin_work import Row, Study
 
@@ -45,7 +44,7 @@ class Setting:
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """Nobody can say who is alike where there are no clusters."""
+        """Nobody can say who is alike if there are no clusters."""
         return tuple(m for m in METHODS if m != "oracle" or not self.shift.startswith("Dirichlet"))
 
 

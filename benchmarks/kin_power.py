@@ -1,4 +1,4 @@
-"""How many samples per peer kin needs, by the formula of homophily/methods/kin/power.py, and whether that is right.
+"""How many samples per peer kin needs, by the formula of homophily/methods/kin/power.py, and whether it is right.
 
 How far the groups of data are apart is estimated from a federation with 200 samples per peer; the formula then says how
 strong the weakest of the c - 1 directions will be with fewer, and a federation that has fewer shows how strong it is.

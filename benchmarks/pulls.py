@@ -2,7 +2,7 @@
 
     python benchmarks/pulls.py [--peers 20] [--pulls 5] [--megabytes 2] [--repeats 10]
 
-A process for each peer, all in one mesh over mutual TLS on loopback. Everyone pulls at once, in turns by Mail
+A process for each peer, all in one mesh over mutual TLS on loopback. Everyone pulls at once, in turns by BlobTransfer
 (manifest, chunks, signature, hashes) and by one query with one reply for each model, with zenoh's own settings and
 with the transmission queue that our links have; publishing is not timed.
 """
@@ -27,7 +27,7 @@ import zenoh
 from homophily.peer.blob_transfer import BlobId, BlobTransfer
 from homophily.peer.deploy import write_files
 from homophily.peer.identity import Authority, Identity
-from homophily.peer.manifest import Kind
+from homophily.peer.manifest import BlobKind
 from homophily.peer.membership import Members
 from homophily.peer.refusals import Refusals
 from homophily.peer.settings import PeerSettings, load
@@ -35,7 +35,7 @@ from homophily.peer.transport import QUEUE, Address, LinkHandlers, ZenohLinks
 from homophily.simulation.configuration import make
 
 PATIENCE = 120.0  # seconds
-MAIL, BARE, QUEUED = "Mail", "bare zenoh, one reply", "bare zenoh with our queue"
+OURS, BARE, QUEUED = "BlobTransfer", "bare zenoh, one reply", "bare zenoh with our queue"
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Job:
         return [(me + 1 + (turn * self.pulls + i) % (self.peers - 1)) % self.peers for i in range(self.pulls)]
 
 
-class ByMail:
+class Ours:
     """What homophily does."""
 
     def __init__(self, asked: PeerSettings, job: Job) -> None:
@@ -60,34 +60,34 @@ class ByMail:
             Identity(peer.name, asked.certificate, asked.key),
             Authority(asked.path(peer.ca), peer.allow),
         )
-        most: dict[Kind, int] = {"model": job.size, "before": job.size, "print": job.size}
-        self._mail = BlobTransfer(
-            peer.federation, identity, authority, most, Refusals(), timeout=PATIENCE, slots=peer.slots,
-            waiting=peer.waiting, pulls=job.pulls, window=peer.window, cache_bytes=peer.cache_mb << 20,
-        )  # fmt: skip
-        members = Members(peer.name, peer.allow, True, lambda: self._mail.links.neighbours())
-        self._mail.members = members
+        most: dict[BlobKind, int] = {"model": job.size, "before": job.size, "print": job.size}
         address = Address(
             peer.name, peer.federation, tuple(peer.allow), tuple(peer.listen), tuple(peer.connect), True, PATIENCE,
             (asked.path(peer.ca), asked.certificate, asked.key),
         )  # fmt: skip
-        links = self._mail.links = ZenohLinks(address)
-        links.listen(LinkHandlers(lambda data: None, self._mail.asked, members.came, members.went, lambda name: None))
+        self._links = links = ZenohLinks(address)
+        members = Members(peer.name, peer.allow, True, links.neighbours)
+        self._transfer = BlobTransfer(
+            peer.federation, identity, authority, most, links, members, Refusals(), timeout=PATIENCE, slots=peer.slots,
+            waiting=peer.waiting, pulls=job.pulls, window=peer.window, cache_bytes=peer.cache_mb << 20,
+        )  # fmt: skip
+        asked_for = self._transfer.asked
+        links.listen(LinkHandlers(lambda data: None, asked_for, members.came, members.went, lambda name: None))
 
     def ready(self) -> bool:
-        return len(self._mail.links.neighbours()) == self._job.peers - 1
+        return len(self._links.neighbours()) == self._job.peers - 1
 
     def publish(self, turn: int) -> None:
-        self._mail.publish("model", turn, os.urandom(self._job.size))
+        self._transfer.publish("model", turn, os.urandom(self._job.size))
 
     def pull(self, partners: list[int], turn: int) -> None:
-        parcels = [BlobId(self._names[i], "model", turn) for i in partners]
-        came = self._mail.fetch_all(parcels, len, time.monotonic() + PATIENCE)
+        blobs = [BlobId(self._names[i], "model", turn) for i in partners]
+        came = self._transfer.fetch_all(blobs, len, time.monotonic() + PATIENCE)
         assert all(size == self._job.size for size in came.values()), came
 
     def close(self) -> None:
-        self._mail.close()
-        self._mail.links.close()
+        self._transfer.close()
+        self._links.close()
 
 
 class Bare:
@@ -170,8 +170,8 @@ class Meeting:
 def be_peer(file: Path, job: Job, meeting: Meeting) -> None:
     asked = load(file)
     me = asked.peer.allow.index(asked.peer.name)
-    ways: dict[str, ByMail | Bare] = {
-        MAIL: ByMail(asked, job),
+    ways: dict[str, Ours | Bare] = {
+        OURS: Ours(asked, job),
         BARE: Bare(asked, job, 20_000),
         QUEUED: Bare(asked, job, 40_000, QUEUE),
     }
@@ -210,7 +210,7 @@ def main() -> None:
             process.join()
         measured = list(meeting.seconds)
     total = job.peers * job.pulls * job.size / 1e6
-    seconds = {name: [s for n, s in measured if n == name] for name in (BARE, QUEUED, MAIL)}
+    seconds = {name: [s for n, s in measured if n == name] for name in (BARE, QUEUED, OURS)}
     print(
         f"{job.peers} peers pull {job.pulls} models of {asked.megabytes:g} MB each: {total:g} MB, {job.repeats} times\n"
     )
@@ -221,9 +221,9 @@ def main() -> None:
         print(f"| {name} | {middle:.2f} | {total / middle:.0f} | {rates[0]:.0f} to {rates[-1]:.0f} |")
     print()
     for name in (BARE, QUEUED):
-        whole = sum(seconds[name]) / sum(seconds[MAIL])
-        median = statistics.median(bare / mail for bare, mail in zip(seconds[name], seconds[MAIL], strict=True))
-        print(f"Mail at {100 * median:.0f}% of {name} in the median turn, {100 * whole:.0f}% over all turns")
+        whole = sum(seconds[name]) / sum(seconds[OURS])
+        median = statistics.median(bare / ours for bare, ours in zip(seconds[name], seconds[OURS], strict=True))
+        print(f"{OURS} at {100 * median:.0f}% of {name} in the median turn, {100 * whole:.0f}% over all turns")
 
 
 if __name__ == "__main__":

@@ -6,8 +6,7 @@
 
 shares: the 28x28 CNN in batches of 8, 60 steps a round, on random images; the models are scored in every round.
 Training and the loss metric's forward passes are timed between waits for the device; the rest is what is left. More
-than 2,000 peers have contact lists of 1,000, but with kin one of all. Introductions, before the first round, are fingerprints
-and kin's decision.
+than 2,000 peers have 1,000 contacts each, but with kin all. Fingerprints are made and compared before the first round.
 runs: start to final scores, folder included, in a process that has compiled its kernels and read the data set's files.
 sweep: 7 methods with 3 seeds.
 """
@@ -29,14 +28,15 @@ from typing import Any
 import torch
 
 import homophily
-from homophily.experiments.runner import chosen_device, settings
-from homophily.runs.reader import machine
+from homophily.experiments.runner import chosen_device, machine, torch_settings
 from homophily.simulation.configuration import make
+from homophily.simulation.rounds import OneRun, RunState, play_round
 from homophily.simulation.setup import SetupCache, UserObjects, prepare
 from homophily.training.engines import read_chain
 from homophily.training.stacked.chain import Chain, Convolution
 
 BATCH, STEPS = 8, 60
+COMPARING = "cross_evaluate"
 METHODS = ("local", "random", "pens", "panm", "dac", "kin", "oracle")
 
 
@@ -78,58 +78,57 @@ def operations(chain: Chain) -> tuple[int, int]:
 
 
 def shares(options: argparse.Namespace) -> Iterator[str]:
-    yield "| peers | method | ms a round | training | guests | all else | training, GFLOP/s | guests, GFLOP/s |"
+    yield "| peers | method | ms a round | training | comparing | all else | training, GFLOP/s | comparing, GFLOP/s |"
     yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
     for peers in options.peers:
-        known = SetupCache()  # the data is made once for all methods
+        cache = SetupCache()  # the data is made once for all methods
         for method in options.methods:
-            yield _share(peers, method, options.device, known)
+            yield _share(peers, method, options.device, cache)
 
 
-def _share(peers: int, method: str, device: torch.device, known: SetupCache) -> str:
+def _share(peers: int, method: str, device: torch.device, cache: SetupCache) -> str:
     rounds = 5 if peers < 5000 else 2
     chance = torch.Generator().manual_seed(0)
     x, y = torch.randn(BATCH * STEPS, 1, 28, 28, generator=chance), torch.arange(BATCH * STEPS) % 10
     data = [homophily.PeerData(x, y, test_x=x[:100], test_y=y[:100])] * peers
     training = {"optimizer": "adam", "lr": 1e-4, "batch": BATCH, "epochs": 1}
-    contacts = (
-        {"contacts": 1000} if peers > 2000 and method != "kin" else {}
-    )  # in contacts of its own each would decide alone
+    bounded = peers > 2000 and method != "kin"  # with bounded contacts each peer of kin would decide alone
     keys = {
         "rounds": 2 * rounds + 2,
         "model": {"name": "cnn"},
         "training": training,
         "method": {"name": method, **({"t1": 1000} if method == "panm" else {})},  # it compares in every round
-        **contacts,
+        **({"contacts": 1000} if bounded else {}),
     }
-    experiment, config, resolved = prepare(make(keys), UserObjects(data=data), device, known=known)
+    experiment, config, plan = prepare(make(keys), UserObjects(data=data), device, cache=cache)
     chain = read_chain(experiment.task.module, experiment.task.layout, experiment.task.loss, experiment.task.data)
     assert isinstance(chain, Chain)
     forward, step = operations(chain)
     clock = Clock(device)
-    with settings(config, resolved, device):
-        simulation = Simulation(experiment)
-        clock.watch(simulation.exchange, "_introduce", lambda: 0)
-        simulation.step()
-        simulation.step()
-        plain = statistics.median(_round(simulation, clock) for _ in range(rounds))
+    with torch_settings(config, plan, device):
+        run = RunState(experiment)
+        clock.watch(run.exchange, "before_training", lambda federation, round, active: 0)
+        _round(run, clock)
+        first = clock.seconds["before_training"]
+        _round(run, clock)
+        plain = statistics.median(_round(run, clock) for _ in range(rounds))
         samples = BATCH * STEPS
         clock.watch(experiment.engine, "train", lambda rows, kept, those, round: len(those) * samples * step)
-        clock.watch(experiment.engine, "visit", lambda rows, kept, guest, host: len(guest) * samples * forward)
-        watched = [_round(simulation, clock) for _ in range(rounds)]
-    took = {name: clock.seconds.get(name, 0.0) / sum(watched) for name in ("train", "visit")}
-    rate = [f"{clock.work[n] / clock.seconds[n] / 1e9:,.0f}" if n in clock.work else "-" for n in ("train", "visit")]
+        clock.watch(experiment.engine, COMPARING, lambda rows, kept, model, data: len(model) * samples * forward)
+        watched = [_round(run, clock) for _ in range(rounds)]
+    took = {name: clock.seconds.get(name, 0.0) / sum(watched) for name in ("train", COMPARING)}
+    rate = [f"{clock.work[n] / clock.seconds[n] / 1e9:,.0f}" if n in clock.work else "-" for n in ("train", COMPARING)]
     took["rest"] = 1.0 - sum(took.values())
-    if "_introduce" in clock.seconds:
-        method += f" (introductions: {clock.seconds['_introduce']:.1f} s)"
+    if method == "kin":
+        method += f" (fingerprints: {first:.1f} s)"
     cells = [f"{peers:,}", method, f"{1000 * plain:.1f}", *(f"{share:.0%}" for share in took.values()), *rate]
     return f"| {' | '.join(cells)} |"
 
 
-def _round(simulation: Simulation, clock: Clock) -> float:
+def _round(run: RunState, clock: Clock) -> float:
     clock.wait()
     began = time.perf_counter()
-    simulation.step()
+    play_round({0: run}, OneRun(run))
     clock.wait()
     return time.perf_counter() - began
 

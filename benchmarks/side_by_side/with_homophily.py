@@ -26,6 +26,16 @@ def method(job: Job, rounds: int) -> dict[str, Any]:
     return methods[job.task]
 
 
+class Clock(homophily.Callback):
+    """Notes when each round ends."""
+
+    def __init__(self) -> None:
+        self.ends: list[float] = []
+
+    def on_round(self, run: Any, metrics: dict[str, Any]) -> None:
+        self.ends.append(time.perf_counter())
+
+
 def main() -> None:
     job = Job.asked()
     x, y = job.data()
@@ -36,20 +46,20 @@ def main() -> None:
         "rounds": rounds, "engine": job.engine, "evaluate": NEVER, "checkpoint": NEVER,
         "model": NETWORKS[job.network], "training": training, "method": method(job, rounds),
     }  # fmt: skip
-    ends: list[float] = []
+    clock = Clock()
     with tempfile.TemporaryDirectory() as folder:
         run = homophily.run(
             config,
             data=peers,
             out=Path(folder) / "run",
             device="cpu",
-            progress=lambda line: ends.append(time.perf_counter()),
+            callbacks=[clock],
         )
-        resolved = run.about["plan"]
+        plan = run.about["plan"]
     samples = y.numel() * job.epochs
-    repeats = [Repeat(samples, end - began) for began, end in pairwise(ends[job.warmup - 1 : -1])]
-    threads = resolved["threads"] * resolved["workers"]
-    job.answer(repeats, ["torch"], f"{resolved['engine']}, {threads} thread(s)")
+    repeats = [Repeat(samples, end - began) for began, end in pairwise(clock.ends[job.warmup - 1 : -1])]
+    threads = plan["threads"] * plan["workers"]
+    job.answer(repeats, ["torch"], f"{plan['engine']}, {threads} thread(s)")
 
 
 if __name__ == "__main__":

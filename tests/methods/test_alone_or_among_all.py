@@ -60,12 +60,17 @@ def test_chunks_of_rows_change_nothing(name: str, monkeypatch: pytest.MonkeyPatc
         )
 
 
-def test_friends_with_other_contacts_are_matched_by_id() -> None:
+@pytest.mark.parametrize("few", [20, 0])
+def test_friends_with_other_contacts_are_matched_by_id(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a table of all ids, if these are few, or by a search."""
+    monkeypatch.setattr(dispatch, "_FEW_IDS", few)
     view = view_of_all(20, 5, None, 1, 8, None, torch.device("cpu"))
     table = (100 * view.me[:, None] + view.contacts).double()
     table[:, 3] = torch.nan
     friends = torch.stack([(view.me + 1) % 20, (view.me + 7) % 20, torch.full_like(view.me, -1)], dim=1)
-    shared = dispatch.SharedTables({"similarity": table}, view.contacts, local=lambda ids: ids.clamp(min=0))
+    shared = dispatch.SharedTables(
+        {"similarity": table}, view.contacts, local=lambda ids: ids.clamp(min=0), peers=len(view.me)
+    )
     said = shared.about(view.contacts)("similarity", friends)
     for me in range(20):
         for column, about in enumerate(view.contacts[me].tolist()):

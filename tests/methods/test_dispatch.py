@@ -16,7 +16,7 @@ from homophily.randomness import uniform
 from tests.methods.views import random_table, shared_tables, similarities, view_of
 
 PEER_METHODS = [name for name in methods if issubclass(methods.get(name), Method)]
-NOTHING = dispatch.SharedTables({}, torch.zeros(0, 0, dtype=torch.int64), local=lambda ids: ids)
+NOTHING = dispatch.SharedTables({}, torch.zeros(0, 0, dtype=torch.int64), local=lambda ids: ids, peers=0)
 
 
 class Weighing(Method):

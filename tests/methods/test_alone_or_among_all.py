@@ -60,10 +60,9 @@ def test_chunks_of_rows_change_nothing(name: str, monkeypatch: pytest.MonkeyPatc
         )
 
 
-@pytest.mark.parametrize("few", [20, 0])
-def test_friends_with_other_contacts_are_matched_by_id(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a table of all ids, if these are few, or by a search."""
-    monkeypatch.setattr(dispatch, "_FEW_IDS", few)
+@pytest.mark.parametrize("peers", [20, None])
+def test_friends_with_other_contacts_are_matched_by_id(peers: int | None) -> None:
+    """By a table of all ids, if these are dense, or by a search."""
     view = view_of_all(20, 5, None, 1, 8, None, torch.device("cpu"))
     table = (100 * view.me[:, None] + view.contacts).double()
     table[:, 3] = torch.nan

@@ -25,7 +25,7 @@ class Demand:
     test: int
 
     def at_least(self, train: int) -> list[int]:
-        """The fewest samples a peer must get for each of PARTS, with ``train`` training samples where all are asked."""
+        """The fewest samples a peer must get for each of PARTS, with ``train`` training samples for "all"."""
         return [train if self.train is None else self.train, self.validation, self.test]
 
 
@@ -39,7 +39,7 @@ class Allotment:
 
 @dataclass(frozen=True)
 class Pool:
-    """Samples to draw from, in classes (one class where classes do not matter)."""
+    """Samples to draw from, in classes (one class if classes do not matter)."""
 
     index: Tensor  # [m]
     classes: Tensor  # [C] the labels there are

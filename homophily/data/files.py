@@ -102,7 +102,7 @@ def searched(name: str) -> list[Path]:
 def find_files(name: str, wanted: Sequence[str]) -> list[Path]:
     """The data set's files, in the order of ``wanted`` (names, or patterns like train*.bin whose matches are sorted).
 
-    The first folder that holds all of them is taken; where none does, what the cache lacks is downloaded.
+    The first folder that holds all of them is taken; if none does, what the cache lacks is downloaded.
     """
     folders = searched(name)
     cache = folders[-1]
@@ -134,7 +134,7 @@ def _first_missing(folder: Path, wanted: Sequence[str]) -> str:
 
 
 class _CannotDownload(Exception):
-    """Its text says why, as the end of a sentence."""
+    """Its message says why, as the end of a sentence."""
 
 
 class _Readable(Protocol):
@@ -200,7 +200,7 @@ def _store(stream: _Readable, target: Path, sha256: str) -> None:
 
 
 class _Arriving(io.RawIOBase):
-    """A response being read: reports its progress, and tells a connection that broke from one that ended."""
+    """A response being read: reports its progress, and distinguishes a connection that broke from one that ended."""
 
     def __init__(self, response: _Readable, size: int | None, advance: Callable[[int], None]) -> None:
         self._response, self._size, self._advance = response, size, advance
@@ -226,7 +226,7 @@ def _opened(url: str) -> Iterator[_Arriving]:
 
 @contextmanager
 def _progress(url: str, size: int | None) -> Iterator[Callable[[int], None]]:
-    """A progress bar where someone watches, silence elsewhere."""
+    """A progress bar if someone watches, else silence."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return

@@ -35,12 +35,12 @@ def read_cifar(path: Path, classes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     data = _content(path)
     row = len(classes) + math.prod(_CIFAR_IMAGE)
     if not data or len(data) % row:
-        raise UserError(f"{path}: truncated or damaged: its size of {len(data)} bytes is no multiple of {row}")
+        raise UserError(f"{path}: truncated or damaged: its size of {len(data)} bytes is not a multiple of {row}")
     rows = torch.frombuffer(bytearray(data), dtype=torch.uint8).reshape(-1, row)
     labels = rows[:, : len(classes)].to(torch.int64)
     for highest, count in zip(labels.amax(dim=0).tolist(), classes, strict=True):
         if highest >= count:
-            raise UserError(f"{path}: holds the label {highest} where there are {count} classes")
+            raise UserError(f"{path}: holds the label {highest}, and there are {count} classes")
     return rows[:, len(classes) :].reshape(-1, *_CIFAR_IMAGE), labels
 
 

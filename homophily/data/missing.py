@@ -11,7 +11,7 @@ from torch import Tensor
 def fill_in(peers: Sequence[Sequence[Tensor]]) -> Tensor | None:
     """Fill, in place, what each peer's tensors [n, ...] miss with means over the first of them, its training samples.
 
-    Returns these means [N, ...], 0 for what a peer never observed; None where nobody misses anything.
+    Returns these means [N, ...], 0 for what a peer never observed; None if nobody misses anything.
     """
     if not any(bool(x.isnan().any()) for tensors in peers for x in tensors):  # integers never are
         return None

@@ -27,7 +27,7 @@ class Scale:
 
     @classmethod
     def of(cls, how: str, reference: Tensor) -> Scale:
-        """unit: as is; half: (x - 0.5) / 0.5; standard: ``reference`` gets mean 0 and deviation 1 in each channel."""
+        """unit: as is; half: (x - 0.5) / 0.5; standard: mean 0 and standard deviation 1 of ``reference`` by channel."""
         if how not in NORMALISATIONS:
             raise UserError(f"data.normalise must be one of {', '.join(NORMALISATIONS)}, not {how!r}")
         if how == "unit" or not (reference.is_floating_point() or reference.dtype == torch.uint8):
@@ -60,7 +60,7 @@ def _pixel_statistics(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _statistics(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and deviation of each entry of dim 1, to broadcast against x; missing values (NaN) do not count."""
+    """Mean and standard deviation of each entry of dim 1, to broadcast against x; missing values (NaN) do not count."""
     variance, mean = torch.var_mean(x, dim=_over(x), correction=0, keepdim=True)
     if bool(mean.isnan().any()):
         mean = x.nanmean(dim=_over(x), keepdim=True)

@@ -1,4 +1,4 @@
-"""Data shared out among peers: from a plan of clusters to every peer's samples, ready for a model."""
+"""The partition of data among peers: from a plan of clusters to every peer's samples, as a model takes them."""
 
 from __future__ import annotations
 

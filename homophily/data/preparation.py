@@ -30,12 +30,12 @@ class Preparation:
 
     def __call__(self, peer: int, x: Tensor) -> Tensor:
         """A peer's raw samples [n, ...] as its model takes them."""
-        ready = self.scale(self._typed(x))
-        if not bool(ready.isnan().any()):
-            return ready
+        scaled = self.scale(self._typed(x))
+        if not bool(scaled.isnan().any()):
+            return scaled
         if self.fill is None:
             raise UserError("x: it has missing values, and in training nothing was missing that could be filled in now")
-        return filled(ready, self.fill[peer])
+        return filled(scaled, self.fill[peer])
 
     def _typed(self, x: Tensor) -> Tensor:
         """Of the type that the training samples had."""

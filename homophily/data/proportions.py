@@ -9,7 +9,7 @@ from torch import Tensor
 def apportion(total: int | Tensor, weights: Tensor) -> Tensor:
     """Divide ``total`` [...] over ``weights`` [..., n] by largest remainder, ties to the first: [..., n] int64.
 
-    Rows sum to their total, or to 0 where all weights are 0; a weight of 0 gets nothing.
+    Rows sum to their total, or to 0 if all weights are 0; a weight of 0 gets nothing.
     """
     weights = weights.to(torch.float64)
     whole = weights.sum(-1)
@@ -30,7 +30,7 @@ def in_proportion(sizes: Tensor, weights: Tensor, supply: Tensor) -> Tensor:
     """Class counts [R, C] with rows summing to sizes [R] after weights [R, C], from one supply [C] for all rows.
 
     A class too short for all is itself divided in proportion to what each wanted; what a row then misses comes from
-    the classes left, again by its weights (by what is left, where it has weight on none). The supply must reach.
+    the classes left, again by its weights (by what is left, if it has weight on none). The supply must reach.
     """
     counts = torch.zeros(weights.shape, dtype=torch.int64)
     while True:  # every turn ends it or exhausts a class

@@ -36,7 +36,7 @@ def prepared_data(
     seed: int,
     arrays: Sequence[PeerData] | None = None,
 ) -> PreparedData:
-    """The data called ``name``. keys: of the source and the shift; settings: how it is shared out (None: left out)."""
+    """The data called ``name``. keys: of the source and the shift; settings: how it is partitioned (None: left out)."""
     given = {key: value for key, value in settings.items() if value is not None}
     if arrays is not None:
         return _own(arrays, given, keys, peers, seed)
@@ -100,7 +100,7 @@ def _shifted(
     must_take(shift, passed, f"data.shift = {answers['shift']!r}", asked)
     plan = shift(source, count, seed, **asked)
     if not isinstance(plan, PartitionPlan):
-        raise UserError(f"data.shift = {answers['shift']!r}: must return a Plan, not {type(plan).__name__}")
+        raise UserError(f"data.shift = {answers['shift']!r}: must return a PartitionPlan, not {type(plan).__name__}")
     sharing: dict[str, Any] = {key: answers.get(key) for key in _SHARING if key != "shift"}
     sharing["balanced"] = bool(sharing["balanced"])
     shares = share_out(plan, peers=count, seed=seed, **sharing)

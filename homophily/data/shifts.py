@@ -121,7 +121,7 @@ def concept(source: Source, peers: int, seed: int, *, clusters: int = 3) -> Part
 
 @shifts("domain")
 def domain(source: Source, peers: int, seed: int, *, other: str = "mnist") -> PartitionPlan:
-    """Two clusters, the data set and an ``other`` one of the same input shape; a model tells the labels of both."""
+    """Two clusters, the data set and an ``other`` one of the same input shape; a model predicts the labels of both."""
     offset = _classes(source, "domain")
     if other == source.name:
         raise UserError(f"data.other: domain needs a second data set, and {other} is the first one already")

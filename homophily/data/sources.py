@@ -79,7 +79,7 @@ def _idx_samples(files: tuple[Path, ...]) -> Samples:
     if x.dim() != 3 or y.dim() != 1 or len(x) != len(y):
         raise UserError(f"{images} of shape {list(x.shape)} and {labels} of shape {list(y.shape)} do not fit together")
     if int(y.max()) > 9:
-        raise UserError(f"{labels}: holds the label {int(y.max())} where there are 10 classes")
+        raise UserError(f"{labels}: holds the label {int(y.max())}, and there are 10 classes")
     return Samples(x[:, None], y.to(torch.int64))
 
 
@@ -127,7 +127,7 @@ _TRAIN, _TEST, _THETA = range(3)  # what is drawn: keys of their own, so that no
 def linear(seed: int, features: int = 10, noise: float = 3.0, samples: int = 60_000) -> Source:
     """Synthetic linear regression, y = <x, theta> + noise, with x uniform in [-10, 10] and theta in [-5, 5].
 
-    ``samples`` are for training, a sixth as many for testing; ``noise`` is the deviation of the normal noise.
+    ``samples`` are for training, a sixth as many for testing; ``noise`` is the standard deviation of the normal noise.
     """
     _check_number("features", features, int, 1, 10**6)
     _check_number("noise", noise, (int, float), 0, 1e30)
@@ -164,8 +164,8 @@ HOSPITALS = {
     "Long Beach": "processed.va.data",
 }
 
-# Mean and deviation of each feature over the values all four hospitals observed: constants, so that peers who share
-# nothing still measure in the same units.
+# Mean and standard deviation of each feature over the values all four hospitals observed: constants, so that peers who
+# share nothing still measure in the same units.
 HEART_FEATURES = {
     "age": (53.51087, 9.419562),
     "sex": (0.78913, 0.407926),
@@ -184,7 +184,7 @@ HEART_FEATURES = {
 
 
 def read_hospital(path: Path) -> tuple[Tensor, Tensor]:
-    """One hospital's file: features float64 [n, 13] as measured, NaN where missing; targets int64 [n], 1: a disease."""
+    """One hospital's file: features float64 [n, 13] as measured, NaN if missing; targets int64 [n], 1: a disease."""
     table = read_numbers(path, len(HEART_FEATURES) + 1)
     if bool(table[:, -1].isnan().any()):
         raise UserError(f"{path}: a diagnosis (the last column) is missing")

@@ -138,7 +138,7 @@ def share_own(
 ) -> FederatedData:
     """Every peer gets its own samples; validation and test samples it did not bring are cut from them by a keyed draw.
 
-    ``train`` and ``test`` None or "all": all there are, or a fifth as test samples where they have to be cut.
+    ``train`` and ``test`` None or "all": all there are, or a fifth as test samples if they have to be cut.
     ``validation`` None: what peers brought; 0: none.
     """
     if not peers:
@@ -149,7 +149,7 @@ def share_own(
     checked = [_checked_peer(peer, i) for i, peer in enumerate(peers)]
     _check_alike(checked, validation)
     divided = [_divided(peer, train, validation, test, seed, i) for i, peer in enumerate(checked)]
-    (training, validating, testing), preparation = _ready(divided, normalise)
+    (training, validating, testing), preparation = _prepared(divided, normalise)
     targets = [part.y for peer in checked for part in peer.parts()]
     classes = None if targets[0].is_floating_point() else 1 + max(int(y.max()) for y in targets)
     cluster, cluster_names = _clusters(peers)
@@ -245,9 +245,9 @@ def _from_numpy(what: str, array: Array) -> Tensor:
     try:
         values = np.asarray(array)
     except ValueError:
-        raise UserError(f"{what} is no array: its rows differ in length") from None
+        raise UserError(f"{what} is not an array: its rows differ in length") from None
     except (TypeError, RuntimeError) as error:  # a list of tensors that have no array, for one
-        raise UserError(f"{what} is no array: {error}") from error
+        raise UserError(f"{what} is not an array: {error}") from error
     kind = values.dtype.kind
     if kind not in "biuf":
         raise UserError(f"{what} must hold plain numbers, not {values.dtype}: no text and no Python objects")
@@ -310,7 +310,7 @@ def _drawn(peer: _Peer, key: str, part: _Part, amount: Amount, seed: int, number
     return part.rows(permutation(len(part), seed, number, Purpose.SHARE_TEST, stream)[:amount])
 
 
-def _ready(divided: list[_Divided], normalise: str) -> tuple[tuple[Split, Split | None, Split], Preparation]:
+def _prepared(divided: list[_Divided], normalise: str) -> tuple[tuple[Split, Split | None, Split], Preparation]:
     """All peers' samples on one scale, their missing values filled."""
     training = _split([own for own, _, _ in divided])
     testing = _split([held for _, _, held in divided])
@@ -320,8 +320,8 @@ def _ready(divided: list[_Divided], normalise: str) -> tuple[tuple[Split, Split 
     splits = [replace(split, x=scale(split.x)) for split in splits]
     # filled after scaling, where the 0 for what a peer never observed is a middling value
     fill = fill_in([[split.peer(i)[0] for split in splits] for i in range(len(divided))])
-    ready = splits[0], splits[2] if validating else None, splits[1]
-    return ready, Preparation(raw_kind(divided[0][0].x), scale, fill)
+    parts = splits[0], splits[2] if validating else None, splits[1]
+    return parts, Preparation(raw_kind(divided[0][0].x), scale, fill)
 
 
 def _split(parts: list[_Part]) -> Split:
@@ -332,9 +332,9 @@ def _split(parts: list[_Part]) -> Split:
 
 
 def _clusters(peers: Sequence[PeerData]) -> tuple[Tensor | None, tuple[str, ...]]:
-    """Cluster ids [N] in order of first appearance, and their names; unknown as soon as one peer does not tell."""
-    told = [str(peer.cluster) for peer in peers if peer.cluster is not None]
-    if len(told) < len(peers):
+    """Cluster ids [N] in order of first appearance, and their names; unknown if one peer has none."""
+    given = [str(peer.cluster) for peer in peers if peer.cluster is not None]
+    if len(given) < len(peers):
         return None, ()
-    names = tuple(dict.fromkeys(told))
-    return torch.tensor([names.index(name) for name in told]), names
+    names = tuple(dict.fromkeys(given))
+    return torch.tensor([names.index(name) for name in given]), names

@@ -1,4 +1,4 @@
-"""How a network becomes a row of numbers: which columns hold what, and which of them travel.
+"""How a network becomes a row of parameters: which columns hold what, and which of them travel.
 
 A row holds what peers differ in: the trainable parameters, then those that get no gradient, then the float buffers that
 a state dict keeps. Every other buffer (integers, masks, non-persistent caches) is *kept*: it stays with its peer in a
@@ -39,7 +39,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Layout:
-    """The places of all tensors of a network in a row of ``width`` numbers."""
+    """The places of all tensors of a network in a row of ``width`` values."""
 
     columns: tuple[Column, ...]
     kept: tuple[str, ...]  # names of the buffers outside the row
@@ -86,8 +86,8 @@ class Layout:
             at = stop
         for pattern in patterns:
             if pattern not in used:
-                mask = ", ".join(floats | parameters)
-                raise UserError(f"model.personal: no layer or buffer matches {pattern!r}; there are {mask}")
+                names = ", ".join(floats | parameters)
+                raise UserError(f"model.personal: no layer or buffer matches {pattern!r}; there are {names}")
         first = {id(tensor): name for name, tensor in [*parameters.items(), *buffers.items()]}
         aliases = {name: first[id(t)] for name, t in saved.items() if id(t) in first and first[id(t)] != name}
         kept = tuple(n for n in buffers if n not in floats)
@@ -99,11 +99,11 @@ class Layout:
 
     @property
     def trainable(self) -> int:
-        """The first so many numbers of a row are trained."""
+        """How many values of a row are trained: the first ones."""
         return max((c.stop for c in self.columns if c.trainable), default=0)
 
     def mask(self, *, shared: bool | None = None, parameter: bool | None = None) -> Tensor:
-        """[D] bool: the numbers that are (not) shared, (not) parameters."""
+        """[D] bool: the columns that are (not) shared, (not) parameters."""
         out = torch.zeros(self.width, dtype=torch.bool)
         for c in self.columns:
             out[c.start : c.stop] = shared in (None, not c.personal) and parameter in (None, c.parameter)
@@ -111,12 +111,12 @@ class Layout:
 
     @cached_property
     def has_personal(self) -> bool:
-        """Whether some numbers never travel."""
+        """Whether some parameters are never sent."""
         return any(column.personal for column in self.columns)
 
     @cached_property
     def sent_parameters(self) -> int:
-        """How many numbers of a row travel."""
+        """How many values of a row are sent."""
         return int(self.mask(shared=True).sum())
 
     @property
@@ -194,7 +194,7 @@ def _matches(name: str, pattern: str) -> bool:
     """A pattern names a tensor, a module above it by its full name, or any one part of the name."""
     parts = name.split(".")
     levels = [".".join(parts[: i + 1]) for i in range(len(parts))]
-    return any(fnmatch.fnmatchcase(text, pattern) for text in [*levels, *parts])
+    return any(fnmatch.fnmatchcase(part, pattern) for part in [*levels, *parts])
 
 
 def _one_dtype(tensors: list[Tensor]) -> torch.dtype:

@@ -22,7 +22,7 @@ class MergeGroup:
     """Who merges: for each of P peers its partners and itself in ascending id, [P, K], padded."""
 
     ids: Tensor  # [P, K] int64; padding: -1
-    rows: Tensor  # [P, K] int64: where their models are; padding: anywhere
+    rows: Tensor  # [P, K] int64: the rows of their models; padding: any row
     mask: Tensor  # [P, K] bool: not padding, and not left out
     is_self: Tensor  # [P, K] bool: the peer itself
     samples: Tensor  # [P, K] float64: how many training samples each has
@@ -130,7 +130,7 @@ def fedavg(group: MergeGroup) -> Tensor:
 def fedsim(group: MergeGroup) -> Tensor:
     """In proportion to similarity, one's own weight that of the most similar partner; nothing positive: unchanged.
 
-    Whose own model is diverged takes its partners' as they are, since nothing is known of how similar they would be.
+    A peer whose own model has diverged takes its partners' as they are: their similarities are undefined.
     """
     partner = group.mask & ~group.is_self & group.similarity.isfinite()
     weight = torch.where(partner, group.similarity, 0.0).clamp(min=0.0)
@@ -148,7 +148,7 @@ def _normalised(weights: Tensor) -> Tensor:
 @merges("median")
 @rowwise
 def median(rows: Tensor, mask: Tensor, is_self: Tensor) -> Tensor:
-    """The median of every number, which up to half of bad peers cannot move far."""
+    """The median of every parameter, which up to half of bad peers cannot move far."""
     count = mask.sum(1)
     sorted_rows = torch.where(mask[..., None], rows, torch.inf).sort(1).values
     low, high = ((count - 1) // 2).clamp(min=0), (count // 2).clamp(max=rows.shape[1] - 1)
@@ -159,7 +159,7 @@ def median(rows: Tensor, mask: Tensor, is_self: Tensor) -> Tensor:
 @merges("trimmed-mean")
 @rowwise
 def trimmed_mean(rows: Tensor, mask: Tensor, is_self: Tensor) -> Tensor:
-    """The mean of every number without its largest and smallest quarter."""
+    """The mean of every parameter without its largest and smallest quarter."""
     count = mask.sum(1)
     cut = count // 4
     sorted_rows = torch.where(mask[..., None], rows, torch.inf).sort(1).values

@@ -19,7 +19,7 @@ def pick(among: Tensor, k: int, keys: Tensor) -> Tensor:
 def pick_weighted(among: Tensor, k: int, log_weights: Tensor, uniforms: Tensor) -> Tensor:
     """``k`` of the set, drawn one after the other without replacement in proportion to exp(log_weights). [P, B] bool.
 
-    Gumbel's trick: the k largest of log weight plus Gumbel noise are such a draw, even where all weight sits on fewer
+    Gumbel's trick: the k largest of log weight plus Gumbel noise are such a draw, even if all weight sits on fewer
     than k (the rest then follows in order of weight), and nothing is ever normalised. uniforms: [P, B] in [0, 1).
     """
     if k >= among.shape[1]:
@@ -30,7 +30,7 @@ def pick_weighted(among: Tensor, k: int, log_weights: Tensor, uniforms: Tensor) 
 
 
 def ranked(among: Tensor, values: Tensor, ties: Tensor) -> tuple[Tensor, Tensor]:
-    """The set's columns from the largest value down, equal values by the smaller tie key: (columns, there) [P, K]."""
+    """The set's columns from the largest value down, equal values by the smaller tie key: (columns, mask) [P, K]."""
     columns, mask = compact(among)
     order = ties.gather(1, columns).argsort(dim=1, stable=True)
     columns, mask = columns.gather(1, order), mask.gather(1, order)
@@ -54,7 +54,7 @@ def total(members: Tensor, values: Tensor) -> Tensor:
 
 
 def compact(members: Tensor) -> tuple[Tensor, Tensor]:
-    """The columns of each row's members in ascending order, padded with 0: (columns [P, K], there [P, K] bool)."""
+    """The columns of each row's members in ascending order, padded with 0: (columns [P, K], mask [P, K] bool)."""
     row, column = members.nonzero(as_tuple=True)
     count = members.sum(1)
     most = int(count.max()) if len(count) else 0

@@ -1,4 +1,4 @@
-"""How alike two peers are, from their models: one number a pair, larger is more alike."""
+"""How alike two peers are, from their models: one number per pair, larger is more alike."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Pairs(Protocol):
 
     @property
     def my_displacement(self) -> Tensor:
-        """The way my model has gone since its own initialisation."""
+        """My model minus its own initial weights."""
 
     @property
     def your_displacement(self) -> Tensor: ...
@@ -54,7 +54,7 @@ class MetricCost:
 
     models: int = 1  # that travel: with a loss on the peer's data, one's own goes there too
     updates: bool = False  # what this round's training changed: the model before training travels as well
-    displacement: bool = False  # how far the models have come since the first round
+    displacement: bool = False  # the models' displacements from their initial weights
     common_start: bool = False  # its meaning depends on all peers starting from one model
     losses: Literal["own", "peer"] | None = None  # nothing but losses, on one's own or the peer's data
 
@@ -111,21 +111,21 @@ def cosine_of_weights(pairs: Pairs) -> Tensor:
 @metrics("cosine-gradients")
 @costs(MetricCost(displacement=True))
 def cosine_of_displacements(pairs: Pairs) -> Tensor:
-    """Cosine of the ways the weights have gone since each one's own initialisation."""
+    """Cosine of the displacements from each one's own initial weights."""
     return cosine(pairs.my_displacement, pairs.your_displacement)
 
 
 @metrics("panm")
 @costs(MetricCost(updates=True, displacement=True, common_start=True))
 def panm(pairs: Pairs, alpha: float = 0.5) -> Tensor:
-    """alpha times the cosine of this round's updates plus 1 - alpha times that of the ways since the start."""
+    """alpha times the cosine of this round's updates plus 1 - alpha times that of the displacements."""
     return alpha * cosine(pairs.my_update, pairs.your_update) + (1.0 - alpha) * cosine(
         pairs.my_displacement, pairs.your_displacement
     )
 
 
 def cosine(a: Tensor, b: Tensor) -> Tensor:
-    """Cosine of rows [M, d]: [M] float64; 0 where a row is zero."""
+    """Cosine of rows [M, d]: [M] float64; 0 if a row is zero."""
     length = a.square().sum(1, dtype=torch.float64).sqrt() * b.square().sum(1, dtype=torch.float64).sqrt()
     dot = (a * b).sum(1, dtype=torch.float64)
     return torch.where(length > 0, dot / length.clamp(min=torch.finfo(torch.float64).tiny), 0.0)

@@ -1,4 +1,4 @@
-"""Who can reach whom: graphs by name or from a file, the hops between peers, and the contacts of whom each one knows."""
+"""Who can reach whom: graphs by name or from a file, the hops between peers, and the contacts of each peer."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def file(peers: int, path: str) -> Any:
     except OSError as error:
         raise UserError(f"topology.path: cannot read {path}: {error.strerror}") from error
     except (nx.NetworkXError, SyntaxError, ValueError) as error:
-        raise UserError(f"topology.path: {path} is no edge list: {error}") from error
+        raise UserError(f"topology.path: {path} is not an edge list: {error}") from error
     graph = nx.Graph(graph.to_undirected())
     graph.remove_edges_from(list(nx.selfloop_edges(graph)))
     try:

@@ -1,4 +1,4 @@
-"""What deciding peers know: the contacts, how far its peers are, and in a simulation the truth."""
+"""What deciding peers know: their contacts, how far these are, and in a simulation the true clusters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class View:
-    """What the deciding peers know. P rows decide; each row's contacts lists B peers, ids ascending, padded with -1."""
+    """What the deciding peers know. P rows decide; each row has B contacts, ids ascending, padded with -1."""
 
     me: Tensor  # [P] int64: who decides
     seed: Tensor  # [P] int64

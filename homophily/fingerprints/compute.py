@@ -57,7 +57,7 @@ def _bytes(device: torch.device) -> int:
 def _drawn(data: Split, ids: Tensor, peers: Tensor, seed: int) -> tuple[Tensor, Tensor]:
     """The samples that the fingerprints of ``peers`` [P] are made of, [P, most], and how many they are [P].
 
-    All of a peer's, or a keyed draw; in keyed order where not all make the factor.
+    All of a peer's, or a keyed draw; in keyed order if not all make the factor.
     """
     count = data.count[peers]
     index = torch.arange(int(count.max()), device=data.x.device)

@@ -1,4 +1,4 @@
-"""What peers tell each other once, before the first round: fingerprints, as they are after travelling."""
+"""Fingerprints, which peers send each other once before the first round, as they arrive."""
 
 from __future__ import annotations
 

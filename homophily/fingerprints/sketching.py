@@ -86,7 +86,7 @@ def _add_by_products(out: Tensor, values: Tensor, bucket: Tensor, sign: Tensor) 
 class Sketcher(Protocol):
     """Sketches samples at a network's weights."""
 
-    held: int  # numbers held for each sample
+    held: int  # values held for each sample
 
     def __call__(self, x: Tensor, y: Tensor) -> Tensor:
         """[n, d] of samples x [n, ...], y [n, ...]."""
@@ -115,7 +115,7 @@ class OfChain:
         self.chain, self.places = chain, places(chain)
         self.row, self.bucket, self.sign = (order.sorted(r[None]) for r in (row, sketch.bucket, sketch.sign))
         self.gradient, self.sketch = gradient, sketch
-        self.held = chain.numbers + 3 * max(stage.inputs * stage.outputs for stage in chain.stages)
+        self.held = chain.held + 3 * max(stage.inputs * stage.outputs for stage in chain.stages)
 
     def __call__(self, x: Tensor, y: Tensor) -> Tensor:
         out = self.sketch.empty(len(x))
@@ -153,7 +153,7 @@ class _EachSample:
 
 
 class OfAny:
-    """Of any network, vectorised over samples; one by one where torch.vmap cannot run it."""
+    """Of any network, vectorised over samples; one by one if torch.vmap cannot run it."""
 
     def __init__(self, module: nn.Module, loss: Loss, sketch: Sketch) -> None:
         self.module, self.loss, self.sketch = module, loss, sketch

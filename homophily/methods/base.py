@@ -71,7 +71,7 @@ class RoundContext:
         return sets.top(among, k, values, self.ties(among))
 
     def ranked(self, among: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """A set's columns from the largest value [P, B] down: (columns [P, K], there [P, K]); ties as in ``top``."""
+        """A set's columns from the largest value [P, B] down: (columns [P, K], mask [P, K]); ties as in ``top``."""
         return sets.ranked(among, values, self.ties(among))
 
     def ties(self, among: Tensor) -> Tensor:
@@ -104,10 +104,10 @@ class Method:
     renew: Annotated[int, Field(ge=0)] = 0  # and again every so many rounds; 0: never
 
     def check(self, view: View) -> None:
-        """Raise an UnsuitableError where the method cannot work in these surroundings."""
+        """Raise an UnsuitableError if the method cannot work in these surroundings."""
 
     def notes(self, view: View, memory: Memory) -> list[str]:
-        """Sentences a user should read about the method in these surroundings (all peers' view), and what it found."""
+        """Notes for the user about the method in these surroundings (all peers' view), and what it found."""
         return []
 
     def meet(self, now: RoundContext) -> Tensor:

@@ -1,4 +1,4 @@
-"""DAC: meets peers in proportion to the softmax of similarities, its own and those its friends tell of."""
+"""DAC: meets peers in proportion to the softmax of similarities, its own and those its friends share."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class _Dac(Method):
 
     def choose(self, now: RoundContext, met: Tensor, similarity: Tensor | None) -> Tensor:
         assert similarity is not None
-        # NaN: no entry. Who is found diverged is a stranger again, and counts as one until it is met in health.
+        # NaN: no entry. A peer found diverged is a stranger again, until it is met with a finite model.
         measured = met & similarity.isfinite()
         entries = torch.where(met, torch.where(measured, similarity, torch.nan), now.recall("similarity", self.unknown))
         ever = (now.recall_set("met") & ~met) | measured
@@ -55,7 +55,7 @@ class _Dac(Method):
         return met
 
     def _estimates(self, now: RoundContext, friends: Tensor, similarity: Tensor, entries: Tensor) -> Tensor:
-        """What the most similar friend with an entry says of each peer; the old entry where none has."""
+        """What the most similar friend with an entry says of each peer; the old entry if none has one."""
         columns, mask = now.ranked(friends, similarity)
         said = now.shared("similarity", torch.where(mask, now.view.contacts.gather(1, columns), -1))
         return torch.where(said.isnan(), entries, said)
@@ -92,7 +92,7 @@ class DacVar(_Dac):
 
 def _have_common_contacts(view: View) -> bool:
     """Whether anyone can hear from a friend about a third peer it knows."""
-    if view.contacts.stride(0) == 0:  # one contacts for all
+    if view.contacts.stride(0) == 0:  # the same contacts for all
         return view.contacts.shape[1] > 2
     lists = [set(ids) - {-1} for ids in view.contacts.tolist()]
     known = dict(zip(view.me.tolist(), lists, strict=True))

@@ -59,7 +59,7 @@ def remembered(memory: object, peers: int) -> Memory:
         raise UserError(f"method: what is remembered must be tables by name, not {type(memory).__name__}")
     for name, table in memory.items():
         if not isinstance(name, str):
-            raise UserError(f"method: memory[{name!r}] must have a text as its name, not {type(name).__name__}")
+            raise UserError(f"method: memory[{name!r}] must have a string as its name, not {type(name).__name__}")
         shape = table.shape if isinstance(table, Tensor) else ()
         answer(table, (peers, *shape[1:]), f"method: memory[{name!r}] must have a row for each peer that decides")
     return memory

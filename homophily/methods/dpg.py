@@ -24,7 +24,7 @@ class _Dpg(Method):
     unknown = torch.nan
 
     def _probability(self, now: RoundContext) -> Tensor:
-        """p [P, B]; it starts uniform, and starts again where every entry has become 0."""
+        """p [P, B]; it starts uniform, and starts again if every entry has become 0."""
         uniform = now.known.to(torch.float64) / now.known.sum(1, keepdim=True).clamp(min=1)
         p = now.recall("probability", self.unknown)
         p = torch.where(p.isnan(), uniform, p)

@@ -1,4 +1,4 @@
-"""Two groups of similarities, told apart: the hard EM of PANM's heuristic neighbour matching, with every odd case."""
+"""Two groups of similarities, separated: the hard EM of PANM's heuristic neighbour matching, with every odd case."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _CLEAR = ((5, 17.8), (6, 12.3), (8, 8.4), (10, 6.9), (15, 5.2), (20, 4.6), (30, 
 
 
 def two_groups(candidates: Tensor, sample: Tensor, similarity: Tensor, ties: Tensor) -> Tensor:
-    """Who of a peer's candidates C and sampled neighbours S is of its own cluster: H, never empty where C or S is not.
+    """Who of a peer's candidates C and sampled neighbours S is of its own cluster: H, never empty unless C and S are.
 
     All [P, B]: candidates and sample are disjoint sets, similarity float64; whoever's is not finite is in neither.
     Two normal distributions are fitted with hard assignment, S starting in the upper one. Where equal similarities must
-    be told apart, the smaller tie key (int64, by the peer's id) counts as more similar.
+    be separated, the smaller tie key (int64, by the peer's id) counts as more similar.
     """
     finite = similarity.isfinite()
     columns, mask = compact((candidates | sample) & finite)
@@ -42,7 +42,7 @@ def two_groups(candidates: Tensor, sample: Tensor, similarity: Tensor, ties: Ten
 
 
 def _split(mask: Tensor, sample: Tensor, y: Tensor, spanned: Tensor) -> Tensor:
-    """The same-cluster group among members ``there`` with similarities y from 0 to 1, ascending. [P, M] bool."""
+    """The same-cluster group among members ``mask`` with similarities y from 0 to 1, ascending. [P, M] bool."""
     slot = torch.arange(y.shape[1], device=y.device)
     count = mask.sum(1, keepdim=True)
     best = slot == count - 1
@@ -85,7 +85,7 @@ def _fitted(mask: Tensor, upper: Tensor, y: Tensor, live: Tensor) -> Tensor:
 
 
 def _reassigned(mask: Tensor, upper: Tensor, y: Tensor) -> Tensor:
-    """One sweep: each member to the group with the larger beta * Normal(y; mu, sigma); where equal it stays."""
+    """One sweep: each member to the group with the larger beta * Normal(y; mu, sigma); if equal it stays."""
     mean, squares, size = _moments(mask, upper, y)
     scores = []
     for mu, square, n in zip(mean, squares, size, strict=True):

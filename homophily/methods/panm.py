@@ -58,7 +58,7 @@ class Panm(Method):
         sample = met & neighbours & similarity.isfinite()  # a diverged model says nothing of its peer
         alike = two_groups(met & ~neighbours, sample, similarity, now.ties(met))
         remaining = (neighbours & ~sample) | alike
-        # A round in which everyone asked was diverged must not leave a peer without neighbours.
+        # A round in which everyone asked has diverged must not leave a peer without neighbours.
         now.memory["neighbours"] = remaining | (neighbours & ~remaining.any(1, keepdim=True))
         return now.pick(alike, self.k, Purpose.CHOOSE)
 

@@ -13,7 +13,7 @@ models: Registry[Callable[..., nn.Module]] = Registry("model", passed=("inputs",
 
 
 def image_shape(inputs: tuple[int, ...], name: str, least: int) -> tuple[int, int, int]:
-    """Channels, height and width of a sample, or a sentence that the network ``name`` needs images."""
+    """Channels, height and width of a sample, or a UserError that the network ``name`` needs images."""
     if len(inputs) != 3 or min(inputs[1:]) < least:
         raise UserError(
             f"model.name = {name!r} needs images [channels, height, width] of at least {least}x{least}, "

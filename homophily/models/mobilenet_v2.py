@@ -38,7 +38,7 @@ def mobilenet_v2(inputs: tuple[int, ...], outputs: int, weights: str | None = No
 
 
 class _Block(nn.Module):
-    """Widens each pixel's channels, convolves every channel alone, narrows again, and adds its input where it can."""
+    """Widens each pixel's channels, convolves every channel alone, narrows again, and adds its input if it can."""
 
     def __init__(self, before: int, after: int, wider: int, stride: int) -> None:
         super().__init__()

@@ -36,7 +36,7 @@ def resnet_18(inputs: tuple[int, ...], outputs: int, weights: str | None = None)
 
 
 class _Block(nn.Module):
-    """Two 3x3 convolutions beside a shortcut, which is a 1x1 convolution where the shape changes."""
+    """Two 3x3 convolutions beside a shortcut, which is a 1x1 convolution if the shape changes."""
 
     def __init__(self, before: int, after: int, stride: int = 1) -> None:
         super().__init__()

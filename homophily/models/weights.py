@@ -25,7 +25,7 @@ def load_weights(network: nn.Module, name: str, file: str, replaced: str) -> Non
 def _found(file: str) -> Path:
     folders = searched("weights")
     for folder in folders:
-        if (folder / file).is_file():  # the path itself, where it is absolute
+        if (folder / file).is_file():  # the path itself, if it is absolute
             return folder / file
     if Path(file).is_absolute():
         raise UserError(f"model.weights = {file!r}: there is no such file")
@@ -50,5 +50,5 @@ def _problem(given: Tensor | None, own: Tensor | None) -> str | None:
     if own is None:
         return "is not in the network"
     if given.shape != own.shape:
-        return f"has shape {list(given.shape)}, where the network has {list(own.shape)}"
+        return f"has shape {list(given.shape)}, and the network has {list(own.shape)}"
     return None

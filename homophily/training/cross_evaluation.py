@@ -1,4 +1,4 @@
-"""Guests: models that are evaluated on the training data of others."""
+"""Cross-evaluation: models on the training data of other peers."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from homophily.training.task import Task
 
 
 class CrossEvaluation(ABC):
-    """How an engine that can predict receives guests: each guest's row and its host's samples side by side."""
+    """How an engine that can predict cross-evaluates: each pair's model and samples side by side."""
 
     task: Task
 
     @abstractmethod
     def predict(self, rows: Tensor, kept: Kept, x: Tensor) -> Tensor: ...
 
-    def cross_evaluate(self, rows: Tensor, kept: Kept, guest: Tensor, host: Tensor) -> Tensor:
-        task, data = self.task, self.task.data.train
-        samples = data.samples(host, most_samples(task, host))
-        kept = {name: table[host] for name, table in kept.items()}
-        return self.predict(with_host_personal(task, rows, guest, host), kept, data.x[samples])
+    def cross_evaluate(self, rows: Tensor, kept: Kept, model: Tensor, data: Tensor) -> Tensor:
+        task, train = self.task, self.task.data.train
+        samples = train.samples(data, most_samples(task, data))
+        kept = {name: table[data] for name, table in kept.items()}
+        return self.predict(with_personal(task, rows, model, data), kept, train.x[samples])
 
 
-def with_host_personal(task: Task, rows: Tensor, guest: Tensor, host: Tensor) -> Tensor:
-    """The rows of guests [M], with the personal numbers of their hosts: [M, D]."""
+def with_personal(task: Task, rows: Tensor, model: Tensor, data: Tensor) -> Tensor:
+    """The rows ``model`` [M], with the personal parameters of the peers ``data`` [M]: [M, D]."""
     if not task.layout.has_personal:
-        return rows[guest]
-    return torch.where(task.layout.mask(shared=True).to(rows.device), rows[guest], rows[host])
+        return rows[model]
+    return torch.where(task.layout.mask(shared=True).to(rows.device), rows[model], rows[data])
 
 
 def most_samples(task: Task, peers: Tensor) -> int:

@@ -29,7 +29,7 @@ def mse(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Number by number; outputs [b] are read as [b, 1] where the targets are."""
+    """Squared errors; outputs [b] are read as [b, 1] if the targets are."""
     return (outputs.reshape(targets.shape) - targets).square()
 
 

@@ -48,5 +48,5 @@ RowOptimiser = RowSGD | RowAdam
 
 
 def row_optimiser(rows: Tensor, settings: Settings, round: int) -> RowOptimiser:
-    """A fresh optimiser for rows [P, T] of trainable numbers."""
+    """A fresh optimiser for rows [P, T] of trainable parameters."""
     return RowAdam(rows, settings, round) if settings.optimizer == "adam" else RowSGD(rows, settings, round)

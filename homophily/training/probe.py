@@ -40,7 +40,7 @@ def probe(module: nn.Module, loss: Loss, x: Tensor, y: Tensor, classes: int = 0)
     """Run the network on a few samples x [n, ...], y [n, ...].
 
     They are repeated if there are not enough, numbers a little larger each time: alike, they could not influence one
-    another. classes: that it must have outputs for, where the loss wants one for each.
+    another. classes: that it must have outputs for, if the loss wants one for each.
     """
     number = torch.arange(ASKED_WITH, device=x.device)
     which, turn = number % len(x), number // len(x)
@@ -91,7 +91,7 @@ def probe(module: nn.Module, loss: Loss, x: Tensor, y: Tensor, classes: int = 0)
 
 
 def _check_scorable(outputs: Tensor, y: Tensor) -> None:
-    """Whatever the loss, peers are scored by accuracy, or by the mean squared error where targets are floats."""
+    """Whatever the loss, peers are scored by accuracy, or by the mean squared error if targets are floats."""
     shapes = f"outputs {list(outputs.shape)} and targets {list(y.shape)}"
     if y.is_floating_point() and outputs.numel() != y.numel():
         hint = " (y holds floats, as for a regression: classes are integers)" if bool((y == y.round()).all()) else ""
@@ -242,7 +242,7 @@ def _obstacle(
     grads: dict[str, Tensor | None],
     buffers_after: dict[str, Tensor],
 ) -> str | None:
-    """Why torch.vmap cannot run two copies of the network at once; None where it can and agrees with a plain run."""
+    """Why torch.vmap cannot run two copies of the network at once; None if it can and agrees with a plain run."""
     copied = copy.deepcopy(module).train()
     twice = {name: torch.stack([t.detach(), t.detach()]) for name, t in copied.named_parameters()}
     buffers = {name: torch.stack([b, b]) for name, b in copied.named_buffers()}
@@ -268,7 +268,7 @@ def _obstacle(
 
 
 def _obstacle_in_double(module: nn.Module, loss: Loss, x: Tensor, y: Tensor, found: str) -> str | None:
-    """The same question in double precision: rounding alone tells two equal runs of a deep network apart."""
+    """The same question in double precision: rounding alone makes two equal runs of a deep network differ."""
     exact = copy.deepcopy(module).double()
     x, y = (t.double() if t.is_floating_point() else t for t in (x, y))
     try:

@@ -19,7 +19,7 @@ _WORTH_THREADS = 32 << 20  # bytes that a training step of all peers touches
 _CACHE = 16 << 20  # bytes that one thread works on at a time
 _COPIES = 3  # of all models: the start, the current ones, and those before training or before a merge
 _FEW_DECISIONS = 1 << 16  # entries of all contact lists
-_SOME_MEMORY = 4 << 30  # where the system does not say how much is free
+_SOME_MEMORY = 4 << 30  # if the system does not say how much is free
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def plan_execution(
 ) -> ExecutionPlan:
     """The engine ("auto": by what the network is like), and chunk sizes from the memory that is free.
 
-    chain: what the network is as a chain of layers, or why it is none.
+    chain: the network as a chain of layers, or why it is not one.
     """
     name, why = _engine(engine, traits, chain)
     free = free_memory(device)
@@ -56,7 +56,7 @@ def plan_execution(
     budget = free // 4
     sample = traits.saved_bytes
     if name == "stacked" and isinstance(chain, Chain):
-        sample = (chain.values if device.type == "cuda" else chain.numbers) * layout.dtype.itemsize
+        sample = (chain.values if device.type == "cuda" else chain.held) * layout.dtype.itemsize
     # Twice what autograd saves (gradients of the same size), and rows, gradients and optimiser state.
     training = 2 * sample * batch + 8 * row
     most = int(shares.test.count.max())
@@ -64,7 +64,7 @@ def plan_execution(
     scoring = samples * sample + row + most * shares.outputs * 16
     measuring = int(shares.train.count.max()) * sample + 4 * row
     chunk = max(1, min(shares.peers, budget // max(1, training)))
-    # One thread where each peer is work of its own, as on a real peer, and where a step is too small to share:
+    # One thread if peers are trained one by one, as on a real peer, or if a step is too small to share:
     # threads that wait for one another cost more than they bring, a hundredfold on a busy machine.
     alone = name != "vectorised" or chunk * training < _WORTH_THREADS
     workers = 1
@@ -83,18 +83,18 @@ def plan_execution(
 
 
 def _engine(asked: str, traits: ModuleTraits, chain: Chain | str) -> tuple[str, str]:
-    """Layer by layer where the network is a chain of layers, else by torch.vmap, else one peer after the other."""
+    """Layer by layer if the network is a chain of layers, else by torch.vmap, else one peer after the other."""
     if asked in ("stacked", "vectorised") and traits.obstacle:
         raise UserError(f"engine = {asked!r}: this network cannot be vectorised: {traits.obstacle}")
     if asked == "stacked" and isinstance(chain, str):
-        raise UserError(f"engine = 'stacked': this network is no chain of layers that are written out: {chain}")
+        raise UserError(f"engine = 'stacked': this network is not a chain of layers that stacking supports: {chain}")
     if asked != "auto":
         return asked, "asked for"
     if traits.obstacle:
         return "one-by-one", traits.obstacle
     if isinstance(chain, str):
-        return "vectorised", f"the network vectorises, but is no chain of layers that are written out: {chain}"
-    return "stacked", "the network is a chain of layers that are written out"
+        return "vectorised", f"the network vectorises, but is not a chain of layers that stacking supports: {chain}"
+    return "stacked", "the network is a chain of layers that stacking supports"
 
 
 def _shared_out(peers: int, most: int) -> tuple[int, int]:
@@ -108,14 +108,14 @@ def _shared_out(peers: int, most: int) -> tuple[int, int]:
 def _check_memory(peers: int, layout: Layout, each: int, free: int, device: torch.device) -> None:
     if peers * each > free:
         raise UserError(
-            f"peers = {peers}: their models alone take {peers:,} x {layout.width:,} numbers x "
+            f"peers = {peers}: their models alone take {peers:,} x {layout.width:,} parameters x "
             f"{layout.dtype.itemsize} bytes x {_COPIES} copies = {peers * each / 2**30:,.1f} GiB, "
             f"and {device.type} has {free / 2**30:,.1f} GiB free"
         )
 
 
 def deciding_device(peers: int, contacts: int | None, device: torch.device) -> torch.device:
-    """Where decisions are made: on the CPU where they are too few to be worth a GPU's launches."""
+    """Where decisions are made: on the CPU if they are too few to be worth a GPU's launches."""
     few = peers * (peers if contacts is None else min(contacts, peers)) <= _FEW_DECISIONS
     return torch.device("cpu") if few else device
 

@@ -26,7 +26,7 @@ def shuffled(seed: Tensor, ids: Tensor, counts: Tensor, most: int, round: int, e
 
 
 def batch_sizes(samples: int, batch: int, coupled: bool) -> list[int]:
-    """The last, smaller batch is kept; where samples are coupled, a last batch of one joins the one before."""
+    """The last, smaller batch is kept; if samples are coupled, a last batch of one joins the one before."""
     sizes = [batch] * (samples // batch)
     rest = samples % batch
     if rest == 1 and coupled and sizes:

@@ -47,7 +47,7 @@ class Task:
 
     @cached_property
     def counts(self) -> Tensor:
-        """[N]: training samples of each, where Python can read them without waiting for a GPU."""
+        """[N]: training samples of each, on the CPU: Python can read them without waiting for a GPU."""
         return self.data.train.count.cpu()
 
     def batch(self, samples: Tensor) -> tuple[Tensor, Tensor]:
@@ -70,10 +70,11 @@ class Engine(Protocol):
     def predict(self, rows: Tensor, kept: Kept, x: Tensor) -> Tensor:
         """Outputs [P, n, ...] of P models (rows [P, D]) on each one's own inputs x [P, n, ...], in evaluation mode."""
 
-    def cross_evaluate(self, rows: Tensor, kept: Kept, guest: Tensor, host: Tensor) -> Tensor:
-        """Outputs [M, n, ...] of models ``guest`` [M], of rows [N, D], on the training data of peers ``host`` [M].
+    def cross_evaluate(self, rows: Tensor, kept: Kept, model: Tensor, data: Tensor) -> Tensor:
+        """Outputs [M, n, ...] of the models in rows ``model`` [M] on the training data of the peers ``data`` [M].
 
-        A host with fewer than n samples has its last one repeated. Kept tables and personal numbers are the host's.
+        rows: [N, D]. A peer with fewer than n samples has its last one repeated. Kept tables and personal parameters
+        are those of the peer whose data it is.
         """
 
 

@@ -95,7 +95,7 @@ def test_a_cifar_file_of_the_wrong_size_is_named(tmp_path: Path, size: int) -> N
 
 
 def test_a_label_beyond_the_classes_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"some\.file: holds the label 10 where there are 10 classes"):
+    with pytest.raises(UserError, match=r"some\.file: holds the label 10, and there are 10 classes"):
         read_cifar(written(tmp_path, bytes([10]) + bytes(3072)), (10,))
 
 

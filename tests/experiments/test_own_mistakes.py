@@ -297,7 +297,7 @@ class Boundless(Wordy):
             "method=broken{n}:Flat",
             "memory['mean'], which peers share, must have a number for everyone in the contacts, [4, 4]",
         ),
-        ("method=broken{n}:Numbered", "method: memory[3] must have a text as its name, not int"),
+        ("method=broken{n}:Numbered", "method: memory[3] must have a string as its name, not int"),
         (
             "method=broken{n}:Growing training.lr=1e-30 training.patience=1 data.validation=2 rounds=3",
             "method: memory['past'] must keep its shape from round to round, [4, 1], not [4, 2]",

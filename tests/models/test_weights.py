@@ -80,7 +80,7 @@ def test_a_file_that_is_not_there_is_told_with_where_it_was_looked_for(home: Pat
         ({"0.bias": None}, "0.bias is missing"),
         ({"0.bias": None, "1.bias": None}, "0.bias is missing"),
         ({"3.weight": torch.ones(2)}, "3.weight is not in the network"),
-        ({"0.weight": torch.ones(3, 7)}, "0.weight has shape [3, 7], where the network has [3, 2]"),
+        ({"0.weight": torch.ones(3, 7)}, "0.weight has shape [3, 7], and the network has [3, 2]"),
     ],
 )
 def test_a_file_of_another_network_is_refused(change: dict[str, Tensor | None], said: str, home: Path) -> None:

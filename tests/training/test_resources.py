@@ -70,7 +70,9 @@ def test_more_models_than_fit_are_refused_with_the_arithmetic() -> None:
     many = shares([1], [1, 8, 8])
     one = torch.ones(1, dtype=torch.int64).expand(10**9)
     many = replace(many, train=replace(many.train, start=one, count=one))
-    with pytest.raises(UserError, match=r"peers = 1000000000: .* 1,000,000,000 x 650 numbers x 4 bytes x 3 copies = "):
+    with pytest.raises(
+        UserError, match=r"peers = 1000000000: .* 1,000,000,000 x 650 parameters x 4 bytes x 3 copies = "
+    ):
         plan_execution("auto", 4, many, experiment.layout, found, "no chain", torch.device("cpu"))
 
 

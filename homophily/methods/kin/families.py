@@ -15,7 +15,10 @@ from homophily.fingerprints.fingerprint import BUCKETS, Fingerprints
 from homophily.randomness import Purpose, bits, generator
 
 RIDGE = 0.2  # of the mean variance
-DRAWS, DEVIATIONS = 50, 3.0  # the noise edge: mean + 3 deviations of so many simulated tops, which 1 in 300 passes
+DRAWS, DEVIATIONS = (
+    50,
+    3.0,
+)  # the noise edge: mean + 3 standard deviations of so many simulated tops, which 1 in 300 passes
 TRIES = 20  # starts of k-means
 CLOUDS, MARGIN = 15, 0.4  # families must beat uniform clouds by so much in log residual
 _NORMAL_999 = 3.0902323061678132  # 99.9 % point of the normal distribution
@@ -73,7 +76,7 @@ class Kinship:
 def kinship(prints: Fingerprints, ids: Tensor, seed: int) -> Kinship:
     """Who is alike among the peers ``ids`` [N] of contacts: the same for everyone with that contacts.
 
-    In a large contacts, covariance, rank and centres come from a keyed sample, and the others are put where they fit.
+    Among many peers, covariance, rank and centres come from a keyed sample, and the others are put where they fit.
     """
     usable = prints.count >= 2
     sample = usable.nonzero()[:, 0]
@@ -205,7 +208,7 @@ def _edge_and_rank(rows: Tensor, turned: Tensor, values: Tensor, prints: Fingerp
 
 
 def simulated_top(rows: Tensor, prints: Fingerprints, seed: int) -> tuple[float, float]:
-    """Mean and deviation of the largest squared singular value that whitened means would have without any signal.
+    """Mean and standard deviation of the largest squared singular value of whitened means without any signal.
 
     A rotation test: without signal, a peer's mean, sqrt(n_i) (m_i - m) in ``rows`` [N, d], is like any other of its
     directions of noise, the rows of its factor. So each draw takes a random one of them all as the mean and leaves the

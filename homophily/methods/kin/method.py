@@ -23,13 +23,13 @@ TOO_FEW = "too few samples to compare anyone: all peers with a fingerprint count
 ADVICE = (
     "the data may still differ in ways that this network's gradients do not show: try more samples per peer or another "
     "network, and compare with method=random"
-)  # where no difference was found
+)  # if no difference was found
 
 
 @methods("kin")
 @dataclass(frozen=True)
 class Kin(Method):
-    """kin, our own: kilobyte fingerprints, compared once before training, tell everyone who is like it."""
+    """kin, our own: kilobyte fingerprints, compared once before training, say who is like whom."""
 
     k: Count = 4
     hops: Count = 1
@@ -43,7 +43,7 @@ class Kin(Method):
             columns = torch.where(ids[place] == view.contacts, place, -1)
             return _memory(found, view, torch.searchsorted(ids, view.me), columns)
         parts = []
-        for row in range(len(view.me)):  # contact lists of their own: every peer decides for itself
+        for row in range(len(view.me)):  # bounded contacts: every peer decides for itself
             mine = known_to[row][known_to[row] >= 0]
             some = prints.of(torch.searchsorted(ids, mine))
             parts.append(self.on_fingerprints(view.rows(slice(row, row + 1)), some, mine, None))
@@ -57,9 +57,7 @@ class Kin(Method):
         if not away.shape[2]:
             return plain
         columns, mask = sets.compact(now.pick_weighted(among, 2 * self.k, weights.log(), Purpose.MEET))
-        mixed = (
-            now.memory["family"][:, None] < 0
-        )  # with contact lists of their own some may see families, others a continuum
+        mixed = now.memory["family"][:, None] < 0  # with bounded contacts, some may see families, others a continuum
         slot = torch.where(mask & mixed, ((weights > 0).cumsum(1) - 1).gather(1, columns), 0)
         drawn = away.gather(1, slot[..., None].expand(-1, -1, away.shape[2]))
         chosen = sets.spread(columns, balanced(drawn, mask, self.k), weights.shape[1])
@@ -73,7 +71,7 @@ class Kin(Method):
         return float(rounds * self.k)
 
     def notes(self, view: View, memory: Memory) -> list[str]:
-        """What was found, if everyone has heard of everyone: families in contact lists of their own have their own names."""
+        """What was found, if everyone knows everyone: with bounded contacts each peer has families of its own."""
         if view.contacts.stride(0):
             blind = int((~memory["conclusive"]).sum())
             return [f"{blind} of {len(view.me)} peers found no difference between the peers they know"] if blind else []
@@ -96,8 +94,8 @@ class Kin(Method):
 def balanced(away: Tensor, mask: Tensor, k: int) -> Tensor:
     """``k`` of a set [P, C], one after the other, whose average with oneself stays nearest to oneself: [P, C] bool.
 
-    away: [P, C, r], the ways from oneself to them. Merged models are an average: whoever pulls one way must be made
-    up for by who pulls the other, in every round and not only on average over the rounds.
+    away: [P, C, r], the displacements from oneself to them. Merged models are an average: a peer that pulls in one
+    direction is balanced by one that pulls in the other, in every round and not only on average over the rounds.
     """
     chosen = torch.zeros_like(mask)
     total = torch.zeros_like(away[:, :1])
@@ -122,7 +120,7 @@ def _memory(found: Kinship, view: View, rows: Tensor, columns: Tensor) -> Memory
     continuum the displacements to those who count, in the order of the contacts, and how far the answer can be trusted:
     ``enough_samples``, ``conclusive`` and the ``smallest_difference`` of two groups (infinite: unknown).
 
-    columns: of the contacts in the answer; -1: not there.
+    columns: of the contacts in the answer; -1: not in it.
     """
     weights = torch.where(view.known & (columns >= 0), found.weights(rows, columns.clamp(min=0)), 0.0)
     smallest = power.smallest_difference(found.evidence) if found.evidence is not None else None

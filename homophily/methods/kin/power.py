@@ -37,7 +37,7 @@ from homophily.fingerprints.compute import SAMPLES
 from homophily.fingerprints.fingerprint import BUCKETS, ROWS
 from homophily.methods.kin.families import RIDGE, Evidence, dimension
 
-LEVEL = 0.7  # of a difference between groups: 0.6 to 0.9 where images are turned or labels exchanged
+LEVEL = 0.7  # of a difference between groups: 0.6 to 0.9 if images are turned or labels exchanged
 FALL = 4 / 3  # of the variances: the j-th largest is about j^(-4/3) of the largest, for networks on images
 _HALVINGS = 60
 
@@ -69,7 +69,7 @@ def smallest_difference(evidence: Evidence, groups: int = 2, level: float = LEVE
 
 
 def in_words(difference: float) -> str:
-    """The smallest difference of two groups, as part of a sentence. That of c groups is sqrt(c / 2) as large."""
+    """The smallest difference of two groups, as part of a message. That of c groups is sqrt(c / 2) as large."""
     four = math.sqrt(2) * difference
     unit = "standard deviations of one sample's fingerprint"
     return f"two equal groups that differ by less than {difference:.2g} {unit} (four groups: {four:.2g})"
@@ -96,7 +96,7 @@ def edge(peers: int, samples: int, levels: Tensor) -> float:
 
 
 def expected(per_sample: float, level: float, peers: int, samples: int, levels: Tensor) -> float:
-    """The squared singular value that a direction of that strength and level shows; the edge where it is too weak."""
+    """The squared singular value that a direction of that strength and level shows; the edge if it is too weak."""
     return _Noise(peers, _freedom(peers, samples), levels).with_signal(per_sample * samples, level)
 
 

@@ -55,8 +55,8 @@ class Dense:
         return (self.outputs,)
 
     @property
-    def numbers(self) -> int:
-        """Of a sample, held while it is worked on."""
+    def held(self) -> int:
+        """Values of a sample held while it is worked on."""
         return self.inputs + 2 * self.outputs
 
 
@@ -99,12 +99,12 @@ class Convolution:
 
     @property
     def inputs(self) -> int:
-        """Numbers that an output pixel sees: kernel times channels."""
+        """Values that an output pixel sees: kernel times channels."""
         return prod(self.kernel) * self.channels
 
     @property
-    def numbers(self) -> int:
-        """Of a sample, held while it is worked on: input, patches, and outputs with their gradients."""
+    def held(self) -> int:
+        """Values of a sample held while it is worked on: input, patches, and outputs with their gradients."""
         pixels = prod(self.convolved)
         return prod(self.taken) + pixels * (2 * self.inputs + 3 * self.outputs)
 
@@ -114,11 +114,11 @@ Stage = Dense | Convolution
 
 @dataclass(frozen=True)
 class Chain:
-    """A network as stages one after the other, images as [height, width, channels] all the way."""
+    """A network as stages one after the other, images as [height, width, channels] throughout."""
 
     stages: tuple[Stage, ...]
     flat: bool  # inputs are flattened first
-    columns: Tensor  # [D]: where the numbers of a row, sorted as the stages use them, are in the layout's rows
+    columns: Tensor  # [D]: the layout's columns in the order in which the stages use them
 
     @property
     def images(self) -> bool:
@@ -126,22 +126,22 @@ class Chain:
         return isinstance(self.stages[0], Convolution)
 
     @property
-    def numbers(self) -> int:
-        """Of a sample, held while all stages work on it with patches written down."""
-        return sum(stage.numbers for stage in self.stages)
+    def held(self) -> int:
+        """Values of a sample held while all stages work on it, their patches included."""
+        return sum(stage.held for stage in self.stages)
 
     @property
     def values(self) -> int:
-        """Of a sample, before all stages and after the last."""
+        """Values of a sample before all stages and after the last."""
         return prod(self.stages[0].taken) + sum(prod(stage.shape) for stage in self.stages)
 
 
 class UnsupportedLayer(Exception):
-    """The network is no such chain; says why."""
+    """The network is not such a chain; the message says why."""
 
 
 def chain_of(module: nn.Module, layout: Layout, inputs: tuple[int, ...]) -> Chain:
-    """The chain that ``module`` is on samples of shape ``inputs``; raises UnsupportedLayer where it is none."""
+    """The chain that ``module`` is on samples of shape ``inputs``; raises UnsupportedLayer if it is not one."""
     if layout.kept or layout.frozen or not all(column.trainable for column in layout.columns):
         raise UnsupportedLayer("it has buffers or frozen parameters")
     if _hooked(module):
@@ -149,7 +149,7 @@ def chain_of(module: nn.Module, layout: Layout, inputs: tuple[int, ...]) -> Chai
     # Tracing runs forward, which may leave what was traced in the module's attributes: of a copy.
     made = [_read(copy.deepcopy(module).train(mode), inputs) for mode in (True, False)]
     if made[0] != made[1]:
-        raise UnsupportedLayer("it is another one in training than in evaluation")
+        raise UnsupportedLayer("it differs between training and evaluation")
     stages, flat = made[0]
     if [name for stage in stages for name in (stage.weight, stage.bias)] != [c.name for c in layout.columns]:
         raise UnsupportedLayer("its layers are not used once each, in their order")
@@ -200,7 +200,7 @@ def _kind(node: fx.Node, modules: dict[str, nn.Module]) -> tuple[str, Any]:
         if kind is None or (isinstance(layer, nn.Flatten) and (layer.start_dim, layer.end_dim) != (1, -1)):
             raise UnsupportedLayer(f"layer {node.target!r} is {type(layer).__name__}")
         if isinstance(layer, nn.MaxPool2d) and not _halves(layer):
-            raise UnsupportedLayer(f"layer {node.target!r} is no plain 2x2 maximum")
+            raise UnsupportedLayer(f"layer {node.target!r} is not a plain 2x2 maximum")
         return kind, layer
     try:
         kind = _FUNCTIONS.get((node.target, node.args[1:]))
@@ -235,7 +235,7 @@ def _convolution(name: str, layer: nn.Conv2d, shape: tuple[int, ...]) -> Convolu
     plain = layer.groups == 1 and _pair(layer.stride) == _pair(layer.dilation) == (1, 1)
     if layer.bias is None or not plain or layer.padding_mode != "zeros" or isinstance(layer.padding, str):
         raise UnsupportedLayer(
-            f"layer {name!r} is no plain convolution (it has stride, groups, another padding or no bias)"
+            f"layer {name!r} is not a plain convolution (it has stride, groups, another padding or no bias)"
         )
     if len(shape) != 3:
         raise UnsupportedLayer(f"layer {name!r} works on {list(shape)}")
@@ -253,7 +253,7 @@ def _followed(stage: Stage, kind: str) -> Stage:
         return replace(stage, relu=True)
     if kind == "pool" and isinstance(stage, Convolution) and not pooled:
         return replace(stage, pool=True)
-    raise UnsupportedLayer(f"{kind} comes where it does not fit")
+    raise UnsupportedLayer(f"{kind} does not fit after the layer before it")
 
 
 def _columns(stages: list[Stage], layout: Layout) -> Tensor:

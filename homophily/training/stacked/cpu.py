@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from homophily.federation.layout import Kept
-from homophily.training.cross_evaluation import most_samples, with_host_personal
+from homophily.training.cross_evaluation import most_samples, with_personal
 from homophily.training.losses import output_gradients
 from homophily.training.schedule import batches, chunks
 from homophily.training.stacked.chain import Chain
@@ -68,14 +68,14 @@ class Stacked:
         work = self.order.sorted(rows)
         return self._outputs(x.shape[:2], lambda pairs: work[pairs], lambda pairs, some: x[pairs, some])
 
-    def cross_evaluate(self, rows: Tensor, kept: Kept, guest: Tensor, host: Tensor) -> Tensor:
-        task, data = self.task, self.task.data.train
-        samples = data.samples(host, most_samples(task, host))
+    def cross_evaluate(self, rows: Tensor, kept: Kept, model: Tensor, data: Tensor) -> Tensor:
+        task, train = self.task, self.task.data.train
+        samples = train.samples(data, most_samples(task, data))
         if task.layout.has_personal:
-            return self.predict(with_host_personal(task, rows, guest, host), kept, data.x[samples])
+            return self.predict(with_personal(task, rows, model, data), kept, train.x[samples])
         work = self.order.sorted(rows)
         return self._outputs(
-            samples.shape, lambda pairs: work[guest[pairs]], lambda pairs, some: data.x[samples[pairs, some]]
+            samples.shape, lambda pairs: work[model[pairs]], lambda pairs, some: train.x[samples[pairs, some]]
         )
 
     def _outputs(

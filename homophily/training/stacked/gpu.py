@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from homophily.federation.layout import Kept
-from homophily.training.cross_evaluation import most_samples, with_host_personal
+from homophily.training.cross_evaluation import most_samples, with_personal
 from homophily.training.optimisers import RowAdam
 from homophily.training.schedule import chunks
 from homophily.training.stacked import kernels
@@ -18,7 +18,7 @@ from homophily.training.stacked.stage_kernels import Learning, StageKernels, opt
 from homophily.training.stacked.written_out import arranged
 from homophily.training.task import Task
 
-_KEPT_READY = 4 << 30  # bytes
+_KEPT_BYTES = 4 << 30  # bytes
 _FULL, _FAST = "tf32x3", "tf32"  # three products on tensor cores for one in float32, or just one
 
 
@@ -35,7 +35,7 @@ class StackedKernels:
         self.back = self.slots[self.columns.argsort()]
         self.trainers: dict[int, Trainer] = {}
         self.ahead: tuple[int, Tensor, StepPlan] | None = None  # the plan of the next round: round, peers, plan
-        self.samples: Tensor | None = None  # [N, n, ...]: everyone's training samples, for guests
+        self.samples: Tensor | None = None  # [N, n, ...]: everyone's training samples, for models of others
 
     def on(self, task: Task, chunk: int) -> StackedKernels:
         return StackedKernels(task, self.stages.chain, chunk, self.stages.precision == _FAST)
@@ -65,12 +65,12 @@ class StackedKernels:
     def predict(self, rows: Tensor, kept: Kept, x: Tensor) -> Tensor:
         return self._outputs(self._sorted(rows), self._taken(x), len(rows))
 
-    def cross_evaluate(self, rows: Tensor, kept: Kept, guest: Tensor, host: Tensor) -> Tensor:
-        """Guests and hosts are looked up by the kernels: neither models nor samples are copied for each pair."""
-        task, most = self.task, most_samples(self.task, host)
+    def cross_evaluate(self, rows: Tensor, kept: Kept, model: Tensor, data: Tensor) -> Tensor:
+        """Models and data are looked up by the kernels: neither is copied for each pair."""
+        task, most = self.task, most_samples(self.task, data)
         personal = task.layout.has_personal
-        work = self._sorted(with_host_personal(task, rows, guest, host) if personal else rows)
-        return self._outputs(work, *self._hosted(host, most), None if personal else guest)
+        work = self._sorted(with_personal(task, rows, model, data) if personal else rows)
+        return self._outputs(work, *self._samples_of(data, most), None if personal else model)
 
     def _sorted(self, rows: Tensor) -> Tensor:
         """Rows [P, D] as the kernels read them."""
@@ -81,28 +81,28 @@ class StackedKernels:
         """Samples [P, n, ...] as the first stage reads them."""
         return self.stages.padded(arranged(self.stages.chain, self.task.cast(x)))
 
-    def _hosted(self, host: Tensor, most: int) -> tuple[Tensor, int, Tensor | None]:
-        """The hosts' training samples, how many pairs there are, and where among the samples each host's are."""
-        data = self.task.data.train
+    def _samples_of(self, peers: Tensor, most: int) -> tuple[Tensor, int, Tensor | None]:
+        """Training samples of the peers [M], M, and each peer's place among them (None: in their order)."""
+        train = self.task.data.train
         if self.samples is None and self._room_for_all(most):
-            everyone = torch.arange(self.task.data.peers, device=host.device)
-            self.samples = self._taken(data.x[data.samples(everyone, most)])
+            everyone = torch.arange(self.task.data.peers, device=peers.device)
+            self.samples = self._taken(train.x[train.samples(everyone, most)])
         if self.samples is not None and self.samples.shape[1] == most:
-            return self.samples, len(host), host
-        return self._taken(data.x[data.samples(host, most)]), len(host), None
+            return self.samples, len(peers), peers
+        return self._taken(train.x[train.samples(peers, most)]), len(peers), None
 
     def _room_for_all(self, most: int) -> bool:
-        """Whether everyone's training samples may be kept ready beside the data: only if they are small."""
+        """Whether everyone's training samples may be kept as the kernels read them: only if they are small."""
         numbers = self.task.data.peers * most * prod(self.stages.shape(0))
-        return 4 * numbers < _KEPT_READY
+        return 4 * numbers < _KEPT_BYTES
 
     def _outputs(
-        self, rows: Tensor, x: Tensor, pairs: int, whose: Tensor | None = None, who: Tensor | None = None
+        self, rows: Tensor, x: Tensor, pairs: int, data: Tensor | None = None, model: Tensor | None = None
     ) -> Tensor:
         value = x
         for i in range(len(self.stages.places)):
             out = rows.new_zeros(pairs, x.shape[1], *self.stages.shape(i + 1))
-            self.stages.forwards(i, rows, value, out, whose=whose if i == 0 else None, who=who)
+            self.stages.forwards(i, rows, value, out, data=data if i == 0 else None, model=model)
             value = out
         return value
 

@@ -1,11 +1,11 @@
 """GPU kernels (Triton) for a chain's stages, every peer with weights of its own.
 
 One kernel makes a whole stage forwards: patches are never written down, and bias, ReLU and the 2x2 maximum follow while
-the sums are still in registers. On the way back the kernel that makes a gradient also takes the optimiser's step, so
-that gradients are not written down either, unless they are made in several parts. A linear layer is a convolution of a
-single pixel.
+the sums are still in registers. In the backward pass the kernel that makes a gradient also takes the optimiser's step,
+so that gradients are not written down either, unless they are made in several parts. A linear layer is a convolution
+of a single pixel.
 
-Values are [P, B, H, W, C], already padded with zeros for the stage that reads them; slopes, their gradients, are
+Values are [P, B, H, W, C], already padded with zeros for the stage that reads them; their gradients are
 without padding. Weights are [N, K] at a place in rows of ``width`` numbers, K in the order kernel row, kernel column,
 channel. With pooling, the pixels of an output are counted window by window, four in a row.
 """
@@ -93,15 +93,15 @@ def _tap(k, W: tl.constexpr, C: tl.constexpr, KW: tl.constexpr):
 
 @triton.jit
 def forward(
-    x, rows, out, largest, whose, who, B, width, weight_at, bias_at,
+    x, rows, out, largest, data, model, B, width, weight_at, bias_at,
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, N: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
     PH: tl.constexpr, PW: tl.constexpr, RELU: tl.constexpr, POOL: tl.constexpr, KEEP: tl.constexpr,
-    HOSTS: tl.constexpr, GUESTS: tl.constexpr, PRECISION: tl.constexpr,
+    DATA: tl.constexpr, MODEL: tl.constexpr, PRECISION: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """out = maximum(relu(patches . weights + bias)), written with PH and PW pixels of padding around it.
 
-    With HOSTS, out[p] is made from x[whose[p]]; with GUESTS, by the model rows[who[p]].
+    With DATA, out[p] is made from x[data[p]]; with MODEL, by the model rows[model[p]].
     """
     OH: tl.constexpr = H - KH + 1
     OW: tl.constexpr = W - KW + 1
@@ -117,11 +117,11 @@ def forward(
     m = (tile // wide) * BM + tl.arange(0, BM)
     n = (tile % wide) * BN + tl.arange(0, BN)
     mask = m < pixels
-    host = tl.load(whose + p) if HOSTS else p
-    guest = tl.load(who + p) if GUESTS else p
-    x += host * B * (H * W * C)
+    source = tl.load(data + p) if DATA else p
+    row = tl.load(model + p) if MODEL else p
+    x += source * B * (H * W * C)
     corner = _corner(m, H, W, C, OH, OW, POOL)
-    weight = rows + guest * width + weight_at
+    weight = rows + row * width + weight_at
     total = tl.zeros((BM, BN), dtype=tl.float32)
     for first in range(0, K, BK):
         k = first + tl.arange(0, BK)
@@ -130,7 +130,7 @@ def forward(
         )
         part = tl.load(weight + n[None, :] * K + k[:, None], mask=(n < N)[None, :] & (k < K)[:, None], other=0.0)
         total = _add_product(total, seen, part, PRECISION)
-    total += tl.load(rows + guest * width + bias_at + n, mask=n < N, other=0.0)[None, :]
+    total += tl.load(rows + row * width + bias_at + n, mask=n < N, other=0.0)[None, :]
     if RELU:
         total = tl.maximum(total, 0.0, propagate_nan=tl.PropagateNan.ALL)
     q = (tile // wide) * (BM // EACH) + tl.arange(0, BM // EACH)

@@ -99,11 +99,11 @@ class StageKernels:
 
     def forwards(
         self, i: int, rows: Tensor, x: Tensor, out: Tensor, largest: Tensor | None = None,
-        whose: Tensor | None = None, who: Tensor | None = None,
+        data: Tensor | None = None, model: Tensor | None = None,
     ) -> None:  # fmt: skip
         """Stage i: out, with the padding of the next stage, from x; and where the maxima were.
 
-        out[p] is made from x[whose[p]] by the model rows[who[p]]; None: from x[p], by rows[p].
+        out[p] is made from x[data[p]] by the model rows[model[p]]; None: from x[p], by rows[p].
         """
         stage, place = self.chain.stages[i], self.places[i]
         peers, batch = out.shape[:2]
@@ -111,9 +111,9 @@ class StageKernels:
         b = forward_blocks(pixels, stage.outputs, stage.inputs)
         tiles = triton.cdiv(pixels, b.m) * triton.cdiv(stage.outputs, b.n)
         kernels.forward[(peers * tiles,)](
-            x, rows, out, largest, whose, who, batch, self.width, place.start, place.bias,
+            x, rows, out, largest, data, model, batch, self.width, place.start, place.bias,
             *self._geometry(i), *self.padding(i + 1), RELU=stage.relu, POOL=stage.pool, KEEP=largest is not None,
-            HOSTS=whose is not None, GUESTS=who is not None, PRECISION=self.precision, **b.keys(),
+            DATA=data is not None, MODEL=model is not None, PRECISION=self.precision, **b.keys(),
         )  # fmt: skip
 
     def back(self, i: int, rows: Tensor, x: Tensor, g: Tensor, largest: Tensor | None, gx: Tensor) -> None:

@@ -64,7 +64,7 @@ def places(chain: Chain, align: int = 1) -> list[Place]:
 
 
 class StageOrder:
-    """Sorts the numbers of rows as the stages use them, and back. A network without convolutions is sorted already."""
+    """Sorts the columns of rows as the stages use them, and back. A network without convolutions is sorted already."""
 
     def __init__(self, chain: Chain, device: torch.device) -> None:
         in_order = torch.equal(chain.columns, torch.arange(len(chain.columns)))
@@ -88,7 +88,7 @@ def arranged(chain: Chain, x: Tensor) -> Tensor:
 
 @dataclass
 class Tape:
-    """What one stage leaves for the way back."""
+    """What one stage leaves for the backward pass."""
 
     x: Tensor  # its input
     seen: Tensor  # [P, M, K]: the rows its weights were multiplied with
@@ -147,7 +147,7 @@ def backwards(
 
 
 def _patches(stage: Convolution, x: Tensor) -> Tensor:
-    """What each output pixel sees: [P, B * pixels, inputs]. A row of the kernel sees contiguous numbers."""
+    """What each output pixel sees: [P, B * pixels, inputs]. A row of the kernel sees contiguous values."""
     (kh, kw), (ph, pw) = stage.kernel, stage.padding
     x = F.pad(x, (0, 0, pw, pw, ph, ph)) if ph or pw else x.contiguous()
     peers, batch, *_, channels = x.shape

@@ -1,4 +1,4 @@
-"""A network is read as a chain of layers only where it is one."""
+"""A network is read as a chain of layers only if it is one."""
 
 import pytest
 import torch

@@ -162,11 +162,11 @@ def usable(method: Method) -> Method:
     name = f"method: {type(method).__name__}"
     for decision, given in _CALLED.items():
         must_take(getattr(method, decision), given, f"{name}.{decision}")
-    parsed(_DECLARED, {declared: getattr(method, declared) for declared in _DECLARED.model_fields}, name)
     if is_dataclass(method):
         keys = {field.name: getattr(method, field.name) for field in fields(method) if field.init}
         plain = {key: value for key, value in keys.items() if isinstance(value, int | float | str | None)}
         checked("method", f"method {type(method).__name__}", type(method), plain)
+    parsed(_DECLARED, {declared: getattr(method, declared) for declared in _DECLARED.model_fields}, name)
     return method
 
 

@@ -273,7 +273,9 @@ def test_own_source_and_own_shift(own_things: Any) -> None:
         homophily.run(settings(data={"name": "own_things:source", "shift": "own_things:flip", "bye": 1}))
     with pytest.raises(homophily.UserError, match=r"data\.by = \"x\": must be a whole number"):
         homophily.run(settings(data={"name": "own_things:source", "shift": "own_things:flip", "by": "x"}))
-    with pytest.raises(homophily.UserError, match=r"data\.shift = 'own_things:no_plan': must return a PartitionPlan, not str"):
+    with pytest.raises(
+        homophily.UserError, match=r"data\.shift = 'own_things:no_plan': must return a PartitionPlan, not str"
+    ):
         homophily.run(settings(data={"name": "own_things:source", "shift": "own_things:no_plan"}))
     with pytest.raises(homophily.UserError, match=r"seedless' must take \(source, peers, seed\), not \(source, pe"):
         homophily.run(settings(data={"name": "own_things:source", "shift": "own_things:seedless"}))

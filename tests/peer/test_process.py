@@ -229,5 +229,5 @@ def test_a_callback_stops_a_peer(alone: Path) -> None:
 
 
 def test_what_is_not_a_callback_is_refused(alone: Path) -> None:
-    with pytest.raises(UserError, match=r"callbacks=: must be homophily\.Callback objects"):
+    with pytest.raises(UserError, match=r"callbacks=: must be a list of homophily\.Callback objects"):
         Peer(alone, callbacks=[print])  # type: ignore[list-item]

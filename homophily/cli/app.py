@@ -35,8 +35,8 @@ from homophily.federation.similarity import metrics
 from homophily.federation.topology import topologies
 from homophily.methods import methods, theory
 from homophily.models import models
+from homophily.papers import pages, summary, tables
 from homophily.papers import recipe as recipes
-from homophily.papers import tables
 from homophily.papers.reproduce import Reproduction
 from homophily.plugins.registry import Registry
 from homophily.report import console as show
@@ -139,10 +139,19 @@ def reproduce(
     budget: Annotated[float, typer.Option("--budget", help="Seconds; the rest waits for another call.")] = inf,
     store: Annotated[Path, typer.Option("--store", help="Where results of runs add up.")] = Path("runs/papers"),
     out: Annotated[Path, typer.Option("--out", help="Folder for NAME.md and NAME.json.")] = Path("results"),
+    rewrite: Annotated[
+        bool, typer.Option("--rewrite", help="Write pages from the NAME.json in --out; run nothing.")
+    ] = False,
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
     """Make a table or figure of the papers anew: their numbers against ours, and which claims hold."""
+    if rewrite:
+        results = pages.stored(out, names or ())
+        for result in results:
+            pages.write(result, out)
+        print(summary.by_paper(results))
+        return
     if listed or not names:
         show.names("recipes", {name: recipes.load(name).title for name in recipes.names()})
         return
@@ -152,8 +161,9 @@ def reproduce(
     for found in [Reproduction.of(name, store, quick, seeds) for name in names]:
         with _stoppable(lambda run: "the same command goes on"), papers.playing(found.missing()) as bar:
             found.play(chosen, until - time.monotonic(), bar)
-        paths = [*tables.write(found, out), *paper_figures.written(found, out)]
-        _print(tables.as_json(found), as_json, partial(papers.reproduction, found, paths))
+        pictures, result = paper_figures.written(found, out), tables.Result.of(found)
+        paths = [*pages.write(result, out), *pictures]
+        _print(tables.as_json(result), as_json, partial(papers.reproduction, result, paths))
 
 
 @app.command("list")

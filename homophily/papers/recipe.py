@@ -50,10 +50,11 @@ class Cell(_Part):
 
 
 class Claim(_Part):
-    """Something the paper says, as a check on the numbers. quick: it holds in the quick form too."""
+    """Something the paper says, as a check on the numbers. ours: we say it. quick: it holds in the quick form too."""
 
     text: str
     check: str
+    ours: bool = False
     quick: bool = False
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any
 
-from homophily.atomic_io import write_json, write_text, writing
+from homophily.atomic_io import read_json
+from homophily.errors import UserError
 from homophily.papers.claims import holds
-from homophily.papers.recipe import Printed
+from homophily.papers.recipe import Printed, Recipe, load
 from homophily.papers.reproduce import Reproduction
 
 
@@ -49,6 +51,56 @@ class Verdict:
 
     text: str
     held: bool | None
+    ours: bool
+
+
+@dataclass(frozen=True)
+class Result:
+    """A recipe and the numbers of its runs: what NAME.json stores, and all that a page is written from."""
+
+    name: str
+    recipe: Recipe
+    quick: bool
+    seeds: int
+    cells: dict[str, dict[str, Number]]  # by row and column
+    made: str  # machines, versions and seconds
+    date: str
+    missing: int  # runs
+
+    @classmethod
+    def of(cls, found: Reproduction) -> Result:
+        """The result of the runs so far."""
+        return cls(
+            found.name, found.recipe, found.quick, found.seeds, numbers(found), _made_on(found), str(date.today()),
+            len(found.missing()),
+        )  # fmt: skip
+
+    @classmethod
+    def read(cls, path: Path) -> Result:
+        """A stored result. Its values are those of the file; printed values and claims are the recipe's."""
+        stored = read_json(path)
+        try:
+            recipe, quick = load(stored["name"]), stored["quick"]
+            cells = {
+                row: {
+                    column: Number(cell["values"], cell["diverged"], *_printed(recipe, quick, row, column))
+                    for column, cell in mine.items()
+                }
+                for row, mine in stored["cells"].items()
+            }
+            about = (stored["made"], stored["date"], stored["missing"])
+            return cls(stored["name"], recipe, quick, stored["seeds"], cells, *about)
+        except (KeyError, TypeError) as error:
+            raise UserError(f"{path} is not a result of homophily reproduce: {error}") from None
+
+    @property
+    def title(self) -> str:
+        """What its files are called: NAME, or NAME-quick."""
+        return f"{self.name}-quick" if self.quick else self.name
+
+    @property
+    def columns(self) -> list[str]:
+        return list(next(iter(self.cells.values())))
 
 
 def numbers(found: Reproduction) -> dict[str, dict[str, Number]]:
@@ -61,12 +113,12 @@ def _number(found: Reproduction, row: str, column: str) -> Number:
     summaries = [result["summary"] for result in results if result is not None]
     values = [score_in(summary, found.recipe.score_of(column)) for summary in summaries]
     diverged = any(summary["diverged"] for summary in summaries)
-    # A quick version is another experiment: the paper's numbers do not belong beside it.
-    mean, deviation = (None, None) if found.quick else _split(found.recipe.printed.get(row, {}).get(column))
-    return Number(values, diverged, mean, deviation)
+    return Number(values, diverged, *_printed(found.recipe, found.quick, row, column))
 
 
-def _split(printed: Printed | None) -> tuple[float | None, float | None]:
+def _printed(recipe: Recipe, quick: bool, row: str, column: str) -> tuple[float | None, float | None]:
+    """The printed mean and deviation. A quick version is another experiment, so it has none."""
+    printed: Printed | None = None if quick else recipe.printed.get(row, {}).get(column)
     if printed is None or isinstance(printed, float):
         return printed, None
     return printed
@@ -98,61 +150,29 @@ def distances(cells: dict[str, dict[str, Number]]) -> dict[str, dict[str, float]
     return {kind: mine for kind, mine in found.items() if mine}
 
 
-def verdicts(found: Reproduction, cells: dict[str, dict[str, Number]]) -> list[Verdict]:
+def verdicts(result: Result) -> list[Verdict]:
     """On every claim; in the quick form on those that survive it."""
     means = {
         row: {column: number.mean for column, number in mine.items() if number.mean is not None}
-        for row, mine in cells.items()
+        for row, mine in result.cells.items()
     }
     return [
-        Verdict(claim.text, holds(claim.check, means))
-        for claim in found.recipe.claims
-        if claim.quick or not found.quick
+        Verdict(claim.text, holds(claim.check, means), claim.ours)
+        for claim in result.recipe.claims
+        if claim.quick or not result.quick
     ]
 
 
-def markdown(found: Reproduction) -> str:
-    """The table as a page."""
-    return "\n".join(_lines(found)) + "\n"
-
-
-def _lines(found: Reproduction) -> Iterator[str]:
-    recipe, cells = found.recipe, numbers(found)
-    command = f"homophily reproduce {found.name}" + (" --quick" if found.quick else "") + f" --seeds {found.seeds}"
-    yield f"# {recipe.title}"
-    yield ""
-    if found.quick:
-        yield "**A quick, small version, not the paper's: other peers, rounds and data.**"
-        yield ""
-    yield f"{recipe.unit}: ours{_BESIDE if beside_printed(cells) else ''}. `{command}`"
-    yield f"{date.today()}, {_made_on(found)}."
-    yield ""
-    labels = [recipe.columns[column].label for column in found.columns]
-    yield f"| | {' | '.join(labels)} |"
-    yield f"| --- |{' --- |' * len(labels)}"
-    for row in found.rows:
-        label = recipe.rows[row].label + (" (not the paper's)" if recipe.rows[row].ours else "")
-        yield f"| {label} | {' | '.join(told(cells[row][column]) for column in found.columns)} |"
-    for kind, off in distances(cells).items():
-        yield f"| *{kind}* | {' | '.join(f'{off[c]:.2f}' if c in off else '' for c in found.columns)} |"
-    verdict = verdicts(found, cells)
-    if verdict:
-        yield ""
-        yield from (f"- {_HELD[one.held]}: {one.text}." for one in verdict)
-    if recipe.choices:
-        yield ""
-        yield "What the paper leaves open:"
-        yield ""
-        yield from (f"- {name}: {why}" for name, why in recipe.choices.items())
+def tally(found: Sequence[Verdict]) -> str:
+    """Held claims of those that were computed: 7 of 9; without any, a dash."""
+    count = Counter(one.held for one in found)
+    computed = count[True] + count[False]
+    return f"{count[True]} of {computed}" if computed else "-"
 
 
 def beside_printed(cells: Mapping[str, Mapping[str, Number]]) -> bool:
     """Whether any cell has a printed number."""
     return any(cell.printed is not None for row in cells.values() for cell in row.values())
-
-
-_BESIDE = ", in brackets the paper's, then the difference"
-_HELD = {True: "held", False: "**not held**", None: "not computed"}
 
 
 def told(number: Number) -> str:
@@ -177,40 +197,32 @@ def _made_on(found: Reproduction) -> str:
     return f"{'; '.join(machines) or 'nothing played yet'}; {seconds:,.0f} s in rounds"
 
 
-def write(found: Reproduction, folder: Path) -> list[Path]:
-    """NAME.md and NAME.json, or NAME-quick."""
-    paths = [folder / f"{found.title}{ending}" for ending in (".md", ".json")]
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    write_text(paths[0], markdown(found))
-    write_json(paths[1], as_json(found))
-    return paths
-
-
-def as_json(found: Reproduction) -> dict[str, Any]:
-    """The same for machines."""
-    cells = numbers(found)
+def as_json(result: Result) -> dict[str, Any]:
+    """The result as NAME.json stores it."""
     return {
-        "name": found.name,
-        "title": found.recipe.title,
-        "quick": found.quick,
-        "unit": found.recipe.unit,
-        "seeds": found.seeds,
+        "name": result.name,
+        "title": result.recipe.title,
+        "quick": result.quick,
+        "unit": result.recipe.unit,
+        "seeds": result.seeds,
         "cells": {
             row: {
                 column: {
                     "values": number.values,
+                    "diverged": number.diverged,
                     "mean": number.mean,
                     "std": number.deviation,
                     "printed": number.printed,
+                    "printed_std": number.printed_deviation,
                     "difference": number.difference,
                 }
                 for column, number in mine.items()
             }
-            for row, mine in cells.items()
+            for row, mine in result.cells.items()
         },
-        "distances": distances(cells),
-        "claims": [{"text": one.text, "held": one.held} for one in verdicts(found, cells)],
-        "made": _made_on(found),
-        "missing": len(found.missing()),
+        "distances": distances(result.cells),
+        "claims": [{"text": one.text, "held": one.held, "ours": one.ours} for one in verdicts(result)],
+        "made": result.made,
+        "date": result.date,
+        "missing": result.missing,
     }

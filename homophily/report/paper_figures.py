@@ -41,6 +41,7 @@ def written(found: Reproduction, folder: Path) -> list[Path]:
     drawn.suptitle(textwrap.fill(found.recipe.title + note, width), fontsize=10)
     path = folder / f"{found.title}.png"
     with writing(path):
+        folder.mkdir(parents=True, exist_ok=True)
         drawn.savefig(path, dpi=130)
     pyplot().close(drawn)
     return [path]

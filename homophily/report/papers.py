@@ -13,8 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from homophily.config.schema import Config
 from homophily.experiments.callbacks import Callback, RunHandle
-from homophily.papers.reproduce import Reproduction
-from homophily.papers.tables import beside_printed, numbers, told, verdicts
+from homophily.papers.tables import Result, beside_printed, told, verdicts
 from homophily.report.tables import print_table
 
 
@@ -42,21 +41,22 @@ def playing(wanted: Sequence[Config]) -> Iterator[Callable[[], Sequence[Callback
         yield lambda: [_RunsBar(bar, task, len(wanted))]
 
 
-def reproduction(found: Reproduction, paths: Sequence[Path]) -> None:
+def reproduction(result: Result, paths: Sequence[Path]) -> None:
     """Ours, the paper's in brackets, the difference; the claims; what is missing."""
-    console, recipe, cells = Console(), found.recipe, numbers(found)
-    note = " (a quick, small version, not the paper's)" if found.quick else ""
+    console, recipe, cells = Console(), result.recipe, result.cells
+    note = " (a quick, small version, not the paper's)" if result.quick else ""
     beside = ": ours (the paper's) difference" if beside_printed(cells) else ""
     console.print(f"{recipe.title}{note}\n{recipe.unit}{beside}", markup=False, highlight=False)
-    rows = [recipe.rows[row].label + (" *" if recipe.rows[row].ours else "") for row in found.rows]
-    headings = ["", *(recipe.columns[column].label for column in found.columns)]
-    values = [[told(cells[row][column]) for column in found.columns] for row in found.rows]
+    rows = [recipe.rows[row].label + (" *" if recipe.rows[row].ours else "") for row in cells]
+    headings = ["", *(recipe.columns[column].label for column in result.columns)]
+    values = [[told(mine[column]) for column in result.columns] for mine in cells.values()]
     print_table(console, headings, [[row, *line] for row, line in zip(rows, values, strict=True)])
-    if any(recipe.rows[row].ours for row in found.rows):
+    if any(recipe.rows[row].ours for row in cells):
         console.print("* not the paper's")
-    for one in verdicts(found, cells):
+    for one in verdicts(result):
         held = {True: "[green]held[/]", False: "[red]not held[/]", None: "not computed"}[one.held]
-        console.print(f"{held}: {escape(one.text)}", soft_wrap=True, highlight=False)
-    if missing := len(found.missing()):
-        console.print(f"{missing} runs are missing: the same command goes on with them", highlight=False)
+        whose = " (our claim)" if one.ours else ""
+        console.print(f"{held}: {escape(one.text)}{whose}", soft_wrap=True, highlight=False)
+    if result.missing:
+        console.print(f"{result.missing} runs are missing: the same command goes on with them", highlight=False)
     console.print(f"written: {', '.join(map(str, paths))}", soft_wrap=True, highlight=False)

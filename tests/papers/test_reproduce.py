@@ -10,7 +10,7 @@ from rich.console import Console
 from homophily.atomic_io import locked
 from homophily.errors import UserError
 from homophily.experiments.callbacks import Callback, RunHandle
-from homophily.papers import tables
+from homophily.papers import pages, tables
 from homophily.papers.recipe import Recipe, load
 from homophily.papers.reproduce import Reproduction
 from homophily.report import papers
@@ -149,7 +149,7 @@ def test_a_run_of_several_cells_took_its_time_once(tmp_path: Path) -> None:
     found.play(CPU, budget=1e9)
     assert len(found.results()) == 4  # of six cells: two columns are one config
     seconds = sum(result["summary"]["seconds"] for result in found.results())
-    assert tables.as_json(found)["made"].endswith(f"; {seconds:,.0f} s in rounds")
+    assert tables.as_json(tables.Result.of(found))["made"].endswith(f"; {seconds:,.0f} s in rounds")
 
 
 def test_columns_that_do_not_fit_a_terminal_go_below(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +157,7 @@ def test_columns_that_do_not_fit_a_terminal_go_below(tmp_path: Path, monkeypatch
     found.play(CPU, budget=1e9)
     with Console(width=45, force_terminal=True, color_system=None) as narrow, narrow.capture() as shown:
         monkeypatch.setattr("homophily.report.papers.Console", lambda: narrow)
-        papers.reproduction(found, [])
+        papers.reproduction(tables.Result.of(found), [])
     heads = [line.split() for line in shown.get().splitlines() if "mean" in line or "more" in line]
     assert heads == [["mean", "0°"], ["more", "data"]]
     assert shown.get().count("kin *") == 2
@@ -166,10 +166,10 @@ def test_columns_that_do_not_fit_a_terminal_go_below(tmp_path: Path, monkeypatch
 
 def test_the_page_says_what_held(tmp_path: Path) -> None:
     found = reproduction(tmp_path, seeds=1)
-    assert "nothing played yet" in tables.markdown(found)
-    assert "- not computed: Random gets something right." in tables.markdown(found)
+    assert "nothing played yet" in pages.markdown(tables.Result.of(found))
+    assert "- not computed: Random gets something right." in pages.markdown(tables.Result.of(found))
     found.play(CPU, budget=1e9)
-    page = tables.markdown(found)
+    page = pages.markdown(tables.Result.of(found))
     assert "- held: Random gets something right." in page
     assert "- **not held**: Random is worse than nothing." in page
     assert "| kin (not the paper's) | " in page
@@ -177,9 +177,9 @@ def test_the_page_says_what_held(tmp_path: Path) -> None:
     assert "| *mean absolute difference* | " in page
     assert "distances to Oracle" not in page  # it has no such row
     assert "lr: the default" in page
-    paths = tables.write(found, tmp_path / "out")
+    paths = pages.write(tables.Result.of(found), tmp_path / "out")
     assert [path.name for path in paths] == ["small.md", "small.json"]
-    assert tables.as_json(found)["missing"] == 0
+    assert tables.as_json(tables.Result.of(found))["missing"] == 0
 
 
 def test_how_far_a_column_is_from_the_printed_one() -> None:
@@ -200,8 +200,8 @@ def test_how_far_a_column_is_from_the_printed_one() -> None:
 def test_the_quick_form_says_that_it_is_not_the_papers(tmp_path: Path) -> None:
     found = reproduction(tmp_path, quick=True, seeds=1)
     found.play(CPU, budget=1e9)
-    assert "not the paper's: other peers" in tables.markdown(found)
-    assert [one.text for one in tables.verdicts(found, tables.numbers(found))] == ["Random gets something right"]
+    assert "not the paper's: other peers" in pages.markdown(tables.Result.of(found))
+    assert [one.text for one in tables.verdicts(tables.Result.of(found))] == ["Random gets something right"]
     assert found.config("random", "mean", 0).rounds == 1
 
 

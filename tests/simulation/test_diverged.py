@@ -124,7 +124,7 @@ def test_a_papers_table_shows_diverged_cells(tmp_path: Path) -> None:
     assert found.play(CPU, math.inf) == 0
     cell = tables.numbers(found)["random"]["mean"]
     assert (cell.mean, cell.values, tables.told(cell)) == (None, [None], "diverged")
-    assert [one.held for one in tables.verdicts(found, tables.numbers(found))] == [None]
+    assert [one.held for one in tables.verdicts(tables.Result.of(found))] == [None]
 
 
 def test_a_real_peer_logs_that_it_diverged_and_that_it_recovered(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,94 @@
+"""A page can be written again from the stored numbers, and has the notes of its folder."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from homophily.cli.app import app
+from homophily.errors import UserError
+from homophily.papers import pages, summary
+from homophily.papers.recipe import load
+from homophily.papers.tables import Number, Result, Verdict, tally
+
+NAME = "panm-table-2"
+NOTES = """
+[[changes]]
+method = "kin"
+results = ["panm-table-2"]
+text = "fingerprints differ by rounding."
+
+[notes.panm-table-2]
+date = "2026-11-16"
+text = "PENS is good here."
+"""
+
+
+def result(difference: float = 1.0, seeds: int = 2, diverged: bool = False) -> Result:
+    """Of PANM's Table 2: all cells are as far from the printed ones."""
+    recipe = load(NAME)
+    cells = {
+        row: {column: number(recipe.printed.get(row, {}).get(column), difference, seeds) for column in recipe.columns}
+        for row in recipe.rows
+    }
+    if diverged:
+        cells["kin"]["mnist"] = Number([None] * seeds, True, None, None)
+    return Result(NAME, recipe, False, seeds, cells, "a machine", "2026-01-02", 0)
+
+
+def number(printed: object, difference: float, seeds: int) -> Number:
+    mean, deviation = printed if isinstance(printed, tuple) else (None, None)
+    return Number([(mean or 50.0) + difference] * seeds, False, mean, deviation)
+
+
+def test_a_stored_result_is_read_as_it_was(tmp_path: Path) -> None:
+    first = result(diverged=True)
+    page, stored = pages.write(first, tmp_path)
+    assert Result.read(stored) == first
+    text = page.read_text(encoding="utf-8")
+    page.unlink()
+    done = CliRunner().invoke(app, ["reproduce", "--rewrite", "--out", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert page.read_text(encoding="utf-8") == text
+    assert "| PANM | 1 of 5 | 0 of 8 |" in done.output
+    assert "| kin (not the paper's) | diverged |" in text
+    assert "2026-01-02: a machine." in text
+
+
+def test_a_page_begins_with_what_a_reader_would_quote() -> None:
+    lines = pages.markdown(result()).splitlines()
+    assert lines[2] == "**8 of 8 claims of the paper hold, and 0 of 1 of our own.**"  # its kin is far below Oracle
+    assert lines[3] == "Mean distance to the 21 printed accuracies: 1.0 points; in distances to Oracle, 0.0."
+    assert lines[5] == "`homophily reproduce panm-table-2 --seeds 2`; the full recipe has 3 seeds."
+
+
+def test_notes_of_the_folder_are_on_the_page(tmp_path: Path) -> None:
+    (tmp_path / "notes.toml").write_text(NOTES, encoding="utf-8")
+    page, _ = pages.write(result(), tmp_path)
+    text = page.read_text(encoding="utf-8")
+    assert "**Older than the code.** Rows kin: fingerprints differ by rounding." in text
+    assert "## Notes on the runs of 2026-11-16\n\nPENS is good here.\n" in text
+    (tmp_path / "notes.toml").write_text("[other]", encoding="utf-8")
+    with pytest.raises(UserError, match=r"cannot read .*notes\.toml"):
+        pages.write(result(), tmp_path)
+
+
+def test_what_is_not_a_result_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"there is no result 'panm-table-2' in .*; there are none"):
+        pages.stored(tmp_path, [NAME])
+    (tmp_path / "a-b.json").write_text(json.dumps({"name": NAME}), encoding="utf-8")
+    with pytest.raises(UserError, match=r"a-b\.json is not a result of homophily reproduce: 'quick'"):
+        pages.stored(tmp_path)
+
+
+def test_a_cell_that_stands_twice_counts_once_with_the_most_seeds() -> None:
+    far = summary.distance([result(3.0, seeds=2), result(1.0, seeds=1)])
+    assert far.cells == 21
+    assert far.mean == pytest.approx(3.0)
+    assert far.to_oracle == pytest.approx(0.0)
+
+
+def test_claims_that_were_not_computed_are_not_counted() -> None:
+    assert tally([Verdict("a", True, False), Verdict("b", False, False), Verdict("c", None, False)]) == "1 of 2"
+    assert tally([Verdict("c", None, False)]) == "-"

@@ -75,8 +75,8 @@ class Peer:
             writer = _opened_folder(self._setup)
             stack.enter_context(_logged(writer.path / "peer.log", self.settings.peer.name))
             refusals = Refusals()
-            if self._alone:  # before the first link: zenoh takes the settings of its log only once
-                stack.enter_context(handshakes.counted(refusals))
+            if self._alone:  # before the first link: zenoh reads the settings of its log only once
+                stack.enter_context(handshakes.watch_handshakes(refusals))
             links = ZenohLinks(address_of(self._setup, self._insecure))
             self._network = PeerNetwork.on(links, self._setup, refusals)
             stack.callback(self._network.close)

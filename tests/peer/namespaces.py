@@ -10,7 +10,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from homophily.peer.deploy import be_peer, start_peer
+from homophily.peer.deploy import run_peer, start_peer
 from tests.peer.field import Field
 
 _NEW_NETWORK = 0x40000000  # CLONE_NEWNET
@@ -110,4 +110,4 @@ def _inside(space: str, file: Path, log: Path) -> None:
     with Path("/run/netns", space).open() as door:
         if ctypes.CDLL(None, use_errno=True).setns(door.fileno(), _NEW_NETWORK):
             raise OSError(ctypes.get_errno(), f"cannot enter {space}")
-    be_peer(file, log)
+    run_peer(file, log)

@@ -101,7 +101,7 @@ class Pacing:
         self._members.wait(enough, max(0.0, deadline - time.monotonic()))
 
     def linger(self) -> None:
-        """Stay online until all peers have finished or none merges within the deadline: they may need the last model."""
+        """Stay online until all peers have finished, or none merges within the deadline: they may need its model."""
         members = self._members
 
         def unfinished() -> list[tuple[str, int]]:

@@ -253,8 +253,8 @@ def test_too_many_requests_are_declined_and_counted(found: Found) -> None:
     village = found([("alice", "erin")], slots=1, waiting=2)
     erin, gate = village.transfer["erin"], threading.Event()
     erin.publish("model", 1, DATA)
-    held = erin._own
-    erin._own = lambda part: (gate.wait(30), held(part))[1]  # type: ignore[method-assign]
+    held = erin._own_part
+    erin._own_part = lambda part: (gate.wait(30), held(part))[1]  # type: ignore[method-assign]
     asked = [question("erin/model/1/0") for _ in range(1000)]
     for each in asked:
         erin.handle_request(each)

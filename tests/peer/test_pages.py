@@ -66,6 +66,8 @@ def test_all_log_messages_are_documented_as_they_are() -> None:
     assert len(patterns) >= 10
     assert unmatched(messages, patterns) == []
     assert undocumented(patterns, messages) == []
+    threats = (ROOT / "docs/threat-model.md").read_text(encoding="utf-8")
+    assert unmatched(re.findall(r"`(this peer [^`]+)`", threats), patterns) == []
 
 
 def test_all_reasons_for_refusals_are_documented_as_they_are() -> None:

@@ -87,8 +87,8 @@ def main() -> None:
         "",
         *grouping(options.seeds),
         "",
-        f"Accuracy in percent after {options.rounds} rounds, 29 clinics with 20 patients for training and 10 for testing,",
-        "mean ± standard deviation over seeds:",
+        f"Accuracy in percent after {options.rounds} rounds, 29 clinics with 20 patients for training and 10 for",
+        "testing, mean ± standard deviation over seeds:",
         "",
         *accuracies(options.seeds, options.rounds),
     ]

@@ -96,7 +96,7 @@ def test_without_an_authority_nothing_is_issued(folder: Path) -> None:
 def test_some_names_are_invalid(folder: Path, name: str) -> None:
     init(folder)
     assert not is_name(name)
-    with pytest.raises(UserError, match="peer name .*: must be 1 to 63"):
+    with pytest.raises(UserError, match=r"peer name .*: must be 1 to 63"):
         issue(folder, name)
     assert not list(folder.parent.glob("a*"))
 

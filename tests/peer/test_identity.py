@@ -221,7 +221,7 @@ def test_an_identity_is_a_name_a_certificate_and_its_key(people: People) -> None
     for name in ("alice", "bob"):
         people.identity(name)
     files = people.folder
-    with pytest.raises(UserError, match="is the certificate of 'alice', but peer.name is 'bob'"):
+    with pytest.raises(UserError, match=r"is the certificate of 'alice', but peer\.name is 'bob'"):
         Identity("bob", files / "alice.pem", files / "bob.key")
     with pytest.raises(UserError, match="is not the private key of"):
         Identity("bob", files / "bob.pem", files / "alice.key")

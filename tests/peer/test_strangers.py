@@ -177,7 +177,7 @@ def test_a_certificate_that_the_others_would_refuse_is_an_error(
 ) -> None:
     strangers.identity("alice")
     theirs = {"certificate": str(strangers.folder / "alice.pem"), "key": str(strangers.folder / "alice.key")}
-    with pytest.raises(UserError, match="other peers will refuse .*: certificate not issued by this authority"):
+    with pytest.raises(UserError, match=r"other peers will refuse .*: certificate not issued by this authority"):
         Peer(settings_of(people, tmp_path, **theirs)).result()
 
 

@@ -35,7 +35,7 @@ _CHUNKS_PER_REQUEST = 2  # each is a message of the answer
 
 @dataclass(frozen=True)
 class BlobId:
-    """Names a blob: whose it is, of what kind and of which round."""
+    """Identifies a blob by its origin, kind and round."""
 
     origin: str
     kind: BlobKind
@@ -47,7 +47,7 @@ Part = tuple[BlobId, int]  # the first two chunks of a blob, the next two, and s
 
 @dataclass(frozen=True)
 class _Piece:
-    """A part of a blob: the messages as they travel, and the manifest and the chunks in them."""
+    """A part of a blob: its messages, and the manifest and the chunks in them."""
 
     data: tuple[bytes, ...]
     manifest: Manifest
@@ -181,7 +181,7 @@ class BlobTransfer:
         return b"".join(chunk for piece in pieces for chunk in piece.chunks)
 
     def _open_manifest(self, blob: BlobId, sealed: bytes) -> Manifest:
-        """A checked manifest. One that is genuine, but of another blob, is refused: someone replays it."""
+        """Open a manifest. Raises Refused if it is a valid manifest of another blob, which a relay may replay."""
         found = open_manifest(sealed, self._authority, self._federation, self._max_bytes[blob.kind])
         if (found.origin, found.kind, found.round) != (blob.origin, blob.kind, blob.round):
             raise Refused("manifest of another blob")
@@ -216,7 +216,7 @@ class BlobTransfer:
         return piece
 
     def _request_part(self, part: Part, deadline: float, detours: bool) -> _Piece:
-        """Ask the neighbour nearest to the origin, and if it fails another one.
+        """Request a part from the neighbour nearest to the origin, and from another one if that fails.
 
         Only the peer that wants the blob takes detours: one that relays it might ask the peer that asked it.
         """
@@ -240,7 +240,7 @@ class BlobTransfer:
         raise reason
 
     def _verified(self, part: Part, data: list[bytes]) -> _Piece:
-        """The part in these messages, every byte as its origin signed it. Raises Refused."""
+        """The part in these messages, verified against the signed manifest. Raises Refused."""
         blob, number = part
         seals, chunks = zip(*map(split_piece, data), strict=True)
         manifest = self._manifest_in(blob, seals[0])
@@ -292,7 +292,7 @@ class BlobTransfer:
             request.decline("busy")
 
     def _distance(self, origin: str) -> int:
-        """Hops to the origin. Each distance has its own pool: requests wait only for nearer ones, not in a circle."""
+        """Hops to the origin. Each distance has its own pool, so that relayed requests cannot deadlock in a circle."""
         if origin == self.identity.name:
             return 0
         hops = self.members.hops().get(origin)

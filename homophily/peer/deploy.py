@@ -86,7 +86,7 @@ def _largest_difference(a: Tensor, b: Tensor) -> float | None:
 
 
 def _bill(runs: Sequence[Run], rounds: int) -> dict[str, Any]:
-    """What the peers of some runs received, all together, under the names of a summary; exact, so that bills compare.
+    """The communication of all peers of some runs, under the names of a summary, in exact numbers.
 
     rounds: of the federation; a peer that stops early plays fewer.
     """
@@ -116,7 +116,7 @@ def rows(run: Run) -> Tensor:
 def deploy(
     config: Config, peers: int, folder: Path, pace: str = "lockstep", progress: Callable[[str], None] = print
 ) -> Deployment:
-    """Real peers over mutual TLS on loopback, then the simulation of the same config, with the plain engine."""
+    """Simulate a config with the reference engine, then run it with real peers over mutual TLS on loopback."""
     if config.peers not in (None, peers):
         raise UserError(f"peers = {config.peers}: must be {peers}, the number of real peers, or left out")
     config = over(config, {"peers": peers, "engine": "one-by-one"})
@@ -135,9 +135,9 @@ def deploy(
 def write_files(
     config: Config, peers: int, folder: Path, pace: str, hosts: Sequence[str] | None = None, **keys: Any
 ) -> list[Path]:
-    """A certificate and a file for each peer; they dial those of their neighbours that come before them.
+    """Write a certificate and a file for each peer, which dials the neighbours with smaller ids.
 
-    hosts: an address for each; left out: all are on this machine.
+    hosts: an address for each peer; None: all peers are on this machine.
     """
     graph, _ = graph_of(config, peers)
     names = [f"peer-{i}" for i in range(peers)]
@@ -180,7 +180,7 @@ def run_peer(file: Path, log: Path) -> None:
 
 
 def start_peer(file: Path, log: Path, be: Callable[[Path, Path], None] = run_peer) -> BaseProcess:
-    """Start a peer's process, its output in a file. For speed it is forked from one that has loaded the libraries."""
+    """Start a process for a peer, with its output in a file. It is forked from one that has loaded the libraries."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOADED)
     process = context.Process(target=be, args=(file, log))
@@ -189,7 +189,7 @@ def start_peer(file: Path, log: Path, be: Callable[[Path, Path], None] = run_pee
 
 
 def _run_all(files: Sequence[Path]) -> None:
-    """Run all peers to their ends; if one fails, stop the others and report its output."""
+    """Run all peers until they end; if one fails, stop the others and report its output."""
     logs = [file.with_suffix(".log") for file in files]
     running = [start_peer(file, log) for file, log in zip(files, logs, strict=True)]
     try:
@@ -211,7 +211,7 @@ def _run_all(files: Sequence[Path]) -> None:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that are free at the moment."""
+    """Ports that are free now."""
     held = [socket.socket() for _ in range(count)]
     try:
         for each in held:
@@ -223,7 +223,7 @@ def _free_ports(count: int) -> list[int]:
 
 
 def status(folder: Path) -> dict[str, Any]:
-    """What a peer wrote about itself after its last round."""
+    """The status that a peer wrote last."""
     path = folder / "status.json"
     if not path.is_file():
         raise UserError(

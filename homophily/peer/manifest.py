@@ -1,4 +1,4 @@
-"""Manifests: the origin of a blob signs what it is, and every chunk is checked against that before it is parsed."""
+"""Manifests: the origin of a blob signs its manifest, and every chunk is checked against it before it is parsed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Manifest:
 
 
 def signed_pieces(data: bytes, federation: str, kind: BlobKind, round: int, identity: Identity) -> list[bytes]:
-    """This peer's blob as it travels: each chunk behind a line that holds the sealed manifest."""
+    """This peer's blob as messages: the sealed manifest on a line, followed by a chunk."""
     chunks = [memoryview(data)[at : at + CHUNK] for at in range(0, len(data), CHUNK)]
     made = Manifest(federation, identity.name, kind, round, len(data), tuple(map(_hash, chunks)))
     line = identity.seal(asdict(made)) + _END
@@ -46,7 +46,7 @@ def signed_pieces(data: bytes, federation: str, kind: BlobKind, round: int, iden
 
 
 def split_piece(piece: bytes) -> tuple[bytes, memoryview]:
-    """The sealed manifest and the chunk of a piece, as yet unchecked. Raises Refused."""
+    """Split a message into the sealed manifest and the chunk, both unverified. Raises Refused."""
     end = piece.find(_END, 0, MAX_SEALED_BYTES + 1)
     if end < 0:
         raise Refused("missing manifest")
@@ -54,7 +54,7 @@ def split_piece(piece: bytes) -> tuple[bytes, memoryview]:
 
 
 def open_manifest(sealed: bytes, authority: Authority, federation: str, max_bytes: int) -> Manifest:
-    """A manifest as received, every field checked; max_bytes: the size that the blob may have. Raises Refused."""
+    """Open a sealed manifest and check every field. max_bytes: the size that the blob may have. Raises Refused."""
     body = authority.open(sealed)
     kind, chunks = body.get("kind"), body.get("chunks")
     if body.get("federation") != federation:

@@ -111,7 +111,7 @@ class NetworkSource:
         return self._heard(received or 0.0)
 
     def _publish_fingerprint(self, due: int, last: int, deadline: float) -> None:
-        """Make this peer's own and let others have it. last: the round before which the one before was made."""
+        """Make and publish this peer's fingerprint. last: the round before which the previous one was made."""
         lockstep = self._pacing.policy.lockstep
         if lockstep and due:  # a new one replaces the last: wait until everyone has fetched that
             self._pacing.wait(lambda name: self._members.status(name).round >= last, deadline)
@@ -126,7 +126,7 @@ class NetworkSource:
             self._pacing.wait(lambda name: self._members.status(name).printed >= due, deadline)
 
     def _fetch_prints(self, deadline: float) -> float | None:
-        """Fetch the fingerprints that are new; the bytes that travelled, None: there are no new ones.
+        """Fetch new fingerprints and return the bytes that were sent; None if there are none.
 
         Each is counted when it comes: after a restart, and when its peer has made another one, it travels again.
         """
@@ -214,7 +214,7 @@ class NetworkSource:
         return [name for name, chosen in zip(self._names, some[0].tolist(), strict=True) if chosen]
 
     def _whole(self, parameters: Tensor | None) -> Tensor:
-        """What travelled, with this peer's personal parameters around it: [1, D]; NaN if the model has diverged."""
+        """Received parameters joined with this peer's personal ones: [1, D]; NaN if the received model has diverged."""
         assert self._own is not None
         row = self._own.federation.rows.clone()
         shared = self._layout.mask(shared=True).to(row.device)
@@ -222,7 +222,7 @@ class NetworkSource:
         return row
 
     def _pull(self, names: Sequence[str], round: int, updates: bool) -> dict[str, ModelMessage]:
-        """The models of these peers, as far as they come in time: in lockstep this round's, else the freshest.
+        """Fetch the models of these peers, as far as they arrive in time: in lockstep of this round, else the newest.
 
         updates: also as they were before training.
         """
@@ -247,7 +247,7 @@ class NetworkSource:
         return min(status.trained, round) if status.finished else round
 
     def _models(self, rounds: Mapping[str, int], deadline: float, updated_in: int | None) -> dict[str, ModelMessage]:
-        """The models of these rounds by name. updated_in: the round played, if their updates are wanted, too."""
+        """The models of these rounds by name. updated_in: this round, if their updates are wanted as well."""
         wanted = [BlobId(name, "model", round) for name, round in rounds.items()]
         came = self._unpacked(wanted, deadline, lambda data: unpack_model(data, self._expected))
         found = {blob.origin: model for blob, model in came.items()}
@@ -256,7 +256,7 @@ class NetworkSource:
     def _with_updates(
         self, found: Mapping[str, ModelMessage], rounds: Mapping[str, int], deadline: float, round: int
     ) -> dict[str, ModelMessage]:
-        """The same models, and what they were before training; a model whose earlier state does not come is left out.
+        """Add to each model what it was before training; a model for which that does not arrive is left out.
 
         In lockstep a peer whose model is of an earlier round has stopped, and nothing has changed in this one.
         """
@@ -272,7 +272,7 @@ class NetworkSource:
         return {name: replace(model, before=before.get(name)) for name, model in found.items() if name not in late}
 
     def _unpacked(self, wanted: list[BlobId], deadline: float, unpack: Callable[[bytes], T]) -> dict[BlobId, T]:
-        """The blobs that come in time and are valid. In lockstep a blob is asked for until it comes."""
+        """Fetch blobs and return those that arrive in time and are valid. In lockstep, retry until the deadline."""
         out: dict[BlobId, T] = {}
         while wanted:
             unanswered = []
@@ -311,14 +311,14 @@ class NetworkSource:
         return {name: self._about_contacts(table, before) for name, table in memory.items()}
 
     def _about_contacts(self, table: Tensor, before: Tensor) -> Tensor:
-        """A table over the contacts ``before`` [B] as one over today's; new contacts get the unknown value."""
+        """A table over the contacts ``before`` [B] as one over the current contacts; new ones get the unknown value."""
         if table.dim() != 2 or table.shape[1] != len(before):
             return table
         return _looked_up(table, before, self._ids, self._me.unknown if table.is_floating_point() else 0)
 
 
 def _looked_up(table: Tensor, contacts: Tensor, wanted: Tensor, nothing: float) -> Tensor:
-    """Of a table over ``contacts``, ascending ids [..., B], the columns of the ids wanted [W], or nothing."""
+    """The columns of the wanted ids [W] in a table over ``contacts``, ascending ids [..., B]; else ``nothing``."""
     if not len(contacts):
         return table.new_full((*table.shape[:-1], len(wanted)), nothing)
     place = torch.searchsorted(contacts, wanted).clamp(max=len(contacts) - 1)

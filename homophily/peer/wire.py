@@ -1,4 +1,4 @@
-"""What is inside a blob: a model after or before training, or a fingerprint, as safetensors.
+"""The content of blobs, as safetensors: a model after or before training, or a fingerprint.
 
 Every tensor is checked when a blob is unpacked.
 """
@@ -37,7 +37,7 @@ class ModelMessage:
 
     @property
     def table_bytes(self) -> int:
-        """What the tables took to send, as a simulation counts it."""
+        """The size of the tables as a simulation counts it."""
         return 0 if self.contacts is None else table_bytes(len(self.contacts), len(self.tables))
 
 
@@ -53,7 +53,7 @@ class ExpectedModel:
 
     @property
     def max_bytes(self) -> int:
-        """No honest blob is larger."""
+        """The size of the largest valid blob."""
         row = self.parameters * self.dtype.itemsize
         return row + table_bytes(self.contacts, len(self.tables)) + 8 + 4096 * (4 + len(self.tables))
 
@@ -83,7 +83,7 @@ def shared_tables(tables: dict[str, Tensor], ids: Tensor, known: Tensor) -> tupl
 
 
 def pack_before(before: Tensor, network: int) -> bytes:
-    """A model before training [d]: fetched by peers whose metric compares what training changed."""
+    """Pack a model before training [d]; peers whose metric compares updates fetch it."""
     return _save({"before": before, "network": torch.tensor([network])})
 
 
@@ -139,7 +139,7 @@ def pack_print(mean: Tensor, factor: Tensor, count: int, network: int) -> bytes:
 
 
 def unpack_print(data: bytes, buckets: int, network: int) -> tuple[Tensor, Tensor, int]:
-    """The mean [buckets], factor [F, buckets] and count of a fingerprint, the very numbers that were packed."""
+    """The mean [buckets], factor [F, buckets] and count of a fingerprint, exactly as they were packed."""
     tensors = _load(data)
     _check_network(tensors, network)
     count = int(_pop(tensors, "count", (1,), torch.int64))

@@ -1,4 +1,4 @@
-"""Real links over loopback, and whatever comes in over them."""
+"""Real links over loopback that record what they receive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Networks of this machine's own: a namespace for each peer, a cable for each link between two."""
+"""Networks on this machine: a network namespace for each peer, and a virtual cable for each link."""
 
 import ctypes
 import os

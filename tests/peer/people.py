@@ -1,4 +1,4 @@
-"""Peers for tests: an authority, keys and certificates of its own making, and links that are made of nothing."""
+"""Peers for tests: an authority with keys and certificates, and links that are function calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blobs find their way between peers whose links are made of nothing but calls; the threads are real."""
+"""Transfers of blobs between peers whose links are function calls; the threads are real."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The authority and what it issues."""
+"""The authority and the certificates that it issues."""
 
 from __future__ import annotations
 

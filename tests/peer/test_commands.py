@@ -1,4 +1,4 @@
-"""The commands of real peers say what they did and how to go on."""
+"""The commands of real peers: what they print, and how to continue."""
 
 import json
 import os

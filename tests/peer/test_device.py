@@ -1,4 +1,4 @@
-"""Where a real peer trains."""
+"""The device on which a real peer trains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Peers that die, freeze, come back or come late: the others go on, and nothing is lost but the round in flight."""
+"""Peers that die, freeze, return or join late: the others continue, and only the round in progress is lost."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""Every parser of foreign bytes is fed noise, damaged messages, and well-signed nonsense: only Refused comes out.
+"""Fuzzing: parsers of received bytes raise only Refused for noise, damaged messages and signed nonsense.
 
 The nonsense is that of a member of the federation: its signature is right, and what is signed is anything at all.
 """

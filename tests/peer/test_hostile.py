@@ -1,4 +1,4 @@
-"""Real links over loopback: what is survived. Honest peers go on in every one of these."""
+"""Real links over loopback under attack: honest peers continue in every test."""
 
 from __future__ import annotations
 

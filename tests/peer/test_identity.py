@@ -1,4 +1,4 @@
-"""Sealed messages: only those of peers that the authority signed for and the list allows are opened, and unaltered."""
+"""Sealed messages open only if they are unaltered, and signed by a certified peer in peer.allow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""In lockstep real peers, a process each, end with the very weights of the simulation, and with its bill."""
+"""In lockstep, real peers end with the weights and the communication of the simulation."""
 
 from math import prod
 from pathlib import Path

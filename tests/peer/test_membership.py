@@ -1,4 +1,4 @@
-"""Who is there, how far away, and over whom: drawn from what peers say of themselves."""
+"""Which peers are online, how far away and over which neighbour, according to the statuses of the peers."""
 
 from __future__ import annotations
 

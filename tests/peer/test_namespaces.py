@@ -1,4 +1,4 @@
-"""Real peers on networks of their own: partitions, lost packets, slow links."""
+"""Real peers in network namespaces: partitions, lost packets, slow links."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

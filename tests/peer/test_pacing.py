@@ -1,4 +1,4 @@
-"""Whom a peer waits for, and how long: by what the others say of themselves."""
+"""Which peers a peer waits for, and how long, according to the statuses of the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One real peer as an object: played step by step or to the end, watched by callbacks, on loopback addresses."""
+"""One real peer as an object: run step by step or to the end, with callbacks, on loopback addresses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What members of the federation may send that is meant to spoil a round, and what a peer counts of all that comes."""
+"""Malicious fingerprints of members, which models are requested, and what a peer counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real links over loopback: who is refused, and that nothing goes in plain. Honest peers go on in all of these."""
+"""Real links over loopback: who is refused, and that nothing is sent in plaintext. Honest peers continue."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def config(train: int, seed: int, network: dict[str, Any]) -> dict[str, Any]:
 def grouping(seeds: int) -> list[str]:
     """One row for each size of clinic and network: how often families were found, and how well."""
     rows = [
-        "| patients a clinic | clinics | network | families found | precision | recall |",
+        "| patients per clinic | clinics | network | families found | precision | recall |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for train, sizes in CLINICS.items():
@@ -47,7 +47,7 @@ def grouping(seeds: int) -> list[str]:
 
 
 def accuracies(seeds: int, rounds: int) -> list[str]:
-    """One row for each network: every method's accuracy at 20 patients a clinic, and the hospitals' own under kin."""
+    """One row for each network: every method's accuracy at 20 patients per clinic, and the hospitals' own under kin."""
     rows = ["| network | " + " | ".join(METHODS) + " |", "| --- |" + " --- |" * len(METHODS)]
     for name, network in NETWORKS.items():
         cells = []
@@ -83,12 +83,12 @@ def main() -> None:
         "",
         f"{date.today()}, {machine(torch.device('cpu'))}, {versions}, seeds 0 to {options.seeds - 1}: `{asked}`",
         "",
-        "What kin finds before training:",
+        "Families that kin finds before training, mean ± standard deviation over the seeds in which it finds them:",
         "",
         *grouping(options.seeds),
         "",
-        f"Accuracy in percent after {options.rounds} rounds, 29 clinics with 20 patients to train on, 10 to test on,",
-        "mean ± deviation over seeds:",
+        f"Accuracy in percent after {options.rounds} rounds, 29 clinics with 20 patients for training and 10 for",
+        "testing, mean ± standard deviation over seeds:",
         "",
         *accuracies(options.seeds, options.rounds),
     ]

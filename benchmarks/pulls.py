@@ -31,7 +31,7 @@ from homophily.peer.manifest import BlobKind
 from homophily.peer.membership import Members
 from homophily.peer.refusals import Refusals
 from homophily.peer.settings import PeerSettings, load
-from homophily.peer.transport import QUEUE, Address, LinkHandlers, ZenohLinks
+from homophily.peer.transport import QUEUE_BATCHES, Address, LinkHandlers, ZenohLinks
 from homophily.simulation.configuration import make
 
 PATIENCE = 120.0  # seconds
@@ -71,8 +71,10 @@ class Ours:
             peer.federation, identity, authority, most, links, members, Refusals(), timeout=PATIENCE, slots=peer.slots,
             waiting=peer.waiting, pulls=job.pulls, window=peer.window, cache_bytes=peer.cache_mb << 20,
         )  # fmt: skip
-        asked_for = self._transfer.asked
-        links.listen(LinkHandlers(lambda data: None, asked_for, members.came, members.went, lambda name: None))
+        asked_for = self._transfer.handle_request
+        links.listen(
+            LinkHandlers(lambda data: None, asked_for, members.connected, members.disconnected, lambda name: None)
+        )
 
     def ready(self) -> bool:
         return len(self._links.neighbours()) == self._job.peers - 1
@@ -167,13 +169,13 @@ class Meeting:
         return time.perf_counter() - began
 
 
-def be_peer(file: Path, job: Job, meeting: Meeting) -> None:
+def run_peer(file: Path, job: Job, meeting: Meeting) -> None:
     asked = load(file)
     me = asked.peer.allow.index(asked.peer.name)
     ways: dict[str, Ours | Bare] = {
         OURS: Ours(asked, job),
         BARE: Bare(asked, job, 20_000),
-        QUEUED: Bare(asked, job, 40_000, QUEUE),
+        QUEUED: Bare(asked, job, 40_000, QUEUE_BATCHES),
     }
     end = time.monotonic() + PATIENCE
     while late := [name for name, way in ways.items() if not way.ready()]:
@@ -203,7 +205,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, context.Manager() as manager:
         files = write_files(make({"peers": job.peers}), job.peers, Path(folder), "free")
         meeting = Meeting(context.Barrier(job.peers), manager.list())
-        running = [context.Process(target=be_peer, args=(file, job, meeting)) for file in files]
+        running = [context.Process(target=run_peer, args=(file, job, meeting)) for file in files]
         for process in running:
             process.start()
         for process in running:

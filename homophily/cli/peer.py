@@ -27,7 +27,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON
 
 @cert.command()
 def init(folder: Folder = Path("certs")) -> None:
-    """Make the authority: ca.pem for everyone, ca.key to lock away."""
+    """Make the authority: ca.pem for all peers, and ca.key, which must stay secret."""
     print(certificates.init(folder))
 
 
@@ -90,7 +90,7 @@ def run_deployment(
     out: Annotated[Path | None, typer.Option("--out", help="Folder (default: a new one under runs/).")] = None,
     as_json: Json = False,
 ) -> None:
-    """Run a simulation again with real peers on this machine, over TLS, and compare the two."""
+    """Run a config with real peers on this machine over TLS, and compare them with its simulation."""
     if pace not in ("lockstep", "free"):
         raise UserError(f"--pace {pace}: must be lockstep or free")
     file, assignments = split(words or [])
@@ -105,12 +105,12 @@ def run_deployment(
         return
     by = result["largest_difference"]
     differ = "only one side's weights have diverged" if by is None else f"weights differ by {by:.3g}"
-    same = "the same weights, bit for bit" if result["identical"] else differ
+    same = "weights are identical, bit for bit" if result["identical"] else differ
     real, simulated = (_score(result[side]) for side in ("accuracy", "simulated_accuracy"))
     accuracy = f"real {real}, simulated {simulated}"
-    bills = compared_bills(result)
+    communication = compared_communication(result)
     Console(soft_wrap=True).print(
-        f"{local} real peers and the simulation: {same}; {bills}; {accuracy}; {result['run']}"
+        f"{local} real peers and the simulation: {same}; {communication}; {accuracy}; {result['run']}"
     )
 
 
@@ -118,10 +118,10 @@ def _score(value: float | None) -> str:
     return "diverged" if value is None else f"{value:.2f}"
 
 
-def compared_bills(result: dict[str, Any]) -> str:
-    """What both sent, as a phrase."""
+def compared_communication(result: dict[str, Any]) -> str:
+    """The communication of the real peers and of the simulation, as a phrase."""
     costs = "{models_sent_per_peer:.2f} models and {bytes_sent_per_peer:.0f} bytes per peer"
     real = costs.format(**result["bill"])
     if result["bills_identical"]:
-        return f"the same bill, {real}"
-    return f"bills differ, real {real}, simulated {costs.format(**result['simulated_bill'])}"
+        return f"communication is identical, {real}"
+    return f"communication differs, real {real}, simulated {costs.format(**result['simulated_bill'])}"

@@ -1,6 +1,6 @@
-"""A private authority and the certificates it issues: peers that hold one may talk to each other.
+"""A private certificate authority, and the certificates that it issues to peers.
 
-Keys are Ed25519. A peer's key opens its TLS links and signs what it sends, so one file is its whole identity.
+Keys are Ed25519. A peer uses one key both for TLS and to sign what it sends.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from homophily.errors import UserError
 
 AUTHORITY = "ca"
-NAMES = f"a name takes 1 to 63 of a-z, 0-9 and - (not at an end), and {AUTHORITY!r} is taken"
+NAME_RULE = f"must be 1 to 63 characters of a-z, 0-9 and - (not first or last), and not {AUTHORITY!r}"
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _HOST = re.compile(r"[a-zA-Z0-9.-]{1,253}")
-_LATE_CLOCK = timedelta(days=1)  # of a machine whose clock is behind
+_CLOCK_SKEW = timedelta(days=1)  # a certificate is valid on machines whose clocks are this far behind
 
 
 def is_name(name: str) -> bool:
-    """Whether it can be a peer's name, which is part of addresses."""
+    """Whether a string can be a peer's name; names are part of the keys under which peers publish."""
     return _NAME.fullmatch(name) is not None and name != AUTHORITY
 
 
 def init(folder: Path, days: int = 3650) -> Path:
-    """A new authority in a folder: ca.pem to hand out, ca.key to lock away."""
+    """Make a new authority in a folder: ca.pem for all peers, and ca.key, which must stay secret."""
     certificate, key = _paths(folder, AUTHORITY)
     _refuse_to_overwrite(certificate, key)
     secret = Ed25519PrivateKey.generate()
@@ -47,9 +47,12 @@ def init(folder: Path, days: int = 3650) -> Path:
 
 
 def issue(folder: Path, name: str, hosts: Sequence[str] = (), days: int = 365) -> Path:
-    """A key and a certificate for a peer, signed by the authority in the folder. hosts: where others reach it."""
+    """Make a key and a certificate for a peer, signed by the authority in the folder.
+
+    hosts: host names and addresses at which other peers reach it.
+    """
     if not is_name(name):
-        raise UserError(f"{name!r} cannot be a peer's name: {NAMES}")
+        raise UserError(f"peer name {name!r}: {NAME_RULE}")
     certificate, key = _paths(folder, name)
     _refuse_to_overwrite(certificate, key)
     signer, authority = _authority(folder)
@@ -60,13 +63,13 @@ def issue(folder: Path, name: str, hosts: Sequence[str] = (), days: int = 365) -
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs_certificates=False), critical=True)
         .add_extension(x509.SubjectAlternativeName(reached), critical=False)
-        .add_extension(x509.ExtendedKeyUsage(list(_BOTH_ENDS)), critical=False)
+        .add_extension(x509.ExtendedKeyUsage(list(_TLS_ROLES)), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
     )
     return _write(folder, certificate, key, built.sign(signer, None), secret)
 
 
-_BOTH_ENDS = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
+_TLS_ROLES = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
 
 
 def read_certificate(path: Path) -> x509.Certificate:
@@ -91,7 +94,7 @@ def read_key(path: Path) -> Ed25519PrivateKey:
 
 
 def name_in(certificate: x509.Certificate) -> str:
-    """Whose certificate it is."""
+    """The name of the peer that a certificate is for: its common name."""
     found = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     return str(found[0].value) if len(found) == 1 else ""
 
@@ -110,7 +113,7 @@ def _paths(folder: Path, name: str) -> tuple[Path, Path]:
 def _refuse_to_overwrite(*paths: Path) -> None:
     for path in paths:
         if path.exists():
-            raise UserError(f"{path} exists already, and is not overwritten")
+            raise UserError(f"{path} already exists: move it away to make a new one")
 
 
 def _subject(name: str) -> x509.Name:
@@ -122,7 +125,7 @@ def _host(name: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:
         if not _HOST.fullmatch(name):
-            raise UserError(f"--host {name}: must be a host's name or address, without a port") from None
+            raise UserError(f"--host {name}: must be a host name or an IP address, without a port") from None
         return x509.DNSName(name)
 
 
@@ -134,7 +137,7 @@ def _builder(subject: x509.Name, issuer: x509.Name, key: Ed25519PrivateKey, days
         .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _LATE_CLOCK)
+        .not_valid_before(now - _CLOCK_SKEW)
         .not_valid_after(now + timedelta(days=days))
     )
 
@@ -154,18 +157,18 @@ def _usage(signs_certificates: bool) -> x509.KeyUsage:
 
 
 def _write(folder: Path, certificate: Path, key: Path, made: x509.Certificate, secret: Ed25519PrivateKey) -> Path:
-    """The key for its owner's eyes only, and before the certificate that makes it worth something."""
+    """Write the key, which only its owner may read, and then the certificate."""
     pem = serialization.Encoding.PEM
     text = secret.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    mine: list[Path] = []
+    written: list[Path] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for path, content, mode in ((key, text, 0o600), (certificate, made.public_bytes(pem), 0o666)):
             with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-                mine.append(path)
+                written.append(path)
                 file.write(content)
     except OSError as error:
-        for path in mine:
+        for path in written:
             path.unlink(missing_ok=True)
         raise UserError(f"cannot write into {folder}: {error.strerror}") from error
     return certificate

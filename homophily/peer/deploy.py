@@ -1,4 +1,4 @@
-"""A federation played by real peers on this machine, a process each, and compared with its simulation."""
+"""Runs a federation as real peers on this machine, one process each, and compares it with its simulation."""
 
 from __future__ import annotations
 
@@ -31,10 +31,14 @@ from homophily.simulation.configuration import over
 from homophily.simulation.setup import graph_of
 
 _HOST = "127.0.0.1"
-_PORT = 7447  # if every peer has a host of its own
-_LAST_WORDS = 2000  # characters of a peer's output that an error message repeats
-_LOADED = ["homophily.cli.app", "sklearn.datasets", "torch._dynamo"]  # which torch's optimisers import when first used
-_PATIENCE = {"deadline": 600.0, "lease": 30.0}  # in lockstep a slow peer is waited for
+_PORT = 7447  # if every peer has its own host
+_ERROR_CHARS = 2000  # of a peer's output, repeated in an error message
+_PRELOADED = [
+    "homophily.cli.app",
+    "sklearn.datasets",
+    "torch._dynamo",
+]  # which torch's optimisers import when first used
+_LOCKSTEP_TIMEOUTS = {"deadline": 600.0, "lease": 30.0}  # in lockstep all wait for a slow peer
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,7 @@ class Deployment:
 
 
 def _largest_difference(a: Tensor, b: Tensor) -> float | None:
-    """Of the weights of two sides; None if only one side's has diverged."""
+    """The largest difference of two models' weights; None if only one of them has diverged."""
     finite = a.isfinite() & b.isfinite()
     if not torch.equal(a.isfinite(), b.isfinite()):
         return None
@@ -82,7 +86,7 @@ def _largest_difference(a: Tensor, b: Tensor) -> float | None:
 
 
 def _bill(runs: Sequence[Run], rounds: int) -> dict[str, Any]:
-    """What the peers of some runs received, all together, under the names of a summary; exact, so that bills compare.
+    """The communication of all peers of some runs, under the names of a summary, in exact numbers.
 
     rounds: of the federation; a peer that stops early plays fewer.
     """
@@ -112,7 +116,7 @@ def rows(run: Run) -> Tensor:
 def deploy(
     config: Config, peers: int, folder: Path, pace: str = "lockstep", progress: Callable[[str], None] = print
 ) -> Deployment:
-    """Real peers over mutual TLS on loopback, then the simulation of the same config, with the plain engine."""
+    """Simulate a config with the reference engine, then run it with real peers over mutual TLS on loopback."""
     if config.peers not in (None, peers):
         raise UserError(f"peers = {config.peers}: must be {peers}, the number of real peers, or left out")
     config = over(config, {"peers": peers, "engine": "one-by-one"})
@@ -123,7 +127,7 @@ def deploy(
     progress(f"running {peers} real peers, a process each, in {folder}")
     began = time.monotonic()
     with stopping():
-        _played(files)
+        _run_all(files)
     seconds = time.monotonic() - began
     return Deployment(folder, [Run(folder / f"peer-{i}") for i in range(peers)], simulated, seconds)
 
@@ -131,9 +135,9 @@ def deploy(
 def write_files(
     config: Config, peers: int, folder: Path, pace: str, hosts: Sequence[str] | None = None, **keys: Any
 ) -> list[Path]:
-    """A certificate and a file for each peer; they dial those of their neighbours that come before them.
+    """Write a certificate and a file for each peer, which dials the neighbours with smaller ids.
 
-    hosts: an address for each; left out: all are on this machine.
+    hosts: an address for each peer; None: all peers are on this machine.
     """
     graph, _ = graph_of(config, peers)
     names = [f"peer-{i}" for i in range(peers)]
@@ -153,7 +157,7 @@ def write_files(
             "device": "cpu",  # the simulation beside them is on the CPU, where the bits are the same
             "pace": pace,
             "share": i,
-            **(_PATIENCE if pace == "lockstep" else {"wait_for": peers - 1}),
+            **(_LOCKSTEP_TIMEOUTS if pace == "lockstep" else {"wait_for": peers - 1}),
             **keys,
         }
         path = folder / f"{name}.toml"
@@ -162,7 +166,7 @@ def write_files(
     return files
 
 
-def be_peer(file: Path, log: Path) -> None:
+def run_peer(file: Path, log: Path) -> None:
     """Run a peer in this process. log: where its output goes."""
     with log.open("ab") as out:
         os.dup2(out.fileno(), 1)
@@ -175,17 +179,17 @@ def be_peer(file: Path, log: Path) -> None:
         sys.exit(130)
 
 
-def start_peer(file: Path, log: Path, be: Callable[[Path, Path], None] = be_peer) -> BaseProcess:
-    """Start a peer's process, its output in a file. For speed it is forked from one that has loaded the libraries."""
+def start_peer(file: Path, log: Path, be: Callable[[Path, Path], None] = run_peer) -> BaseProcess:
+    """Start a process for a peer, with its output in a file. It is forked from one that has loaded the libraries."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(_LOADED)
+    context.set_forkserver_preload(_PRELOADED)
     process = context.Process(target=be, args=(file, log))
     process.start()
     return process
 
 
-def _played(files: Sequence[Path]) -> None:
-    """Run all peers to their ends; if one fails, stop the others and report its output."""
+def _run_all(files: Sequence[Path]) -> None:
+    """Run all peers until they end; if one fails, stop the others and report its output."""
     logs = [file.with_suffix(".log") for file in files]
     running = [start_peer(file, log) for file, log in zip(files, logs, strict=True)]
     try:
@@ -193,8 +197,8 @@ def _played(files: Sequence[Path]) -> None:
             alive = [process.sentinel for process in running if process.is_alive()]
             failed = [i for i, process in enumerate(running) if process.exitcode not in (None, 0)]
             if failed:
-                said = logs[failed[0]].read_text(encoding="utf-8", errors="replace")[-_LAST_WORDS:].strip()
-                raise UserError(f"{files[failed[0]].stem} failed: {said}")
+                output = logs[failed[0]].read_text(encoding="utf-8", errors="replace")[-_ERROR_CHARS:].strip()
+                raise UserError(f"{files[failed[0]].stem} failed: {output}")
             if not alive:
                 return
             wait(alive, timeout=1.0)
@@ -207,7 +211,7 @@ def _played(files: Sequence[Path]) -> None:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that are free at the moment."""
+    """Ports that are free now."""
     held = [socket.socket() for _ in range(count)]
     try:
         for each in held:
@@ -219,10 +223,12 @@ def _free_ports(count: int) -> list[int]:
 
 
 def status(folder: Path) -> dict[str, Any]:
-    """What a peer wrote about itself after its last round."""
+    """The status that a peer wrote last."""
     path = folder / "status.json"
     if not path.is_file():
-        raise UserError(f"{folder} is not the state folder of a peer that has played a round: it has no status.json")
+        raise UserError(
+            f"{folder} is not the state folder of a peer: it has no status.json (a peer writes it when it starts)"
+        )
     found = read_json(path)
     if not isinstance(found, dict):
         raise UserError(f"{path} is damaged: it must hold a JSON object")

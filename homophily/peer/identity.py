@@ -1,4 +1,4 @@
-"""Signed messages: a peer signs what it sends, and others check it end to end, while TLS ends at every hop."""
+"""Signed messages: a peer signs what it sends, and every receiver verifies it end to end; TLS protects each hop."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from homophily.errors import UserError
 from homophily.peer.certificates import name_in, read_certificate, read_key
 
-MOST_SEALED = 64 << 10  # bytes of a sealed message
-_KNOWN_CERTIFICATES = 4096
+MAX_SEALED_BYTES = 64 << 10  # bytes of a sealed message
+_MAX_KNOWN_CERTIFICATES = 4096
 
 
 class Refused(Exception):
-    """Data from the network is not what it must be. The message is a short reason that can be counted."""
+    """Data from the network is invalid. The message is a short reason by which refusals are counted."""
 
 
-def number_of(name: str) -> int:
+def peer_id(name: str) -> int:
     """A real peer's id: the first 8 bytes of the SHA-256 of its name, without the sign."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") >> 1
 
@@ -38,11 +38,11 @@ class Identity:
         self.name = name
         found, self._key = read_certificate(certificate), read_key(key)
         if name_in(found) != name:
-            raise UserError(f"{certificate} is the certificate of {name_in(found)!r}, and this peer is {name!r}")
+            raise UserError(f"{certificate} is the certificate of {name_in(found)!r}, but peer.name is {name!r}")
         if found.public_key() != self._key.public_key():
-            raise UserError(f"{key} is not the key that {certificate} belongs to")
+            raise UserError(f"{key} is not the private key of the certificate {certificate}")
         self._certificate = b64encode(found.public_bytes(Encoding.DER)).decode()
-        self.ends = found.not_valid_after_utc  # when it expires
+        self.expires = found.not_valid_after_utc
 
     def seal(self, body: Mapping[str, Any]) -> bytes:
         """A message that anyone can check: the body as a string, its signature and the certificate to check it by."""
@@ -57,36 +57,38 @@ class Authority:
     def __init__(self, certificate: Path, allowed: Collection[str]) -> None:
         self._certificate = read_certificate(certificate)
         self._allowed = frozenset(allowed)
-        self._known: dict[str, tuple[str, Ed25519PublicKey, datetime]] = {}  # by valid certificate
+        self._known: dict[
+            str, tuple[str, Ed25519PublicKey, datetime]
+        ] = {}  # name, key and expiry, by verified certificate
 
     def open(self, data: bytes) -> dict[str, Any]:
         """The body of a sealed message, which holds the name of its origin. Raises Refused."""
-        if len(data) > MOST_SEALED:
+        if len(data) > MAX_SEALED_BYTES:
             raise Refused("sealed message too large")
-        message = _table(data)
-        text, signature, certificate = (_text(message, key) for key in ("body", "signature", "certificate"))
-        name, key = self._speaker(certificate)
+        message = _json_object(data)
+        text, signature, certificate = (_string(message, key) for key in ("body", "signature", "certificate"))
+        name, key = self._signer(certificate)
         try:
             key.verify(b64decode(signature, validate=True), text.encode())
         except (InvalidSignature, ValueError):
             raise Refused("wrong signature") from None
-        body = _table(text.encode())
+        body = _json_object(text.encode())
         if body.get("origin") != name:
             raise Refused("signed by a peer that is not its origin")
         return body
 
-    def _speaker(self, certificate: str) -> tuple[str, Ed25519PublicKey]:
+    def _signer(self, certificate: str) -> tuple[str, Ed25519PublicKey]:
         known = self._known.get(certificate)
         if known is None:
-            if len(self._known) >= _KNOWN_CERTIFICATES:
+            if len(self._known) >= _MAX_KNOWN_CERTIFICATES:
                 self._known.clear()
-            known = self._known[certificate] = self._checked(certificate)
+            known = self._known[certificate] = self._verified(certificate)
         name, key, until = known
         if datetime.now(UTC) > until:
-            raise Refused(f"certificate of {name} expired")
+            raise Refused(f"certificate of {name} expired on {until.date()}")
         return name, key
 
-    def _checked(self, certificate: str) -> tuple[str, Ed25519PublicKey, datetime]:
+    def _verified(self, certificate: str) -> tuple[str, Ed25519PublicKey, datetime]:
         try:
             found = x509.load_der_x509_certificate(b64decode(certificate, validate=True))
             found.verify_directly_issued_by(self._certificate)
@@ -98,11 +100,11 @@ class Authority:
         if not isinstance(key, Ed25519PublicKey):
             raise Refused("certificate not usable")
         if datetime.now(UTC) < found.not_valid_before_utc:
-            raise Refused(f"certificate of {name} not valid yet: is the clock right?")
+            raise Refused(f"certificate of {name} not valid yet: check the clock")
         return name, key, found.not_valid_after_utc
 
 
-def _table(data: bytes) -> dict[str, Any]:
+def _json_object(data: bytes) -> dict[str, Any]:
     try:
         found = json.loads(data)
     except (ValueError, RecursionError):
@@ -112,7 +114,7 @@ def _table(data: bytes) -> dict[str, Any]:
     return found
 
 
-def _text(message: Mapping[str, Any], key: str) -> str:
+def _string(message: Mapping[str, Any], key: str) -> str:
     value = message.get(key)
     if not isinstance(value, str):
         raise Refused(f"missing {key}")

@@ -1,6 +1,6 @@
-"""Membership: which peers are online, in which round, and over which neighbour each is reached.
+"""Membership: which peers are online, which round each is in, and over which neighbour each is reached.
 
-Every peer announces a signed status of itself to all others.
+Every peer announces its signed status to all other peers.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import Any
 import networkx as nx
 
 from homophily.peer.identity import Authority, Identity, Refused
-from homophily.peer.manifest import MOST_ROUNDS
+from homophily.peer.manifest import MAX_ROUNDS
 
-_ROUNDS = (0, MOST_ROUNDS)
-_WELL_AFTER = 3600 * 10**9  # nanoseconds, in which a peer surely saves its state
-SILENCE = 30.0  # seconds, in which a peer that is online announces its status many times
-_LONG_WAY = 10 * 10**9  # nanoseconds that a status may be older than the last one: it may come over a longer route
-_LONGEST_PLAN = 200
-_BOUNDS = {"time": (0, 1 << 62), "trained": _ROUNDS, "merged": _ROUNDS, "printed": (-1, MOST_ROUNDS)}
+_ROUNDS = (0, MAX_ROUNDS)
+_CLOCK_JUMP = 3600 * 10**9  # nanoseconds, longer than a peer runs without saving its state
+OFFLINE_SECONDS = 30.0  # a peer without a valid status for this long counts as offline
+_REPLAY_TOLERANCE = 10 * 10**9  # nanoseconds: a status that took a longer route comes late
+_PLAN_CHARS = 200
+_BOUNDS = {"time": (0, 1 << 62), "trained": _ROUNDS, "merged": _ROUNDS, "printed": (-1, MAX_ROUNDS)}
 
 
 @dataclass(frozen=True)
 class Status:
-    """What a peer announces of itself. trained, merged: the last round in which it has; time only grows."""
+    """What a peer announces about itself. time increases; trained, merged: the last round in which it did."""
 
     time: int = 0
     trained: int = 0
@@ -34,7 +34,7 @@ class Status:
     printed: int = -1  # the round that its fingerprint is of; -1: none yet
     finished: bool = False
     neighbours: tuple[str, ...] = ()
-    plan: str = ""  # method, merge and rounds, in words: only to find files that differ
+    plan: str = ""  # method, merge and rounds as a phrase: only used to report files that differ
 
     @property
     def round(self) -> int:
@@ -42,12 +42,12 @@ class Status:
         return max(self.trained, self.merged)
 
 
-def seal(status: Status, federation: str, identity: Identity) -> bytes:
+def seal_status(status: Status, federation: str, identity: Identity) -> bytes:
     return identity.seal({"federation": federation, "status": asdict(status)})
 
 
-def opened(sealed: bytes, authority: Authority, federation: str, most: int) -> tuple[str, Status]:
-    """The name of a peer and its status, every field checked; most: neighbours a peer may have. Raises Refused."""
+def open_status(sealed: bytes, authority: Authority, federation: str, max_neighbours: int) -> tuple[str, Status]:
+    """The name of a peer and its status, every field checked. Raises Refused."""
     body = authority.open(sealed)
     status = body.get("status")
     if body.get("federation") != federation:
@@ -58,12 +58,12 @@ def opened(sealed: bytes, authority: Authority, federation: str, most: int) -> t
         if type(status[key]) is not int or not least <= status[key] <= highest:
             raise Refused("malformed status")
     names = status["neighbours"]
-    if type(status["finished"]) is not bool or not isinstance(names, list) or len(names) > most:
+    if type(status["finished"]) is not bool or not isinstance(names, list) or len(names) > max_neighbours:
         raise Refused("malformed status")
     plan = status["plan"]
     if not all(isinstance(name, str) for name in names) or not isinstance(plan, str):
         raise Refused("malformed status")
-    if len(plan) > _LONGEST_PLAN or not plan.isprintable():
+    if len(plan) > _PLAN_CHARS or not plan.isprintable():
         raise Refused("malformed status")
     return str(body["origin"]), Status(**{**status, "neighbours": tuple(names)})
 
@@ -71,27 +71,29 @@ def opened(sealed: bytes, authority: Authority, federation: str, most: int) -> t
 @dataclass
 class _Member:
     alive: bool = False
-    spoken: bool = False  # it has announced a status since it connected
-    heard: float = 0.0  # when it last did, by the monotonic clock
+    announced: bool = False  # it has announced a status since it connected
+    last_heard: float = 0.0  # when it last did, by the monotonic clock
     status: Status = field(default_factory=Status)
 
-    def speaks(self, silence: float) -> bool:
-        return self.spoken and time.monotonic() - self.heard < silence
+    def is_online(self, offline_seconds: float) -> bool:
+        return self.announced and time.monotonic() - self.last_heard < offline_seconds
 
 
-class _Map:
+class _LinkGraph:
     """The graph of links that both ends announce as neighbours. A peer that disconnected has none."""
 
-    def __init__(self, me: str, said: dict[str, frozenset[str]]) -> None:
-        self._me, self.said = me, said
+    def __init__(self, me: str, announced: dict[str, frozenset[str]]) -> None:
+        self._me, self.announced = me, announced
         self._graph = nx.Graph()
-        self._graph.add_nodes_from([me, *sorted(said)])
-        self._graph.add_edges_from((a, b) for a in sorted(said) for b in sorted(said[a]) if a in said.get(b, ()))
+        self._graph.add_nodes_from([me, *sorted(announced)])
+        self._graph.add_edges_from(
+            (a, b) for a in sorted(announced) for b in sorted(announced[a]) if a in announced.get(b, ())
+        )
         far = nx.single_source_shortest_path_length(self._graph, me)
         self.hops = {name: hops for name, hops in far.items() if hops}
 
-    def towards(self, name: str, avoiding: Collection[str]) -> str | None:
-        """This peer's neighbour on the shortest route to a peer, not one of those to avoid; None: there is no route."""
+    def next_hop(self, name: str, avoiding: Collection[str]) -> str | None:
+        """The neighbour on the shortest route to a peer that avoids some neighbours; None if there is no route."""
         graph = nx.restricted_view(self._graph, [], [(self._me, other) for other in avoiding])
         try:
             return str(nx.shortest_path(graph, self._me, name)[1])
@@ -100,9 +102,9 @@ class _Map:
 
 
 class Members:
-    """What is known of the other peers, by name. Threads that bring news wake those that wait for them.
+    """What is known of the other peers, by name. It is thread-safe; changes wake waiting threads.
 
-    silence: a peer without a valid status for this many seconds counts as offline.
+    offline_seconds: a peer without a valid status for this long counts as offline.
     """
 
     def __init__(
@@ -111,74 +113,82 @@ class Members:
         allowed: Collection[str],
         full: bool,
         neighbours: Callable[[], frozenset[str]],
-        silence: float = SILENCE,
+        offline_seconds: float = OFFLINE_SECONDS,
     ) -> None:
-        self._me, self.full, self._neighbours, self._silence = me, full, neighbours, silence
+        self._me, self.full, self._neighbours, self._offline_seconds = me, full, neighbours, offline_seconds
         self._others = {name: _Member() for name in sorted(allowed) if name != me}
-        self._news = threading.Condition()
-        self._map = _Map(me, {})
+        self._changed = threading.Condition()
+        self._graph = _LinkGraph(me, {})
 
-    def came(self, name: str) -> None:
-        self._alive(name, True)
+    def connected(self, name: str) -> None:
+        self._set_alive(name, True)
 
-    def went(self, name: str) -> None:
-        self._alive(name, False)
+    def disconnected(self, name: str) -> None:
+        self._set_alive(name, False)
 
-    def _alive(self, name: str, alive: bool) -> None:
-        """A peer that disconnects loses its status: it may not have its published models when it comes back."""
-        with self._news:
+    def _set_alive(self, name: str, alive: bool) -> None:
+        """A peer that disconnects loses its status: when it reconnects, it may no longer have its published models."""
+        with self._changed:
             member = self._others.get(name)
             if member is not None:
                 member.alive = alive
                 if not alive:
-                    member.spoken, member.status = False, Status(time=member.status.time)
-                self._news.notify_all()
+                    member.announced, member.status = False, Status(time=member.status.time)
+                self._changed.notify_all()
 
     def update(self, name: str, status: Status) -> bool:
-        """Take a status; returns whether it is new. One much older than the last is refused: someone replays it."""
-        with self._news:
+        """Record a status; returns whether it is new. Raises Refused if it is replayed: much older than the last."""
+        with self._changed:
             member = self._others.get(name)
             if member is None:
                 return False
-            if status.time < member.status.time - _LONG_WAY:
+            if status.time < member.status.time - _REPLAY_TOLERANCE:
                 raise Refused("replayed status")
             if status.time <= member.status.time:
                 return False
-            member.spoken, member.status, member.heard = True, status, time.monotonic()
-            self._news.notify_all()
+            member.announced, member.status, member.last_heard = True, status, time.monotonic()
+            self._changed.notify_all()
             return True
 
     def status(self, name: str) -> Status:
         return self._others[name].status
 
     def alive(self) -> list[str]:
-        """The peers that are online now, near or far, and have announced a status."""
+        """The peers that are online now, at any distance."""
         return list(self.hops())
 
     def wait(self, enough: Callable[[], bool], seconds: float) -> bool:
-        """Wait until ``enough`` is true; it is called again with all news. False: the time was over."""
-        with self._news:
-            return self._news.wait_for(enough, seconds)
+        """Wait until ``enough`` is true; it is called again after every change. Returns False after a timeout."""
+        with self._changed:
+            return self._changed.wait_for(enough, seconds)
 
     def hops(self) -> dict[str, int]:
         """Hops to each peer that messages can reach, by name."""
         if self.full:
-            return {name: 1 for name, member in self._others.items() if member.alive and member.speaks(self._silence)}
-        return dict(self._drawn().hops)
+            return {
+                name: 1
+                for name, member in self._others.items()
+                if member.alive and member.is_online(self._offline_seconds)
+            }
+        return dict(self._current_graph().hops)
 
-    def towards(self, name: str, avoiding: Collection[str] = ()) -> str | None:
-        """The neighbour nearest to a peer, not one of those to avoid; None: there is no route."""
+    def next_hop(self, name: str, avoiding: Collection[str] = ()) -> str | None:
+        """The neighbour nearest to a peer that is not one of those to avoid; None if there is no route."""
         if self.full:
             return name if name not in avoiding else None
-        return self._drawn().towards(name, avoiding)
+        return self._current_graph().next_hop(name, avoiding)
 
-    def _drawn(self) -> _Map:
-        """The graph, made anew only when the neighbours of a peer have changed."""
-        said = {name: frozenset(m.status.neighbours) for name, m in self._others.items() if m.speaks(self._silence)}
-        said[self._me] = self._neighbours()
-        found = self._map
-        if said != found.said:
-            found = self._map = _Map(self._me, said)
+    def _current_graph(self) -> _LinkGraph:
+        """The graph of links, rebuilt only when the neighbours of a peer have changed."""
+        announced = {
+            name: frozenset(m.status.neighbours)
+            for name, m in self._others.items()
+            if m.is_online(self._offline_seconds)
+        }
+        announced[self._me] = self._neighbours()
+        found = self._graph
+        if announced != found.announced:
+            found = self._graph = _LinkGraph(self._me, announced)
         return found
 
     def playing(self) -> list[str]:
@@ -186,7 +196,7 @@ class Members:
         return [name for name in self.alive() if not self.status(name).finished]
 
     def current_round(self) -> int:
-        """The round that half of the other peers that still play have reached; 0: none plays."""
+        """The round that half of the other unfinished peers have reached; 0 if there are none."""
         rounds = sorted(status.round for status in map(self.status, self.playing()))
         return rounds[len(rounds) // 2] if rounds else 0
 
@@ -195,12 +205,12 @@ class Announcer:
     """Announces this peer's status: when it changes, when a peer connects or disconnects, and every few seconds."""
 
     def __init__(
-        self, tell: Callable[[Status], None], neighbours: Callable[[], frozenset[str]], every: float, plan: str = ""
+        self, send: Callable[[Status], None], neighbours: Callable[[], frozenset[str]], every: float, plan: str = ""
     ) -> None:
-        self._tell, self._neighbours, self._every = tell, neighbours, every
-        self._status, self._lock = Status(plan=plan[:_LONGEST_PLAN]), threading.Lock()
-        self._due, self._over = threading.Event(), False
-        self._thread = threading.Thread(target=self._repeat, daemon=True)
+        self._send, self._neighbours, self._every = send, neighbours, every
+        self._status, self._lock = Status(plan=plan[:_PLAN_CHARS]), threading.Lock()
+        self._wake, self._stopped = threading.Event(), False
+        self._thread = threading.Thread(target=self._announce_repeatedly, daemon=True)
 
     @property
     def plan(self) -> str:
@@ -211,10 +221,10 @@ class Announcer:
         """The time of the last status."""
         return self._status.time
 
-    def go_on_after(self, last: int) -> None:
-        """Others know a status of that time: if the clock was set back, statuses go on well after it."""
+    def continue_after(self, last: int) -> None:
+        """Announce only later times than ``last``, which other peers know, even if the clock was set back."""
         if time.time_ns() <= last:
-            self._status = replace(self._status, time=last + _WELL_AFTER)
+            self._status = replace(self._status, time=last + _CLOCK_JUMP)
 
     def start(self) -> None:
         self._thread.start()
@@ -223,24 +233,24 @@ class Announcer:
         with self._lock:
             known = {**asdict(self._status), **changes}
             names = tuple(sorted(self._neighbours()))
-            now = max(time.time_ns(), self._status.time + 1)  # clocks are set back
+            now = max(time.time_ns(), self._status.time + 1)  # the clock may have been set back
             self._status = Status(**{**known, "time": now, "neighbours": names})
-            self._tell(self._status)
+            self._send(self._status)
 
-    def soon(self) -> None:
+    def announce_soon(self) -> None:
         """Announce from another thread: for callers that must not wait for the network."""
-        self._due.set()
+        self._wake.set()
 
-    def _repeat(self) -> None:
+    def _announce_repeatedly(self) -> None:
         while True:
-            self._due.wait(self._every)
-            if self._over:
+            self._wake.wait(self._every)
+            if self._stopped:
                 return
-            self._due.clear()
+            self._wake.clear()
             self.announce()
 
     def stop(self) -> None:
-        self._over = True
-        self._due.set()
+        self._stopped = True
+        self._wake.set()
         if self._thread.ident is not None:  # it was started
             self._thread.join()

@@ -1,4 +1,4 @@
-"""A peer on the network: its links, the other members, and the transfer of models."""
+"""The network side of a peer: its links, the membership, and the transfer of models."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from torch import Tensor
 from homophily.config.schema import Config
 from homophily.peer.blob_transfer import BlobTransfer
 from homophily.peer.identity import Refused
-from homophily.peer.membership import SILENCE, Announcer, Members, Status, opened, seal
+from homophily.peer.membership import OFFLINE_SECONDS, Announcer, Members, Status, open_status, seal_status
 from homophily.peer.pacing import Pacing
 from homophily.peer.refusals import Refusals
 from homophily.peer.setup import PeerSetup
 from homophily.peer.source import NetworkSource
 from homophily.peer.transport import Address, LinkHandlers, Links, ZenohLinks
-from homophily.peer.wire import MOST_PRINT
+from homophily.peer.wire import MAX_FINGERPRINT_BYTES
 from homophily.runs.fields import Discovered, RoundMetrics
 from homophily.simulation.communication import Traffic
 from homophily.simulation.observers import RoundRecord
 
 _log = logging.getLogger("homophily.peer")
-_EVERY = 1.0  # seconds between two announcements of a status that has not changed
-_HOP_SECONDS = 10.0  # for a request over one hop
+_ANNOUNCE_SECONDS = 1.0  # seconds between two announcements of a status that has not changed
+_REQUEST_SECONDS = 10.0  # for a request over one hop
 
 
 @dataclass(frozen=True)
@@ -41,18 +41,20 @@ class PeerNetwork:
 
     @classmethod
     def on(cls, links: Links, setup: PeerSetup, refusals: Refusals) -> PeerNetwork:
-        """The parts of a peer on links that are open and have no handlers yet. refusals: counts what is refused."""
+        """Build the parts on open links that have no handlers yet. refusals: counts what is refused."""
         peer, identity = setup.settings.peer, setup.identity
-        members = Members(peer.name, peer.allow, peer.mesh == "full", links.neighbours, max(SILENCE, peer.deadline))
+        members = Members(
+            peer.name, peer.allow, peer.mesh == "full", links.neighbours, max(OFFLINE_SECONDS, peer.deadline)
+        )
         transfer = BlobTransfer(
             peer.federation,
             identity,
             setup.authority,
-            {"model": setup.expected.most_bytes, "before": setup.expected.most_bytes, "print": MOST_PRINT},
+            {"model": setup.expected.max_bytes, "before": setup.expected.max_bytes, "print": MAX_FINGERPRINT_BYTES},
             links,
             members,
             refusals,
-            timeout=max(_HOP_SECONDS, peer.deadline / 2),  # the requests of one time take long on a slow link
+            timeout=max(_REQUEST_SECONDS, peer.deadline / 2),  # concurrent requests take long on a slow link
             slots=peer.slots,
             waiting=peer.waiting,
             pulls=peer.pulls,
@@ -60,10 +62,10 @@ class PeerNetwork:
             cache_bytes=peer.cache_mb << 20,
         )
 
-        def tell(status: Status) -> None:
-            links.tell(seal(status, peer.federation, identity))
+        def send(status: Status) -> None:
+            links.broadcast(seal_status(status, peer.federation, identity))
 
-        announcer = Announcer(tell, links.neighbours, _EVERY, _plan(setup.config))
+        announcer = Announcer(send, links.neighbours, _ANNOUNCE_SECONDS, _plan(setup.config))
         pacing = Pacing(setup.policy, members, announcer, list(setup.me.contacts.values()))
         layout = setup.training.task.layout
         source = NetworkSource(
@@ -72,42 +74,47 @@ class PeerNetwork:
         return cls(links, members, transfer, announcer, pacing, source)
 
     def handlers(self, setup: PeerSetup) -> LinkHandlers:
-        """What handles messages, requests and connections."""
+        """The functions that handle messages, requests and connections."""
         peer, authority = setup.settings.peer, setup.authority
         plan, refusals = self.announcer.plan, self.transfer.refusals
         differing: set[str] = set()  # peers whose method, merge or rounds differ: each is reported once
 
-        def heard(sealed: bytes) -> None:
+        def on_message(sealed: bytes) -> None:
             name = ""
             try:
-                name, status = opened(sealed, authority, peer.federation, len(peer.allow))
+                name, status = open_status(sealed, authority, peer.federation, len(peer.allow))
                 news = self.members.update(name, status)
             except Refused as error:
                 refusals.add(error, name)
                 return
             if news and status.plan != plan and name not in differing:
                 differing.add(name)
-                _log.warning("%s plays %s, and this peer plays %s: make their files agree", name, status.plan, plan)
-            if news and peer.mesh != "full":  # for peers further away
-                self.links.tell(sealed)
+                _log.warning(
+                    "%s runs %s, but this peer runs %s: give both files the same method, merge and rounds",
+                    name,
+                    status.plan,
+                    plan,
+                )
+            if news and peer.mesh != "full":  # relay it to peers that are further away
+                self.links.broadcast(sealed)
 
-        def came(name: str) -> None:
+        def on_connect(name: str) -> None:
             _log.info("%s connected", name)
-            self.members.came(name)
-            self.announcer.soon()  # a peer that has just connected knows no status yet
+            self.members.connected(name)
+            self.announcer.announce_soon()  # a peer that has just connected knows no status yet
 
-        def went(name: str) -> None:
+        def on_disconnect(name: str) -> None:
             _log.info("%s disconnected", name)
-            self.members.went(name)
-            self.announcer.soon()  # this peer's neighbours have changed
+            self.members.disconnected(name)
+            self.announcer.announce_soon()  # this peer's neighbours have changed
 
-        def stranger(name: str) -> None:
+        def on_stranger(name: str) -> None:
             refusals.add("connection of a name not in peer.allow", name)
 
-        return LinkHandlers(heard, self.transfer.asked, came, went, stranger)
+        return LinkHandlers(on_message, self.transfer.handle_request, on_connect, on_disconnect, on_stranger)
 
     def start(self, setup: PeerSetup, links: ZenohLinks) -> None:
-        """Handle what comes in, and announce that this peer is online."""
+        """Handle incoming messages, and announce that this peer is online."""
         links.listen(self.handlers(setup))
         self.announcer.start()
 
@@ -118,7 +125,7 @@ class PeerNetwork:
 
 
 def address_of(setup: PeerSetup, insecure: bool) -> Address:
-    """How this peer is reached. insecure: without TLS."""
+    """The address of this peer. insecure: without TLS."""
     settings, peer = setup.settings, setup.settings.peer
     return Address(
         peer.name,
@@ -133,7 +140,7 @@ def address_of(setup: PeerSetup, insecure: bool) -> Address:
 
 
 def _plan(config: Config) -> str:
-    """What all peers must agree on, in words."""
+    """What all peers must agree on, as a phrase for the log."""
     return f"{config.method.name} with merge {config.merge} for {config.rounds} rounds"
 
 
@@ -166,7 +173,7 @@ class NamedObserver:
         return {"neighbour_precision": None, "neighbour_recall": None, "same_cluster_merges": None}
 
     def notes(self, traffic: Traffic) -> list[str]:
-        return [] if bool(traffic.received.any()) else ["no model of another peer ever came"]
+        return [] if bool(traffic.received.any()) else ["this peer received no model from any other peer"]
 
     def final(self) -> dict[str, Tensor]:
         return {}

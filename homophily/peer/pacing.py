@@ -1,4 +1,4 @@
-"""How a real peer keeps step with the others: which peers it waits for, and how long."""
+"""How a real peer synchronises with the others: which peers it waits for, and how long."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from dataclasses import dataclass
 from homophily.peer.membership import Announcer, Members
 
 _log = logging.getLogger("homophily.peer")
-_A_WHILE = 1.0  # seconds
+_CHECK_SECONDS = 1.0  # seconds
 
 
 @dataclass(frozen=True)
 class SyncPolicy:
-    """How peers keep step. lockstep: everyone waits for everyone; else nobody waits beyond a deadline."""
+    """How peers synchronise. lockstep: every peer waits for all others; otherwise none waits beyond a deadline."""
 
     lockstep: bool
     deadline: float  # seconds
-    staleness: int  # rounds that a model may be old
+    staleness: int  # age in rounds that a model may have
     wait_for: int  # others that must be online before the first round
-    hello: float  # seconds that a peer that comes back waits for a status of anyone
-    far: dict[str, int] | None = None  # hops to each of the others that must be online, if they are known
+    rejoin_seconds: float  # a peer that rejoins waits this long for the first status of another peer
+    expected_hops: dict[str, int] | None = None  # hops to each peer that must be online, if they are known
 
     @property
     def ahead(self) -> int:
-        """Rounds that a peer may be ahead of most of the others, at a free pace."""
+        """Rounds that a peer may be ahead of the median of the others, if it is not in lockstep."""
         return max(1, (self.staleness - 1) // 2)
 
     @property
     def behind(self) -> int:
-        """Rounds that a peer may be behind, so that the model of the last is still fresh enough for the first."""
+        """Rounds that a peer may be behind, so that the first peer can still use the model of the last."""
         return max(0, self.staleness - 1 - self.ahead)
 
 
@@ -42,32 +42,41 @@ class Pacing:
         """names: of the other peers that are allowed."""
         self.policy, self._members, self._announcer, self._names = policy, members, announcer, names
 
-    def come_together(self, round: int, waiting: Callable[[], None] = lambda: None) -> None:
-        """Before the first round, wait for enough others, however long; a peer that comes back waits for anyone.
+    def wait_for_start(self, round: int, waiting: Callable[[], None] = lambda: None) -> None:
+        """Before the first round, wait without a limit until enough other peers are online.
 
-        waiting: called at once, and every second while it waits for the others.
+        A peer that rejoins waits for one other, for at most ``rejoin_seconds``. waiting: called at once, and every
+        second during the wait.
         """
         self._announcer.announce(merged=round)
         waiting()
         if round == 0 and self.policy.wait_for:
             missing: list[str] = []
-            while not self._members.wait(self._together, _A_WHILE):
+            while not self._members.wait(self._together, _CHECK_SECONDS):
                 waiting()
                 online = self._members.hops()
                 if missing != (missing := [name for name in self._names if name not in online]):
                     offline = ", ".join(missing)
-                    _log.info("this peer waits until %d others are online; offline: %s", self.policy.wait_for, offline)
+                    _log.info(
+                        "this peer waits for %d other peers to be online (peer.wait_for); offline: %s",
+                        self.policy.wait_for,
+                        offline,
+                    )
         elif self._names:
-            self._members.wait(lambda: bool(self._members.alive()), self.policy.hello)
+            self._members.wait(lambda: bool(self._members.alive()), self.policy.rejoin_seconds)
 
     def _together(self) -> bool:
         hops = self._members.hops()
-        return len(hops) >= self.policy.wait_for if self.policy.far is None else hops == self.policy.far
+        return (
+            len(hops) >= self.policy.wait_for
+            if self.policy.expected_hops is None
+            else hops == self.policy.expected_hops
+        )
 
     def next_round_after(self, round: int, last: int, behind: int) -> int:
-        """The round to go on from: this peer's own, or that of the others if it is more than that many behind.
+        """The round to continue after: this peer's own, or that of the others if it is further behind than ``behind``.
 
-        At a free pace a peer that is ahead of most of the others waits for them a while.
+        Unless in lockstep, a peer that is ahead of the others waits for them, at most until the deadline.
         """
         if not self.policy.lockstep:
             slow = round + 1 - self.policy.ahead
@@ -77,7 +86,7 @@ class Pacing:
         current = min(self._members.current_round(), last) - 1
         if current - round <= behind:
             return round
-        _log.info("this peer skips rounds %d to %d: half of the others are past them", round + 1, current)
+        _log.info("this peer skips rounds %d to %d: half of the other peers have passed them", round + 1, current)
         self._announcer.announce(merged=current)
         return current
 
@@ -92,13 +101,13 @@ class Pacing:
         self._members.wait(enough, max(0.0, deadline - time.monotonic()))
 
     def linger(self) -> None:
-        """Others may still need the last model: stay until all have finished, or none merges within the deadline."""
+        """Stay online until all peers have finished, or none merges within the deadline: they may need its model."""
         members = self._members
 
-        def far() -> list[tuple[str, int]]:
+        def unfinished() -> list[tuple[str, int]]:
             statuses = {name: members.status(name) for name in members.alive()}
             return [(name, status.merged) for name, status in statuses.items() if not status.finished]
 
         before: list[tuple[str, int]] | None = None
-        while before != (before := far()) and not members.wait(lambda: not far(), self.policy.deadline):
+        while before != (before := unfinished()) and not members.wait(lambda: not unfinished(), self.policy.deadline):
             pass

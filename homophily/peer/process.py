@@ -1,4 +1,7 @@
-"""One real peer from start to end: it joins the others and plays round by round; its state folder is always whole."""
+"""One real peer from start to end: it joins the other peers and runs the rounds.
+
+Its state folder holds every round that is over, so that a peer can be stopped at any time.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ from homophily.federation.merging import merges
 from homophily.peer import handshakes
 from homophily.peer.network import NamedObserver, PeerNetwork, address_of
 from homophily.peer.refusals import Refusals, log_to
-from homophily.peer.settings import PeerSettings, load, only_loopback
+from homophily.peer.settings import PeerSettings, load, outside_loopback
 from homophily.peer.setup import PeerSetup, prepare_peer
 from homophily.peer.transport import ZenohLinks
 from homophily.runs.reader import Run
@@ -35,7 +38,7 @@ from homophily.simulation.exchange import PeerExchange
 from homophily.simulation.rounds import RunState
 from homophily.simulation.setup import UserObjects
 
-_SOON = timedelta(days=30)  # a certificate that expires within this time is reported
+_EXPIRY_WARNING = timedelta(days=30)  # a certificate that expires within this time is logged at the start
 _CPU = torch.device("cpu")
 _log = logging.getLogger("homophily.peer")
 
@@ -43,7 +46,7 @@ _log = logging.getLogger("homophily.peer")
 class Peer:
     """One real peer: ``with Peer(settings) as peer: for metrics in peer: ...``, or simply ``Peer(settings).result()``.
 
-    It goes on from where its state folder ends.
+    It resumes from its state folder.
     """
 
     def __init__(
@@ -55,11 +58,12 @@ class Peer:
         alone: bool = False,
     ) -> None:
         """settings: a peer's file, or what was loaded from one; insecure: no TLS, on loopback addresses only;
-        callbacks: see every round; alone: this process does nothing else, so that failed handshakes can be counted."""
+        callbacks: called after every round; alone: this process runs nothing else, so that failed handshakes can be
+        counted from its standard output."""
         self.settings = settings if isinstance(settings, PeerSettings) else load(Path(settings))
-        if insecure and not only_loopback(self.settings.peer):
+        if insecure and (outside := outside_loopback(self.settings.peer)):
             raise UserError(
-                "--insecure is for this machine alone: peer.listen and peer.connect must be loopback addresses"
+                f"--insecure is allowed only if peer.listen and peer.connect are loopback addresses, not {outside[0]}"
             )
         self._insecure, self._alone, self._callbacks = insecure, alone, Callbacks(callbacks)
         self._setup = prepare_peer(self.settings)
@@ -68,15 +72,15 @@ class Peer:
         self._result: Run | None = None
 
     def __enter__(self) -> Peer:
-        """Open the state folder and join the others."""
+        """Open the state folder and join the other peers."""
         _allow_many_files()
         with ExitStack() as stack:
             stack.enter_context(locked(self.settings.state))
             writer = _opened_folder(self._setup)
             stack.enter_context(_logged(writer.path / "peer.log", self.settings.peer.name))
             refusals = Refusals()
-            if self._alone:  # before the first link: zenoh takes the settings of its log only once
-                stack.enter_context(handshakes.counted(refusals))
+            if self._alone:  # before the first link: zenoh reads the settings of its log only once
+                stack.enter_context(handshakes.watch_handshakes(refusals))
             links = ZenohLinks(address_of(self._setup, self._insecure))
             self._network = PeerNetwork.on(links, self._setup, refusals)
             stack.callback(self._network.close)
@@ -85,7 +89,7 @@ class Peer:
             plan = self._setup.training.plan
             stack.enter_context(torch_settings(self._setup.config, plan, self._setup.device))
             stack.enter_context(stopping())
-            self._greet(active.round)
+            self._log_start(active.round)
             self._player, self._behind, self._diverged = RoundPlayer([active]), 0, False
             self._together = False
             self._active, self._stack = active, stack.pop_all()
@@ -97,15 +101,20 @@ class Peer:
         self._stack.__exit__(kind, error, trace)
         self._active = None
 
-    def _greet(self, round: int) -> None:
-        peer = self.settings.peer
-        _log.info("%s listens on %s, after round %d", peer.name, ", ".join(peer.listen) or "no address", round)
-        if (left := self._setup.identity.ends - datetime.now(UTC)) < _SOON:
-            _log.warning("the certificate of %s expires in %d days: issue a new one", peer.name, left.days)
+    def _log_start(self, round: int) -> None:
+        peer, rounds, expires = self.settings.peer, self._setup.config.rounds, self._setup.identity.expires
+        listens = f"listens on {', '.join(peer.listen)}" if peer.listen else "does not listen (peer.listen is empty)"
+        _log.info("%s %s; its state folder holds %d of %d rounds", peer.name, listens, round, rounds)
+        if expires - datetime.now(UTC) < _EXPIRY_WARNING:
+            _log.warning(
+                "the certificate %s expires on %s: issue a new one and restart this peer",
+                self.settings.certificate,
+                expires.date(),
+            )
 
     @property
     def round(self) -> int:
-        """Rounds played so far."""
+        """The number of rounds that are over."""
         return self._opened().round
 
     @property
@@ -114,7 +123,7 @@ class Peer:
 
     def _opened(self) -> ActiveRun:
         if self._active is None:
-            raise UserError("peer: not joined; use it as `with Peer(settings) as peer`, or call result()")
+            raise UserError("this peer has not joined: use it as `with Peer(settings) as peer`, or call result()")
         return self._active
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -122,15 +131,15 @@ class Peer:
             yield self.step()
 
     def step(self) -> dict[str, Any]:
-        """Play one round; returns its metrics. Before the first, wait until enough others are online.
+        """Run one round and return its metrics. Before the first round, wait until enough other peers are online.
 
-        A peer that has missed rounds, or is so slow that its models are too old for others, goes on at theirs.
+        A peer that has missed rounds, or whose models are too old for the others, continues at their round.
         """
         active, pacing = self._opened(), self._network.pacing
         if active.state.finished:
-            raise UserError(f"the run in {active.path} has finished: give the peer's file more rounds to go on")
+            raise UserError(f"the run in {active.path} has finished: increase rounds in the peer's file to continue it")
         last = self._setup.config.rounds
-        self._come_together()
+        self._wait_for_start()
         active.state.round = pacing.next_round_after(active.round, last, self._behind)
         self._behind = last if pacing.policy.lockstep else pacing.policy.behind
         metrics = self._player.step()[0]
@@ -140,23 +149,25 @@ class Peer:
         self._write_status(metrics)
         return metrics
 
-    def _come_together(self) -> None:
+    def _wait_for_start(self) -> None:
         if not self._together:
-            self._network.pacing.come_together(self.round, waiting=lambda: self._write_status({}))
+            self._network.pacing.wait_for_start(self.round, waiting=lambda: self._write_status({}))
             self._together = True
 
     def result(self) -> Run:
-        """Play to the last round, write final scores and the model, and return the finished run."""
+        """Run all remaining rounds, write the final scores and the model, and return the finished run."""
         if self._result is None and self._active is None:
             with self:
                 return self.result()
         if self._result is None:
-            self._come_together()
+            self._wait_for_start()
             for _ in self:
                 pass
             (self._result,) = self._player.finish()
             self._network.announcer.announce(finished=True)
-            _log.info("%s has finished and stays online until the others have its last model", self.settings.peer.name)
+            _log.info(
+                "%s has finished; it stays online until the other peers have its last model", self.settings.peer.name
+            )
             self._network.pacing.linger()
         return self._result
 
@@ -203,7 +214,7 @@ def _active_run(setup: PeerSetup, network: PeerNetwork, writer: RunWriter, callb
     experiment = setup.training.experiment(setup.config, UserObjects(), setup.start, exchange)
     active = ActiveRun(RunState(experiment), writer, setup.config, UserObjects(), callbacks)
     active.restore()
-    writer.write_config(setup.config)  # once it is known that the run can go on
+    writer.write_config(setup.config)  # only after the state was restored without an error
     return active
 
 
@@ -227,7 +238,7 @@ def _logged(path: Path, name: str) -> Iterator[None]:
     try:
         yield
     except (Exception, KeyboardInterrupt) as error:
-        interrupted = "interrupted; it resumes from its state folder when it is started again"
+        interrupted = "interrupted; the same command resumes it from its state folder"
         why = str(error) if isinstance(error, UserError) else repr(error)
         _log.error("%s stops: %s", name, interrupted if isinstance(error, KeyboardInterrupt) else why)
         raise
@@ -242,17 +253,21 @@ def _check_config(path: Path, stored: Config, now: Config, asked: Config) -> Non
         open_then = key.startswith("method.") and before is None  # the state is of a version that did not store t1
         derived = open_then and key.removeprefix("method.") not in asked.method.keys
         if key not in ("rounds", "peers", "evaluate", "data.name") and not derived:
-            raise UserError(f"{key} = {after!r}, but {path} holds a state with {before!r}: name another state folder")
+            raise UserError(
+                f"{key} = {after!r}, but {path} holds a state with {before!r}: set peer.state to a new folder"
+            )
     if now.rounds < stored.rounds:
-        raise UserError(f"rounds = {now.rounds}, but {path} holds a state with {stored.rounds}: they cannot be undone")
+        raise UserError(
+            f"rounds = {now.rounds}, but {path} holds a state with {stored.rounds}: rounds can only be increased"
+        )
 
 
 def _report_divergence(line: dict[str, Any], was: bool) -> None:
     """Log that this peer's model has diverged, or that it has recovered. was: it had diverged in the round before."""
     if line["diverged"] and not was:
         _log.warning(
-            "the model of this peer diverged in round %d (NaN or infinity) and recovers only by merging; "
-            "a lower training.lr may help",
+            "the model of this peer diverged in round %d (NaN or infinity); it recovers only by merging: "
+            "consider a lower training.lr",
             line["round"],
         )
     elif was and not line["diverged"]:
@@ -261,7 +276,7 @@ def _report_divergence(line: dict[str, Any], was: bool) -> None:
 
 @contextmanager
 def stopping() -> Iterator[None]:
-    """SIGTERM is like Ctrl-C: the state folder holds every round that is over. Only the main thread gets signals."""
+    """Handle SIGTERM like Ctrl-C. It does nothing outside the main thread, which alone receives signals."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""Refusals: counted by reason, and each reason logged once, so that nobody can fill a disk."""
+"""Refused messages and connections: counted by reason, and logged once per reason so that nobody can fill the disk."""
 
 from __future__ import annotations
 
@@ -14,21 +14,24 @@ _log = logging.getLogger("homophily.peer")
 
 
 class Refusals:
-    """Counts by reason, and by the peer that it came from, if that is known. Threads may share it."""
+    """Counts refusals by reason and, if it is known, by the peer that caused them. It is thread-safe."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()
 
-    def add(self, why: Exception | str, who: str = "") -> None:
-        reason = f"{why} ({who})" if who else str(why)
+    def add(self, reason: Exception | str, peer: str = "") -> None:
+        key = f"{reason} ({peer})" if peer else str(reason)
         with self._lock:
-            if reason not in self._counts and len(self._counts) >= _MOST_REASONS:
-                reason = "other reasons"
-            self._counts[reason] += 1
-            first = self._counts[reason] == 1
+            if key not in self._counts and len(self._counts) >= _MOST_REASONS:
+                key = "other reasons"
+            self._counts[key] += 1
+            first = self._counts[key] == 1
         if first:
-            _log.warning("this peer refused: %s; from now on it only counts this in status.json", reason)
+            _log.warning(
+                "this peer refused a message or connection: %s; status.json counts further ones, which are not logged",
+                key,
+            )
 
     def counts(self) -> dict[str, int]:
         with self._lock:
@@ -36,7 +39,7 @@ class Refusals:
 
 
 def log_to(path: Path) -> logging.Handler:
-    """Write the log of this process's peers to a file of bounded size; the caller removes the handler."""
+    """Write the log of this process's peers to a file of bounded size; the caller removes the returned handler."""
     handler = RotatingFileHandler(path, maxBytes=_LOG_BYTES, backupCount=1, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     _log.addHandler(handler)

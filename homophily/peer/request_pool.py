@@ -1,4 +1,4 @@
-"""A bounded pool of threads that answers requests: when it is full, further requests are declined at once."""
+"""A bounded pool of threads that answers requests; when it is full, it declines further requests at once."""
 
 from __future__ import annotations
 

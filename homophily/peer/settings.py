@@ -1,4 +1,4 @@
-"""peer.toml: an ordinary config and a table [peer] with this peer's name, addresses and peers."""
+"""The settings of a real peer: peer.toml is a config with a table [peer]."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pydantic import Field
 from homophily.config.overlay import read
 from homophily.config.schema import Config, Table
 from homophily.errors import UserError
-from homophily.peer.certificates import NAMES, is_name
+from homophily.peer.certificates import NAME_RULE, is_name
 from homophily.plugins.parameters import parsed, refuse_unknown
 from homophily.simulation.configuration import make
 
@@ -25,7 +25,7 @@ class Peer(Table):
     """The table [peer]."""
 
     name: str
-    allow: list[str]  # all peers of the federation, this one among them
+    allow: list[str]  # the names of all peers of the federation, including this one
     federation: str = "federation"
     listen: list[str] = Field(default=[])  # host:port
     connect: list[str] = Field(default=[])  # host:port
@@ -34,19 +34,21 @@ class Peer(Table):
     certificate: str = ""  # left out: certs/NAME.pem
     key: str = ""  # left out: certs/NAME.key
     state: str = ""  # left out: the peer's name
-    device: Literal["auto", "cpu", "cuda"] = "auto"  # where it trains
+    device: Literal["auto", "cpu", "cuda"] = "auto"  # device on which it trains
     pace: Literal["free", "lockstep"] = "free"
-    wait_for: int | None = Field(None, ge=0)  # others that must be online before the first round
-    deadline: float = Field(30.0, gt=0, allow_inf_nan=False)  # seconds that a round waits for models
-    staleness: int = Field(3, ge=0)  # rounds that a model may be old, at a free pace
-    lease: float = Field(3.0, ge=0.5, le=60)  # seconds without a sign of life
-    pulls: int = Field(4, ge=1, le=64)  # models that are pulled at a time
-    window: int = Field(4, ge=1, le=64)  # requests for each of them at a time
-    slots: int = Field(8, ge=1, le=64)  # requests that are answered at a time, for each distance
-    waiting: int = Field(256, ge=1, le=65536)  # requests that may wait for that, for each distance
-    cache_mb: int = Field(256, ge=8)  # of others' chunks that were passed on
-    classes: int | None = Field(None, ge=2)  # in the whole federation; a peer's own data may lack some
-    share: int | None = Field(None, ge=0)  # whose part of simulated data this peer plays; ids are places in ``allow``
+    wait_for: int | None = Field(None, ge=0)  # other peers that must be online before the first round
+    deadline: float = Field(30.0, gt=0, allow_inf_nan=False)  # seconds that a round waits for other peers
+    staleness: int = Field(3, ge=0)  # age in rounds that a model may have, with pace = "free"
+    lease: float = Field(3.0, ge=0.5, le=60)  # seconds without traffic after which a connection is closed
+    pulls: int = Field(4, ge=1, le=64)  # models that are fetched at a time
+    window: int = Field(4, ge=1, le=64)  # concurrent requests for each of them
+    slots: int = Field(8, ge=1, le=64)  # requests answered at a time, for each distance in hops
+    waiting: int = Field(256, ge=1, le=65536)  # requests that may wait to be answered, for each distance in hops
+    cache_mb: int = Field(256, ge=8)  # size of the cache of relayed chunks
+    classes: int | None = Field(None, ge=2)  # classes in the whole federation; a peer's own data may lack some
+    share: int | None = Field(
+        None, ge=0
+    )  # the part of simulated data that this peer uses; its id is its position in ``allow``
 
 
 @dataclass(frozen=True)
@@ -74,11 +76,11 @@ class PeerSettings:
 
 
 def load(path: Path) -> PeerSettings:
-    """A peer's file, every key of every table checked."""
+    """Read a peer's file and check every key. Raises UserError."""
     values = read(path)
     table = values.pop("peer", None)
     if not isinstance(table, Mapping):
-        raise UserError(f"{path} has no table [peer], which must name this peer and the peers that it talks to")
+        raise UserError(f"{path} has no table [peer]: it must set at least peer.name and peer.allow")
     refuse_unknown("peer", table, list(Peer.model_fields), "[peer] has")
     for key in ("name", "allow"):
         if key not in table:
@@ -93,24 +95,26 @@ def _check(peer: Peer) -> None:
     for key, names in {"name": [peer.name], "allow": peer.allow, "federation": [peer.federation]}.items():
         for name in names:
             if not is_name(name):
-                raise UserError(f"peer.{key} = {name!r}: {NAMES}")
-    if len(set(peer.allow)) < len(peer.allow):
-        raise UserError("peer.allow names a peer twice")
+                raise UserError(f"peer.{key} = {name!r}: {NAME_RULE}")
+    for name in peer.allow:
+        if peer.allow.count(name) > 1:
+            raise UserError(f"peer.allow names {name!r} twice")
     if peer.name not in peer.allow:
-        raise UserError(f"peer.allow must name this peer itself, {peer.name!r}, as well")
+        raise UserError(f"peer.allow must also name this peer itself, {peer.name!r}")
     place = peer.allow.index(peer.name)
     if peer.share not in (None, place):
-        raise UserError(f"peer.share = {peer.share}: {peer.name!r} has place {place} in peer.allow")
+        raise UserError(f"peer.share = {peer.share}: must be {place}, the position of {peer.name!r} in peer.allow")
     for key in ("listen", "connect"):
         for address in getattr(peer, key):
             found = _ADDRESS.fullmatch(address)
             if found is None or not 0 < int(found[1]) < 65536:
-                raise UserError(f"peer.{key} = {address!r}: must be host:port")
+                raise UserError(f"peer.{key} = {address!r}: must be host:port, such as 192.0.2.7:7447")
 
 
-def only_loopback(peer: Peer) -> bool:
-    """Whether all addresses are loopback addresses of this machine."""
-    return all(_is_loopback(address.rpartition(":")[0].strip("[]")) for address in [*peer.listen, *peer.connect])
+def outside_loopback(peer: Peer) -> list[str]:
+    """The addresses of peer.listen and peer.connect that are not loopback addresses of this machine."""
+    addresses = [*peer.listen, *peer.connect]
+    return [address for address in addresses if not _is_loopback(address.rpartition(":")[0].strip("[]"))]
 
 
 def _is_loopback(host: str) -> bool:

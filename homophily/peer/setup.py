@@ -1,4 +1,4 @@
-"""One real peer prepared from its file: keys, data, network and method, without any connection."""
+"""Prepares a real peer from its file: keys, data, network and method. It opens no connection."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from homophily.fingerprints.fingerprint import Fingerprints
 from homophily.methods.base import Method, methods, metric_cost
 from homophily.methods.baselines import Oracle
 from homophily.methods.server import ServerMethod
-from homophily.peer.identity import Authority, Identity, Refused, number_of
-from homophily.peer.manifest import MOST_BYTES
+from homophily.peer.identity import Authority, Identity, Refused, peer_id
+from homophily.peer.manifest import MAX_BLOB_BYTES
 from homophily.peer.pacing import SyncPolicy
 from homophily.peer.settings import PeerSettings
-from homophily.peer.source import Me
+from homophily.peer.source import LocalPeer
 from homophily.peer.wire import ExpectedModel, network_number
 from homophily.runs.reader import Run
 from homophily.runs.writer import RunWriter
@@ -51,7 +51,7 @@ _CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class PeerSetup:
-    """All that a peer needs but connections."""
+    """Everything that a peer needs except connections."""
 
     settings: PeerSettings
     config: Config
@@ -59,7 +59,7 @@ class PeerSetup:
     start: Federation
     method: Method
     evaluator: PairwiseEvaluator | None
-    me: Me
+    me: LocalPeer
     expected: ExpectedModel
     policy: SyncPolicy
     identity: Identity
@@ -78,7 +78,7 @@ def prepare_peer(settings: PeerSettings) -> PeerSetup:
     """Prepare what a peer's file asks for. Raises UserError for every mistake in it."""
     device = chosen_device(settings.peer.device, "peer.device")
     identity, authority = _credentials(settings)
-    training, config = _training(settings, _completed(settings), device)
+    training, config = _training(settings, _peer_config(settings), device)
     task, peer = training.task, settings.peer
     start = start_of(training.network, config, task.layout, task.ids.tolist(), device)
     method = peer_method(config, len(peer.allow))
@@ -99,21 +99,21 @@ def prepare_peer(settings: PeerSettings) -> PeerSetup:
     )
 
 
-def _me(settings: PeerSettings, config: Config, method: Method, task: Task, start: Tensor) -> Me:
+def _me(settings: PeerSettings, config: Config, method: Method, task: Task, start: Tensor) -> LocalPeer:
     ids, name = _ids(settings), settings.peer.name
     contacts = dict(sorted((id, other) for other, id in ids.items() if other != name))
     samples = int(task.data.train.count[0])
-    return Me(
-        ids[name], config.seed, samples, start, contacts, method.hops, method.unknown, forgets=method.uses_fingerprints
+    return LocalPeer(
+        ids[name], config.seed, samples, start, contacts, method.hops, method.unknown, resets=method.uses_fingerprints
     )
 
 
 def _expected(task: Task, config: Config, method: Method, peers: int) -> ExpectedModel:
     number = network_number(task.layout, config.seed, task.layout.frozen_hash(task.module))
     expected = ExpectedModel(task.layout.sent_parameters, task.layout.dtype, method.shares, number, peers)
-    if expected.most_bytes > MOST_BYTES:
+    if expected.max_bytes > MAX_BLOB_BYTES:
         raise UserError(
-            f"model: it takes {expected.most_bytes} bytes to send, and real peers can send at most {MOST_BYTES}"
+            f"model: it takes {expected.max_bytes} bytes to send, but real peers can send at most {MAX_BLOB_BYTES}"
         )
     return expected
 
@@ -122,43 +122,45 @@ def _policy(settings: PeerSettings, config: Config) -> SyncPolicy:
     peer = settings.peer
     others, lockstep = len(peer.allow) - 1, peer.pace == "lockstep"
     wait_for = peer.wait_for if peer.wait_for is not None else others if lockstep else 0
-    far = _far(settings, config) if lockstep and peer.wait_for is None and peer.share is not None else None
-    return SyncPolicy(lockstep, peer.deadline, peer.staleness, min(wait_for, others), peer.lease, far)
+    expected_hops = (
+        _expected_hops(settings, config) if lockstep and peer.wait_for is None and peer.share is not None else None
+    )
+    return SyncPolicy(lockstep, peer.deadline, peer.staleness, min(wait_for, others), peer.lease, expected_hops)
 
 
-def _credentials(asked: PeerSettings) -> tuple[Identity, Authority]:
+def _credentials(settings: PeerSettings) -> tuple[Identity, Authority]:
     """The peer's identity, and the authority that decides which peers are trusted."""
-    identity = Identity(asked.peer.name, asked.certificate, asked.key)
-    authority = Authority(asked.path(asked.peer.ca), asked.peer.allow)
+    identity = Identity(settings.peer.name, settings.certificate, settings.key)
+    authority = Authority(settings.path(settings.peer.ca), settings.peer.allow)
     try:
-        authority.open(identity.seal({}))  # as the others will do
+        authority.open(identity.seal({}))  # as other peers will do
     except Refused as error:
-        raise UserError(f"{asked.certificate} will be refused by the others: {error}") from None
+        raise UserError(f"other peers will refuse {settings.certificate}: {error}") from None
     return identity, authority
 
 
-def _completed(asked: PeerSettings) -> Config:
-    """A peer trains one model the plain way, like the simulator's reference."""
-    return _decided(asked, asked.config.model_copy(update={"engine": "one-by-one", "checkpoint": 1}))
+def _peer_config(settings: PeerSettings) -> Config:
+    """A peer trains one model with the reference engine, and saves a checkpoint after every round."""
+    return _with_derived_keys(settings, settings.config.model_copy(update={"engine": "one-by-one", "checkpoint": 1}))
 
 
-def _decided(asked: PeerSettings, config: Config) -> Config:
-    """Keys that a method derives from the rounds (t1) are fixed when a state begins, and stay if rounds are added."""
-    name, state = config.method.name, asked.state
+def _with_derived_keys(settings: PeerSettings, config: Config) -> Config:
+    """The config with the keys that the method derived from the rounds (t1) when the state folder was made."""
+    name, state = config.method.name, settings.state
     began = Run(state).config if RunWriter(state).begun else config
     if began.method.name != name:
         return config  # the process reports the difference
     left_open = [key for key, p in signature(methods.get(name)).parameters.items() if p.default is None]
-    _, keys = method_of(began, UserObjects(), len(asked.peer.allow))
+    _, keys = method_of(began, UserObjects(), len(settings.peer.allow))
     decided = {key: keys[key] for key in left_open if key not in config.method.keys and keys.get(key) is not None}
     return make(overlaid(config.toml(), {"method": {"name": name, **decided}}))
 
 
-def _training(asked: PeerSettings, config: Config, device: torch.device) -> tuple[TrainingSetup, Config]:
+def _training(settings: PeerSettings, config: Config, device: torch.device) -> tuple[TrainingSetup, Config]:
     """Data, network and engine of this peer, on the device on which it trains."""
-    peer = asked.peer
-    id = _ids(asked)[peer.name]
-    shares, config = _shares(asked, config)
+    peer = settings.peer
+    id = _ids(settings)[peer.name]
+    shares, config = _own_data(settings, config)
     if peer.classes is not None:
         if shares.classes is None or shares.classes > peer.classes:
             raise UserError(f"peer.classes = {peer.classes}: this peer's data has {shares.classes or 'no'} classes")
@@ -167,27 +169,29 @@ def _training(asked: PeerSettings, config: Config, device: torch.device) -> tupl
     return training_setup(config, UserObjects(), shares, shares.to(device), ids, None, SetupCache()), config
 
 
-def _shares(asked: PeerSettings, config: Config) -> tuple[FederatedData, Config]:
-    """This peer's data: its part of simulated data, or its own."""
-    if asked.peer.share is not None:
-        config = config.model_copy(update={"peers": len(asked.peer.allow)})
-        return _one(data_of(config, UserObjects(), _CPU, SetupCache())[1], asked.peer.share), config
-    own = asked.path(config.data.name)
+def _own_data(settings: PeerSettings, config: Config) -> tuple[FederatedData, Config]:
+    """This peer's data: its part of simulated data (peer.share), or the data that its file names."""
+    if settings.peer.share is not None:
+        config = config.model_copy(update={"peers": len(settings.peer.allow)})
+        return _part_of(data_of(config, UserObjects(), _CPU, SetupCache())[1], settings.peer.share), config
+    own = settings.path(config.data.name)
     given = UserObjects()
     if own.suffix == ".npz":
         given = UserObjects(data=[read_file(own)])
     elif own.is_file():
-        raise UserError(f"data.name = {config.data.name!r}: a peer's own data is a .npz file")
+        raise UserError(f"data.name = {config.data.name!r}: must be a .npz file, a folder or package.module:function")
     elif own.is_dir() and config.data.name not in sources:
         config = config.model_copy(update={"data": config.data.model_copy(update={"name": str(own)})})
     config = config.model_copy(update={"peers": None})
     shares = data_of(config, given, _CPU, SetupCache())[1]
     if shares.peers != 1:
-        raise UserError(f"data.name = {config.data.name!r} is the data of {shares.peers} peers: a peer needs its own")
+        raise UserError(
+            f"data.name = {config.data.name!r} holds the data of {shares.peers} peers: a peer needs its own"
+        )
     return shares, config
 
 
-def _one(shares: FederatedData, peer: int) -> FederatedData:
+def _part_of(shares: FederatedData, peer: int) -> FederatedData:
     """One peer's part of everyone's data."""
 
     def cut(split: Split) -> Split:
@@ -206,39 +210,41 @@ def _one(shares: FederatedData, peer: int) -> FederatedData:
     )
 
 
-def _ids(asked: PeerSettings) -> dict[str, int]:
-    """The ids of all peers by name: places in peer.allow if they play a simulation, else hashes of the names."""
-    names = asked.peer.allow
-    if asked.peer.share is not None:
+def _ids(settings: PeerSettings) -> dict[str, int]:
+    """The ids of all peers by name: positions in peer.allow if they run a simulation, else hashes of the names."""
+    names = settings.peer.allow
+    if settings.peer.share is not None:
         return {name: place for place, name in enumerate(names)}
-    return {name: number_of(name) for name in names}
+    return {name: peer_id(name) for name in names}
 
 
 def peer_method(config: Config, peers: int) -> Method:
     """The method of a config. Raises UnsuitableError if real peers cannot use it."""
     method, _ = method_of(config, UserObjects(), peers)
     if isinstance(method, ServerMethod):
-        raise UnsuitableError(f"method.name = {config.method.name!r}: needs a server, and real peers have none")
+        raise UnsuitableError(f"method.name = {config.method.name!r}: needs a server, which real peers do not have")
     if isinstance(method, Oracle):
         raise UnsuitableError(
             f"method.name = {config.method.name!r}: needs the true clusters, which real peers do not know"
         )
     if config.contacts != "all":
         raise UnsuitableError(
-            f"contacts = {config.contacts}: must be 'all', as real peers know every peer in peer.allow"
+            f"contacts = {config.contacts}: must be 'all': a real peer knows every peer in peer.allow"
         )
     if getattr(method, "on", "own") == "peer":
-        raise UnsuitableError("method.on = 'peer': a real peer judges models on its own data only")
+        raise UnsuitableError("method.on = 'peer': must be 'own': a real peer evaluates models on its own data only")
     if metric_cost(method).displacement and method.metric in metrics and config.init != "common":
         raise UnsuitableError(
-            f"metric = {method.metric!r} compares displacements from one start: init must be 'common'"
+            f"init = {config.init!r}: must be 'common' for metric {method.metric!r}, which compares displacements"
         )
     return method
 
 
-def _far(asked: PeerSettings, config: Config) -> dict[str, int]:
-    """Hops from this peer to each that it can reach in the topology of a simulation."""
-    names = asked.peer.allow
+def _expected_hops(settings: PeerSettings, config: Config) -> dict[str, int]:
+    """Hops from this peer to each peer that it can reach in the topology of a simulation."""
+    names = settings.peer.allow
     graph, _ = graph_of(config, len(names))
-    far = nx.single_source_shortest_path_length(graph or nx.complete_graph(len(names)), _ids(asked)[asked.peer.name])
+    far = nx.single_source_shortest_path_length(
+        graph or nx.complete_graph(len(names)), _ids(settings)[settings.peer.name]
+    )
     return {names[place]: hops for place, hops in far.items() if hops}

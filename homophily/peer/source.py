@@ -22,7 +22,7 @@ from homophily.peer.blob_transfer import BlobId, BlobTransfer
 from homophily.peer.identity import Refused
 from homophily.peer.membership import Announcer, Members
 from homophily.peer.pacing import Pacing
-from homophily.peer.transport import Unanswered
+from homophily.peer.transport import NoAnswer
 from homophily.peer.wire import (
     ExpectedModel,
     ModelMessage,
@@ -38,12 +38,12 @@ from homophily.simulation.sources import Heard, LocalModels, Memory, Published
 
 T = TypeVar("T")
 Print = tuple[Tensor, Tensor, int]  # mean [d], factor [F, d] and count of a fingerprint
-_PROPORTION = 2.0**16  # of the largest values of fingerprints, beyond which float64 cannot compare them
+_MAX_RATIO = 2.0**16  # of the largest values of two fingerprints, beyond which float64 cannot compare others
 
 
 @dataclass(frozen=True)
-class Me:
-    """What stays the same from round to round."""
+class LocalPeer:
+    """What does not change between rounds: this peer's id, seed, start and contacts."""
 
     id: int
     seed: int
@@ -52,18 +52,18 @@ class Me:
     contacts: dict[int, str]  # names of the other peers by id, ascending
     hops: int  # peers within this many hops are in reach
     unknown: float  # the value in the method's tables for a peer of which nothing is known
-    forgets: bool  # with other contacts the method starts again, from fingerprints
+    resets: bool  # the method discards its memory when the contacts change, and starts again from fingerprints
 
 
 class NetworkSource:
-    """Other peers' models over the network. Contacts are all peers allowed; known are those in reach at the moment."""
+    """Other peers' models over the network. Contacts are all peers in peer.allow; known are those in reach now."""
 
     asynchronous = True
     has_all_peers = False
 
     def __init__(
         self,
-        me: Me,
+        me: LocalPeer,
         layout: Layout,
         expected: ExpectedModel,
         make_fingerprint: Callable[[], Fingerprints],
@@ -79,8 +79,8 @@ class NetworkSource:
         self._own: Published | None = None
         self._prints: dict[str, tuple[int, Print]] = {}  # by name: the round it is of, and it
         self._own_print: Fingerprints | None = None
-        self._renewal = -1  # that the own fingerprint is of
-        self._printed, self._hash = -1, ""  # its number, which others ask for, and its hash
+        self._renewal = -1  # renewal in which the own fingerprint was made
+        self._printed, self._hash = -1, ""  # number of the own fingerprint, by which others request it, and its hash
         self.unreachable: list[str] = []  # peers that were met in the last round, and whose models did not come
 
     def view(self, round: int) -> View:
@@ -111,7 +111,7 @@ class NetworkSource:
         return self._heard(received or 0.0)
 
     def _publish_fingerprint(self, due: int, last: int, deadline: float) -> None:
-        """Make this peer's own and let others have it. last: the round before which the one before was made."""
+        """Make and publish this peer's fingerprint. last: the round before which the previous one was made."""
         lockstep = self._pacing.policy.lockstep
         if lockstep and due:  # a new one replaces the last: wait until everyone has fetched that
             self._pacing.wait(lambda name: self._members.status(name).round >= last, deadline)
@@ -119,14 +119,14 @@ class NetworkSource:
         self._renewal = due
         packed = pack_print(own.mean[0], own.factor[0], int(own.count[0]), self._expected.network)
         before, self._hash = self._hash, blake2b(packed, digest_size=16).hexdigest()
-        self._printed = max(due, self._printed + (self._hash != before))  # a peer that comes back may have other data
+        self._printed = max(due, self._printed + (self._hash != before))  # after a restart a peer may have other data
         self._transfer.publish("print", self._printed, packed)
         self._announcer.announce(printed=self._printed)
         if lockstep:
             self._pacing.wait(lambda name: self._members.status(name).printed >= due, deadline)
 
     def _fetch_prints(self, deadline: float) -> float | None:
-        """Fetch the fingerprints that are new; the bytes that travelled, None: there are no new ones.
+        """Fetch new fingerprints and return the bytes that were sent; None if there are none.
 
         Each is counted when it comes: after a restart, and when its peer has made another one, it travels again.
         """
@@ -150,8 +150,8 @@ class NetworkSource:
         contacts = self._me.contacts
         others = {id: self._prints[name][1] for id, name in contacts.items() if name in self._prints}
         mine = own.mean[0], own.factor[0], int(own.count[0])
-        for id in _out_of_proportion({**others, self._me.id: mine}) & set(others):
-            self._transfer.refusals.add("fingerprint out of proportion", contacts[id])
+        for id in _too_large({**others, self._me.id: mine}) & set(others):
+            self._transfer.refusals.add("fingerprint values too large to compare", contacts[id])
             del others[id]
         everyone = dict(sorted({**others, self._me.id: mine}.items()))
         most = max(len(factor) for _, factor, _ in everyone.values())
@@ -214,7 +214,7 @@ class NetworkSource:
         return [name for name, chosen in zip(self._names, some[0].tolist(), strict=True) if chosen]
 
     def _whole(self, parameters: Tensor | None) -> Tensor:
-        """What travelled, with this peer's personal parameters around it: [1, D]; NaN if the model has diverged."""
+        """Received parameters joined with this peer's personal ones: [1, D]; NaN if the received model has diverged."""
         assert self._own is not None
         row = self._own.federation.rows.clone()
         shared = self._layout.mask(shared=True).to(row.device)
@@ -222,7 +222,7 @@ class NetworkSource:
         return row
 
     def _pull(self, names: Sequence[str], round: int, updates: bool) -> dict[str, ModelMessage]:
-        """The models of these peers, as far as they come in time: in lockstep this round's, else the freshest.
+        """Fetch the models of these peers, as far as they arrive in time: in lockstep of this round, else the newest.
 
         updates: also as they were before training.
         """
@@ -247,7 +247,7 @@ class NetworkSource:
         return min(status.trained, round) if status.finished else round
 
     def _models(self, rounds: Mapping[str, int], deadline: float, updated_in: int | None) -> dict[str, ModelMessage]:
-        """The models of these rounds by name. updated_in: the round played, if their updates are wanted, too."""
+        """The models of these rounds by name. updated_in: this round, if their updates are wanted as well."""
         wanted = [BlobId(name, "model", round) for name, round in rounds.items()]
         came = self._unpacked(wanted, deadline, lambda data: unpack_model(data, self._expected))
         found = {blob.origin: model for blob, model in came.items()}
@@ -256,7 +256,7 @@ class NetworkSource:
     def _with_updates(
         self, found: Mapping[str, ModelMessage], rounds: Mapping[str, int], deadline: float, round: int
     ) -> dict[str, ModelMessage]:
-        """The same models, and what they were before training; a model whose earlier state does not come is left out.
+        """Add to each model what it was before training; a model for which that does not arrive is left out.
 
         In lockstep a peer whose model is of an earlier round has stopped, and nothing has changed in this one.
         """
@@ -272,14 +272,14 @@ class NetworkSource:
         return {name: replace(model, before=before.get(name)) for name, model in found.items() if name not in late}
 
     def _unpacked(self, wanted: list[BlobId], deadline: float, unpack: Callable[[bytes], T]) -> dict[BlobId, T]:
-        """The blobs that come in time and are valid. In lockstep a blob is asked for until it comes."""
+        """Fetch blobs and return those that arrive in time and are valid. In lockstep, retry until the deadline."""
         out: dict[BlobId, T] = {}
         while wanted:
             unanswered = []
             for blob, found in self._transfer.fetch_all(wanted, unpack, deadline).items():
                 if isinstance(found, Refused):
                     self._transfer.refusals.add(found, blob.origin)
-                elif isinstance(found, Unanswered):
+                elif isinstance(found, NoAnswer):
                     unanswered.append(blob)
                 else:
                     out[blob] = found
@@ -300,25 +300,25 @@ class NetworkSource:
         return {"printed": self._printed, "print": self._hash, "announced": self._announcer.last}
 
     def restore(self, tensors: dict[str, Tensor], numbers: dict[str, Any], memory: Memory) -> Memory:
-        """Go on; everything is remembered of the peers that are still allowed."""
-        self._announcer.go_on_after(numbers["announced"])
+        """Restore a checkpoint; the memory keeps everything about the peers that are still in peer.allow."""
+        self._announcer.continue_after(numbers["announced"])
         self._printed, self._hash = numbers["printed"], numbers["print"]
         before = tensors["contacts"]
         if torch.equal(before, self._ids):
             return memory
-        if self._me.forgets:
+        if self._me.resets:
             return {}
         return {name: self._about_contacts(table, before) for name, table in memory.items()}
 
     def _about_contacts(self, table: Tensor, before: Tensor) -> Tensor:
-        """A table over the contacts ``before`` [B] as one over today's; new contacts get the unknown value."""
+        """A table over the contacts ``before`` [B] as one over the current contacts; new ones get the unknown value."""
         if table.dim() != 2 or table.shape[1] != len(before):
             return table
         return _looked_up(table, before, self._ids, self._me.unknown if table.is_floating_point() else 0)
 
 
 def _looked_up(table: Tensor, contacts: Tensor, wanted: Tensor, nothing: float) -> Tensor:
-    """Of a table over ``contacts``, ascending ids [..., B], the columns of the ids wanted [W], or nothing."""
+    """The columns of the wanted ids [W] in a table over ``contacts``, ascending ids [..., B]; else ``nothing``."""
     if not len(contacts):
         return table.new_full((*table.shape[:-1], len(wanted)), nothing)
     place = torch.searchsorted(contacts, wanted).clamp(max=len(contacts) - 1)
@@ -338,10 +338,10 @@ def _stacked_tables(messages: Sequence[ModelMessage], names: Sequence[str]) -> t
     return tables, contacts
 
 
-def _out_of_proportion(prints: Mapping[int, Print]) -> set[int]:
+def _too_large(prints: Mapping[int, Print]) -> set[int]:
     """Ids of the fingerprints whose values are so large that float64 could not compare the others beside them."""
     usable = {id: (mean, factor) for id, (mean, factor, count) in prints.items() if count >= 2}
     if not usable:
         return set()
     largest = torch.tensor([float(torch.cat([mean[None], factor]).abs().max()) for mean, factor in usable.values()])
-    return {id for id, much in zip(usable, (largest > _PROPORTION * largest.median()).tolist(), strict=True) if much}
+    return {id for id, much in zip(usable, (largest > _MAX_RATIO * largest.median()).tolist(), strict=True) if much}

@@ -1,7 +1,8 @@
 """The links to other peers. Only this module and handshakes.py know zenoh.
 
-Links carry small messages and requests to direct neighbours, and say which neighbours are online and, by its
-certificate, who is at the other end of a link. Nothing is routed: a stranger that links with peers can cut nobody off.
+Links carry messages and requests between direct neighbours. They report which neighbours are online, and identify the
+peer at the other end of a link by its certificate. zenoh routes nothing: a stranger that connects to several peers
+cannot come between them.
 """
 
 from __future__ import annotations
@@ -22,40 +23,46 @@ from homophily.errors import UserError
 from homophily.peer.manifest import CHUNK
 
 _ROOT = "homophily"
-_ROOM = 256 << 10  # for what surrounds a chunk in a message
-QUEUE = 16  # batches of 64 kB that wait for a link, about a chunk: its sender is not woken for each of them
-_RETRY = {"period_init_ms": 200, "period_max_ms": 2000, "period_increase_factor": 2}
-_OF_ONESELF = ["put", "delete", "reply", "declare_queryable", "liveliness_token"]  # speak for a name
-_TO_OTHERS = ["declare_subscriber", "query", "declare_liveliness_subscriber", "liveliness_query"]
+_MESSAGE_OVERHEAD = 256 << 10  # bytes of a message beside its chunk
+QUEUE_BATCHES = 16  # batches of 64 kB that may wait for a link, about one chunk
+_RECONNECT = {"period_init_ms": 200, "period_max_ms": 2000, "period_increase_factor": 2}
+_OWNER_MESSAGES = [
+    "put",
+    "delete",
+    "reply",
+    "declare_queryable",
+    "liveliness_token",
+]  # only a name's owner may send them under it
+_SHARED_MESSAGES = ["declare_subscriber", "query", "declare_liveliness_subscriber", "liveliness_query"]
 
 
-Load = bytes | zenoh.ZBytes  # what an answer is made of
+Payload = bytes | zenoh.ZBytes
 
 
-class Unanswered(Exception):
+class NoAnswer(Exception):
     """A neighbour did not answer a request, or declined it."""
 
 
-class Question(Protocol):
-    """A request of another peer, to be answered or declined once, by any thread."""
+class Request(Protocol):
+    """A request of another peer, which any thread answers or declines once."""
 
     @property
     def path(self) -> str: ...
 
-    def answer(self, *data: Load) -> None: ...
+    def answer(self, *data: Payload) -> None: ...
 
     def decline(self, why: str) -> None: ...
 
 
 class Links(Protocol):
-    def ready(self, data: bytes) -> Load:
-        """Data that will be sent often, copied for the network once and not with every answer."""
+    def prepare(self, data: bytes) -> Payload:
+        """Copy data that will be sent often, so that it is not copied for every answer."""
 
-    def tell(self, data: bytes) -> None:
-        """Send a message to all neighbours; it may get lost."""
+    def broadcast(self, data: bytes) -> None:
+        """Send a message to all neighbours, without a guarantee of delivery."""
 
-    def ask(self, neighbour: str, path: str, timeout: float, most: int = 1) -> list[bytes]:
-        """The answer of a direct neighbour, in at most ``most`` messages. Raises Unanswered."""
+    def request(self, neighbour: str, path: str, timeout: float, most: int = 1) -> list[bytes]:
+        """The answer of a direct neighbour, in at most ``most`` messages. Raises NoAnswer."""
 
     def neighbours(self) -> frozenset[str]:
         """The peers at the other ends of the links."""
@@ -65,13 +72,13 @@ class Links(Protocol):
 
 @dataclass(frozen=True)
 class LinkHandlers:
-    """Called by the links' own threads with what comes in."""
+    """Functions that the links call, from their own threads."""
 
-    heard: Callable[[bytes], None]
-    asked: Callable[[Question], None]
-    came: Callable[[str], None]
-    went: Callable[[str], None]
-    stranger: Callable[[str], None]  # its certificate is valid, but its name is not in peer.allow
+    on_message: Callable[[bytes], None]
+    on_request: Callable[[Request], None]
+    on_connect: Callable[[str], None]
+    on_disconnect: Callable[[str], None]
+    on_stranger: Callable[[str], None]  # a peer with a valid certificate whose name is not in peer.allow
 
 
 @dataclass(frozen=True)
@@ -83,13 +90,13 @@ class Address:
     allowed: tuple[str, ...]
     listen: tuple[str, ...]
     connect: tuple[str, ...]
-    full: bool  # everyone is everyone's neighbour
+    full: bool  # full mesh: all peers are neighbours
     lease: float
     tls: tuple[Path, Path, Path] | None
 
 
 class ZenohLinks:
-    """Links over mutual TLS. A name that is not allowed gets no message in or out, whatever certificate it has."""
+    """Links over mutual TLS. A peer whose name is not allowed can neither send nor receive messages."""
 
     def __init__(self, address: Address) -> None:
         self._name, self._root = address.name, f"{_ROOT}/{address.federation}"
@@ -99,44 +106,44 @@ class ZenohLinks:
         try:
             self._session = zenoh.open(_config(address))
         except zenoh.ZError as error:
-            why = re.sub(r" at /\S+", "", str(error))  # a place in the library
+            why = re.sub(r" at /\S+", "", str(error))  # a source location in zenoh
             raise UserError(f"peer.listen: cannot listen on {', '.join(address.listen)}: {why}") from error
 
     def listen(self, handlers: LinkHandlers) -> None:
-        """Call the handlers with whatever comes in from now on."""
+        """Start to call the handlers."""
         alive = f"{self._root}/alive"
 
-        def linked(event: zenoh.LinkEvent) -> None:
+        def on_link(event: zenoh.LinkEvent) -> None:
             name = self._other_end(event.link)
             if event.kind == zenoh.SampleKind.PUT and name not in self._allowed:
-                handlers.stranger(name)
+                handlers.on_stranger(name)
 
-        def life(sample: zenoh.Sample) -> None:
+        def on_liveliness(sample: zenoh.Sample) -> None:
             name = str(sample.key_expr).rpartition("/")[2]
             if name != self._name:
-                (handlers.came if sample.kind == zenoh.SampleKind.PUT else handlers.went)(name)
+                (handlers.on_connect if sample.kind == zenoh.SampleKind.PUT else handlers.on_disconnect)(name)
 
-        asked = f"{self._root}/ask/{self._name}/"
-        self._declared = [  # a declaration ends when nothing refers to it
-            self._session.info.declare_link_events_listener(linked, history=True),
+        prefix = f"{self._root}/ask/{self._name}/"
+        self._declared = [  # zenoh undeclares them when they are garbage-collected
+            self._session.info.declare_link_events_listener(on_link, history=True),
             self._session.declare_subscriber(
                 f"{self._root}/tell/*",
-                lambda sample: handlers.heard(sample.payload.to_bytes()),
-                allowed_origin=zenoh.Locality.REMOTE,  # a handler that sends would otherwise wait for itself
+                lambda sample: handlers.on_message(sample.payload.to_bytes()),
+                allowed_origin=zenoh.Locality.REMOTE,  # otherwise a handler that broadcasts could wait for itself
             ),
-            self._session.declare_queryable(f"{asked}**", lambda query: handlers.asked(_Query(query, asked))),
-            self._session.liveliness().declare_subscriber(f"{alive}/*", life, history=True),
+            self._session.declare_queryable(f"{prefix}**", lambda query: handlers.on_request(_Query(query, prefix))),
+            self._session.liveliness().declare_subscriber(f"{alive}/*", on_liveliness, history=True),
             self._session.liveliness().declare_token(f"{alive}/{self._name}"),
         ]
 
-    def ready(self, data: bytes) -> Load:
+    def prepare(self, data: bytes) -> Payload:
         return zenoh.ZBytes(data)
 
-    def tell(self, data: bytes) -> None:
+    def broadcast(self, data: bytes) -> None:
         with suppress(zenoh.ZError):
             self._session.put(f"{self._root}/tell/{self._name}", data)
 
-    def ask(self, neighbour: str, path: str, timeout: float, most: int = 1) -> list[bytes]:
+    def request(self, neighbour: str, path: str, timeout: float, most: int = 1) -> list[bytes]:
         try:
             replies = self._session.get(
                 f"{self._root}/ask/{neighbour}/{path}",
@@ -146,27 +153,27 @@ class ZenohLinks:
                 congestion_control=zenoh.CongestionControl.BLOCK,
                 timeout=timeout,
             )
-            answer = [_said(reply) for reply in islice(replies, most)]
+            answer = [_payload(reply) for reply in islice(replies, most)]
         except zenoh.ZError as error:
-            raise Unanswered("links closed") from error
+            raise NoAnswer("links closed") from error
         if not answer:
-            raise Unanswered("no answer")
+            raise NoAnswer("no answer")
         return answer
 
     def neighbours(self) -> frozenset[str]:
         return self._allowed.intersection(map(self._other_end, self._session.info.links()))
 
     def _other_end(self, link: zenoh.Link) -> str:
-        """A name: by the certificate, or without TLS (on loopback) by the id that the other end gives itself."""
+        """The name in the certificate of the other end; without TLS (on loopback), by the zenoh id that it claims."""
         return (link.auth_identifier if self._secure else self._by_id.get(str(link.zid))) or ""
 
     def close(self) -> None:
         self._session.close()
 
 
-def _said(reply: zenoh.Reply) -> bytes:
+def _payload(reply: zenoh.Reply) -> bytes:
     if reply.ok is None:
-        raise Unanswered(reply.err.payload.to_bytes()[:64].decode("ascii", "replace") if reply.err else "refused")
+        raise NoAnswer(reply.err.payload.to_bytes()[:64].decode("ascii", "replace") if reply.err else "refused")
     return reply.ok.payload.to_bytes()
 
 
@@ -175,7 +182,7 @@ class _Query:
         self._query = query
         self.path = str(query.key_expr).removeprefix(root)
 
-    def answer(self, *data: Load) -> None:
+    def answer(self, *data: Payload) -> None:
         with suppress(zenoh.ZError):  # the peer that asked may have disconnected
             for each in data:
                 self._query.reply(self._query.key_expr, each)
@@ -198,19 +205,19 @@ def _keys(address: Address) -> dict[str, Any]:
     protocol = "tls" if address.tls is not None else "tcp"
     keys: dict[str, Any] = {
         "id": _zenoh_id(address, address.name),
-        "mode": "peer",  # a router would relay for strangers, and rely on them to relay
+        "mode": "peer",  # a router would relay messages of strangers
         "listen/endpoints": [f"{protocol}/{host}" for host in address.listen],
         "connect/endpoints": [f"{protocol}/{host}" for host in address.connect],
         "connect/timeout_ms": -1,
         "connect/exit_on_failure": False,
-        "connect/retry": _RETRY,
+        "connect/retry": _RECONNECT,
         "scouting/multicast/enabled": False,
         "scouting/gossip/enabled": address.full,
         "transport/link/protocols": [protocol],
         "transport/shared_memory/enabled": False,  # it would bypass the limit on message sizes
         "transport/link/tx/lease": int(1000 * address.lease),
-        "transport/link/tx/queue/size/data": QUEUE,
-        "transport/link/rx/max_message_size": CHUNK + _ROOM,
+        "transport/link/tx/queue/size/data": QUEUE_BATCHES,
+        "transport/link/rx/max_message_size": CHUNK + _MESSAGE_OVERHEAD,
     }
     if address.tls is not None:
         authority, certificate, key = map(str, address.tls)
@@ -231,12 +238,12 @@ def _access(address: Address) -> dict[str, Any]:
     """Access control: everyone may ask, but only a name's owner is online, answers and sends under that name."""
     root = f"{_ROOT}/{address.federation}"
     rules = [
-        _rule("out", "egress", [f"{root}/**"], _OF_ONESELF + _TO_OTHERS),
-        _rule("in", "ingress", [f"{root}/**"], _TO_OTHERS),
+        _rule("out", "egress", [f"{root}/**"], _OWNER_MESSAGES + _SHARED_MESSAGES),
+        _rule("in", "ingress", [f"{root}/**"], _SHARED_MESSAGES),
     ]
     for name in address.allowed:
         own = [f"{root}/ask/{name}/**", f"{root}/alive/{name}", f"{root}/tell/{name}"]
-        rules.append(_rule(f"in-{name}", "ingress", own, _OF_ONESELF))
+        rules.append(_rule(f"in-{name}", "ingress", own, _OWNER_MESSAGES))
     return {
         "enabled": True,
         "default_permission": "deny",

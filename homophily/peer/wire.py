@@ -1,4 +1,4 @@
-"""What is inside a blob: a model after or before training, or a fingerprint, as safetensors.
+"""The content of blobs, as safetensors: a model after or before training, or a fingerprint.
 
 Every tensor is checked when a blob is unpacked.
 """
@@ -22,7 +22,7 @@ from homophily.peer.identity import Refused
 from homophily.simulation.communication import table_bytes
 
 _TABLE = "table/"
-MOST_SAMPLES = 1 << 40
+MAX_SAMPLES = 1 << 40
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class ModelMessage:
 
     @property
     def table_bytes(self) -> int:
-        """What the tables took to send, as a simulation counts it."""
+        """The size of the tables as a simulation counts it."""
         return 0 if self.contacts is None else table_bytes(len(self.contacts), len(self.tables))
 
 
@@ -52,8 +52,8 @@ class ExpectedModel:
     contacts: int  # entries of the longest table, at most
 
     @property
-    def most_bytes(self) -> int:
-        """No honest blob is larger."""
+    def max_bytes(self) -> int:
+        """The size of the largest valid blob."""
         row = self.parameters * self.dtype.itemsize
         return row + table_bytes(self.contacts, len(self.tables)) + 8 + 4096 * (4 + len(self.tables))
 
@@ -71,7 +71,7 @@ def pack_model(message: ModelMessage, network: int) -> bytes:
         tensors["row"] = message.row
     if message.tables and message.contacts is not None:
         tensors |= {"contacts": message.contacts, **{_TABLE + name: table for name, table in message.tables.items()}}
-    return _saved(tensors)
+    return _save(tensors)
 
 
 def shared_tables(tables: dict[str, Tensor], ids: Tensor, known: Tensor) -> tuple[dict[str, Tensor], Tensor | None]:
@@ -83,15 +83,15 @@ def shared_tables(tables: dict[str, Tensor], ids: Tensor, known: Tensor) -> tupl
 
 
 def pack_before(before: Tensor, network: int) -> bytes:
-    """A model before training [d]: fetched by peers whose metric compares what training changed."""
-    return _saved({"before": before, "network": torch.tensor([network])})
+    """Pack a model before training [d]; peers whose metric compares updates fetch it."""
+    return _save({"before": before, "network": torch.tensor([network])})
 
 
 def unpack_before(data: bytes, expected: ExpectedModel) -> Tensor:
     """Raises Refused like ``unpack_model``."""
-    tensors = _tensors(data)
+    tensors = _load(data)
     _check_network(tensors, expected.network)
-    before = _finite(_taken(tensors, "before", (expected.parameters,), expected.dtype))
+    before = _finite(_pop(tensors, "before", (expected.parameters,), expected.dtype))
     if tensors:
         raise Refused("unexpected tensor")
     return before
@@ -99,12 +99,12 @@ def unpack_before(data: bytes, expected: ExpectedModel) -> Tensor:
 
 def unpack_model(data: bytes, expected: ExpectedModel) -> ModelMessage:
     """Raises Refused if a tensor is missing, unexpected, of another shape or type, or not finite."""
-    tensors = _tensors(data)
+    tensors = _load(data)
     _check_network(tensors, expected.network)
-    samples = _taken(tensors, "samples", (1,), torch.int64)
+    samples = _pop(tensors, "samples", (1,), torch.int64)
     row = None
     if "row" in tensors:
-        row = _finite(_taken(tensors, "row", (expected.parameters,), expected.dtype))
+        row = _finite(_pop(tensors, "row", (expected.parameters,), expected.dtype))
     tables: dict[str, Tensor] = {}
     contacts = tensors.pop("contacts", None) if expected.tables else None
     if contacts is not None:
@@ -113,12 +113,12 @@ def unpack_model(data: bytes, expected: ExpectedModel) -> ModelMessage:
         if bool((contacts[1:] <= contacts[:-1]).any()):
             raise Refused("contacts out of order")
         names = [name for name in expected.tables if _TABLE + name in tensors]
-        tables = {name: _taken(tensors, _TABLE + name, (len(contacts),), torch.float64) for name in names}
+        tables = {name: _pop(tensors, _TABLE + name, (len(contacts),), torch.float64) for name in names}
         if any(bool(table.isinf().any()) for table in tables.values()):
             raise Refused("tensor not finite")
     if tensors:
         raise Refused("unexpected tensor")
-    if not 1 <= int(samples) <= MOST_SAMPLES:
+    if not 1 <= int(samples) <= MAX_SAMPLES:
         raise Refused("samples out of range")
     return ModelMessage(row, int(samples), tables, contacts)
 
@@ -139,10 +139,10 @@ def pack_print(mean: Tensor, factor: Tensor, count: int, network: int) -> bytes:
 
 
 def unpack_print(data: bytes, buckets: int, network: int) -> tuple[Tensor, Tensor, int]:
-    """The mean [buckets], factor [F, buckets] and count of a fingerprint, the very numbers that were packed."""
-    tensors = _tensors(data)
+    """The mean [buckets], factor [F, buckets] and count of a fingerprint, exactly as they were packed."""
+    tensors = _load(data)
     _check_network(tensors, network)
-    count = int(_taken(tensors, "count", (1,), torch.int64))
+    count = int(_pop(tensors, "count", (1,), torch.int64))
     if not 0 <= count <= SAMPLES:
         raise Refused("samples out of range")
     if count < 2:
@@ -151,9 +151,9 @@ def unpack_print(data: bytes, buckets: int, network: int) -> tuple[Tensor, Tenso
         return torch.zeros(buckets), torch.zeros(0, buckets), count
     rows = min(count, ROWS) - 1
     upper = torch.ones(rows, buckets, dtype=torch.bool).triu()
-    mean = _finite(_taken(tensors, "mean", (buckets,), torch.float16))
-    factor = _finite(_taken(tensors, "factor", (int(upper.sum()),), torch.float16))
-    scales = _finite(_taken(tensors, "scales", (2,), torch.float64))
+    mean = _finite(_pop(tensors, "mean", (buckets,), torch.float16))
+    factor = _finite(_pop(tensors, "factor", (int(upper.sum()),), torch.float16))
+    scales = _finite(_pop(tensors, "scales", (2,), torch.float64))
     if tensors or not all(math.frexp(scale)[0] == 0.5 for scale in scales.tolist()):
         raise Refused("malformed fingerprint")
     whole = torch.zeros(rows, buckets, dtype=torch.float64)
@@ -161,11 +161,11 @@ def unpack_print(data: bytes, buckets: int, network: int) -> tuple[Tensor, Tenso
     return _finite((mean.double() * scales[0]).float()), _finite(whole.float()), count
 
 
-MOST_PRINT = 2 * 2 * BUCKETS * (1 + ROWS) + 4096  # bytes, of a large network's
+MAX_FINGERPRINT_BYTES = 2 * 2 * BUCKETS * (1 + ROWS) + 4096  # bytes, of a large network's
 
 
 def _check_network(tensors: dict[str, Tensor], network: int) -> None:
-    if int(_taken(tensors, "network", (1,), torch.int64)) != network:
+    if int(_pop(tensors, "network", (1,), torch.int64)) != network:
         raise Refused("made for another network (model, classes, features, frozen weights) or seed")
 
 
@@ -175,18 +175,18 @@ def _scale(values: Tensor) -> float:
     return 2.0 ** math.ceil(math.log2(largest)) if largest > 0 else 1.0
 
 
-def _saved(tensors: dict[str, Tensor]) -> bytes:
+def _save(tensors: dict[str, Tensor]) -> bytes:
     return save({name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()})
 
 
-def _tensors(data: bytes) -> dict[str, Tensor]:
+def _load(data: bytes) -> dict[str, Tensor]:
     try:
         return load(data)
     except (SafetensorError, ValueError, KeyError, TypeError, OverflowError, RuntimeError):
         raise Refused("not safetensors") from None
 
 
-def _taken(tensors: dict[str, Tensor], name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+def _pop(tensors: dict[str, Tensor], name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     found = tensors.pop(name, None)
     if found is None:
         raise Refused(f"missing {name.partition('/')[0]}")

@@ -1,4 +1,4 @@
-"""Two authorities: ours, and another that knows the same names."""
+"""Fixtures: the authority of the federation, and another one that issues the same names."""
 
 from __future__ import annotations
 

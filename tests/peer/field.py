@@ -1,4 +1,4 @@
-"""Real peers as processes on this machine, to be started, killed, frozen and looked at."""
+"""Real peers as processes on this machine that tests start, kill, freeze and inspect."""
 
 import os
 import signal

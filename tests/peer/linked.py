@@ -1,4 +1,4 @@
-"""Real links over loopback, and whatever comes in over them."""
+"""Real links over loopback that record what they receive."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import zenoh
 
-from homophily.peer.transport import Address, LinkHandlers, Question, ZenohLinks, _config
+from homophily.peer.transport import Address, LinkHandlers, Request, ZenohLinks, _config
 from tests.peer.people import FEDERATION, People
 
 HOST = "127.0.0.1"
@@ -61,7 +61,7 @@ def close_all() -> None:
 class Someone:
     """A peer's links, and all that came in over them."""
 
-    def __init__(self, address: Address, asked: Callable[[Question], None] | None = None) -> None:
+    def __init__(self, address: Address, asked: Callable[[Request], None] | None = None) -> None:
         self.heard: list[bytes] = []
         self.asked: list[str] = []
         self.there: set[str] = set()
@@ -72,7 +72,7 @@ class Someone:
             LinkHandlers(self.heard.append, self._question, self.there.add, self.there.discard, self.strangers.append)
         )
 
-    def _question(self, question: Question) -> None:
+    def _question(self, question: Request) -> None:
         self.asked.append(question.path)
         self._answer(question)
 
@@ -80,7 +80,7 @@ class Someone:
 class Pair:
     """alice and bob, linked, and a port where trouble can come in."""
 
-    def __init__(self, people: People, asked: Callable[[Question], None] | None = None, secure: bool = True) -> None:
+    def __init__(self, people: People, asked: Callable[[Request], None] | None = None, secure: bool = True) -> None:
         self.people, self.port = people, free_port()
         self.alice = Someone(address(people, "alice", self.port, secure=secure), asked)
         self.bob = Someone(address(people, "bob", free_port(), (self.port,), secure=secure))
@@ -90,11 +90,11 @@ class Pair:
         """Whether the two still talk, in both directions."""
         self.alice.heard.clear()
         self.bob.heard.clear()
-        self.alice.links.tell(b"from alice")
-        self.bob.links.tell(b"from bob")
+        self.alice.links.broadcast(b"from alice")
+        self.bob.links.broadcast(b"from bob")
         return (
             eventually(lambda: b"from bob" in self.alice.heard and b"from alice" in self.bob.heard)
-            and self.bob.links.ask("alice", "still there", 10.0) == [b"to still there"]
+            and self.bob.links.request("alice", "still there", 10.0) == [b"to still there"]
             and self.alice.links.neighbours() == {"bob"}
         )
 

@@ -1,4 +1,4 @@
-"""Networks of this machine's own: a namespace for each peer, a cable for each link between two."""
+"""Networks on this machine: a network namespace for each peer, and a virtual cable for each link."""
 
 import ctypes
 import os
@@ -10,7 +10,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from homophily.peer.deploy import be_peer, start_peer
+from homophily.peer.deploy import run_peer, start_peer
 from tests.peer.field import Field
 
 _NEW_NETWORK = 0x40000000  # CLONE_NEWNET
@@ -110,4 +110,4 @@ def _inside(space: str, file: Path, log: Path) -> None:
     with Path("/run/netns", space).open() as door:
         if ctypes.CDLL(None, use_errno=True).setns(door.fileno(), _NEW_NETWORK):
             raise OSError(ctypes.get_errno(), f"cannot enter {space}")
-    be_peer(file, log)
+    run_peer(file, log)

@@ -1,4 +1,4 @@
-"""Peers for tests: an authority, keys and certificates of its own making, and links that are made of nothing."""
+"""Peers for tests: an authority with keys and certificates, and links that are function calls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from homophily.peer.blob_transfer import BlobTransfer
 from homophily.peer.identity import Authority, Identity
 from homophily.peer.membership import Members, Status
 from homophily.peer.refusals import Refusals
-from homophily.peer.transport import Load, Unanswered
+from homophily.peer.transport import NoAnswer, Payload
 
 FEDERATION = "clinics"
 MOST = 4 << 20  # bytes of a blob
@@ -61,18 +61,18 @@ def sealed_by(key: Ed25519PrivateKey, certificate: str, body: dict[str, Any] | s
     return json.dumps({"body": text, "signature": signature, "certificate": certificate}).encode()
 
 
-class _Question:
+class _Request:
     def __init__(self, path: str) -> None:
         self.path = path
         self.reply: Future[list[bytes]] = Future()
 
-    def answer(self, *data: Load) -> None:
+    def answer(self, *data: Payload) -> None:
         held = [each for each in data if isinstance(each, bytes)]
         assert len(held) == len(data)
         self.reply.set_result(held)
 
     def decline(self, why: str) -> None:
-        self.reply.set_exception(Unanswered(why))
+        self.reply.set_exception(NoAnswer(why))
 
 
 Tamper = Callable[[str, bytes], bytes | None]  # what a relay makes of a message: path, data; None: leaves it out
@@ -97,7 +97,7 @@ class Village:
         most: Any = {"model": MOST, "before": MOST, "print": MOST}
         members = Members(name, list(self._near), False, lambda: self._near[name])
         for other in self._near:
-            members.came(other)
+            members.connected(other)
             members.update(other, Status(time=1, neighbours=tuple(sorted(self._near[other]))))
         identity, authority = self.people.identity(name), self.people.authority
         return BlobTransfer(FEDERATION, identity, authority, most, _Links(self, name), members, Refusals(), **keys)
@@ -105,19 +105,19 @@ class Village:
     def near(self, name: str) -> frozenset[str]:
         return self._near[name]
 
-    def ask(self, me: str, neighbour: str, path: str, timeout: float) -> list[bytes]:
+    def request(self, me: str, neighbour: str, path: str, timeout: float) -> list[bytes]:
         with self._lock:
             self.crossed[me, neighbour, path] += 1
-        question = _Question(path)
-        self.transfer[neighbour].asked(question)
+        question = _Request(path)
+        self.transfer[neighbour].handle_request(question)
         try:
             data = question.reply.result(timeout)
         except Late:
-            raise Unanswered("no answer") from None
+            raise NoAnswer("no answer") from None
         tamper = self.tampering.get(neighbour)
         passed = data if tamper is None else [made for each in data if (made := tamper(path, each)) is not None]
         if not passed:
-            raise Unanswered("no answer")
+            raise NoAnswer("no answer")
         return passed
 
     def close(self) -> None:
@@ -129,15 +129,15 @@ class _Links:
     def __init__(self, village: Village, me: str) -> None:
         self._village, self._me = village, me
 
-    def ready(self, data: bytes) -> bytes:
+    def prepare(self, data: bytes) -> bytes:
         return data
 
-    def tell(self, data: bytes) -> None:
+    def broadcast(self, data: bytes) -> None:
         raise AssertionError("a transfer tells nobody anything")
 
-    def ask(self, neighbour: str, path: str, timeout: float, most: int = 1) -> list[bytes]:
+    def request(self, neighbour: str, path: str, timeout: float, most: int = 1) -> list[bytes]:
         assert neighbour in self._village.near(self._me), "only direct neighbours are asked"
-        return self._village.ask(self._me, neighbour, path, timeout)[:most]
+        return self._village.request(self._me, neighbour, path, timeout)[:most]
 
     def neighbours(self) -> frozenset[str]:
         return self._village.near(self._me)
@@ -150,5 +150,5 @@ def soon(seconds: float = 10.0) -> float:
     return time.monotonic() + seconds
 
 
-def question(path: str) -> _Question:
-    return _Question(path)
+def question(path: str) -> _Request:
+    return _Request(path)

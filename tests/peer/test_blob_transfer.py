@@ -1,4 +1,4 @@
-"""Blobs find their way between peers whose links are made of nothing but calls; the threads are real."""
+"""Transfers of blobs between peers whose links are function calls; the threads are real."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from homophily.peer.blob_transfer import BlobId, part_of
+from homophily.peer.blob_transfer import BlobId, parse_request
 from homophily.peer.identity import Refused
-from homophily.peer.manifest import CHUNK, KINDS, parted
-from homophily.peer.transport import Unanswered
+from homophily.peer.manifest import CHUNK, KINDS, split_piece
+from homophily.peer.transport import NoAnswer
 from tests.peer.people import MOST, People, Village, question, soon
 
 DATA = bytes(range(251)) * (2 * CHUNK // 250)  # three chunks
@@ -48,7 +48,7 @@ def crossings(village: Village, link: tuple[str, str]) -> dict[str, int]:
 # Ways
 
 
-def test_a_blob_is_pulled_from_a_neighbour(found: Found) -> None:
+def test_a_blob_is_fetched_from_a_neighbour(found: Found) -> None:
     village = found([("alice", "erin")])
     village.transfer["erin"].publish("model", 1, DATA)
     assert village.transfer["alice"].fetch(MODEL, soon()) == DATA
@@ -72,20 +72,20 @@ def test_a_blob_crosses_a_link_once_however_many_want_it(found: Found) -> None:
         assert set(crossings(village, link).values()) == {1}
 
 
-def test_where_nobody_leads_there_is_no_way(found: Found) -> None:
+def test_a_blob_of_an_unreachable_peer_has_no_route(found: Found) -> None:
     village = found([("alice", "bob"), ("carol", "erin")])
     village.transfer["erin"].publish("model", 1, DATA)
-    with pytest.raises(Unanswered, match="no route"):
+    with pytest.raises(NoAnswer, match="no route"):
         village.transfer["alice"].fetch(MODEL, soon())
 
 
-def test_what_is_not_there_is_not_waited_for(found: Found) -> None:
+def test_an_unpublished_blob_fails_at_once(found: Found) -> None:
     village = found(LINE)
-    with pytest.raises(Unanswered, match="not published"):
+    with pytest.raises(NoAnswer, match="not published"):
         village.transfer["alice"].fetch(MODEL, soon())
 
 
-def test_of_several_blobs_each_comes_or_says_why_not(found: Found) -> None:
+def test_each_of_several_blobs_is_fetched_or_reports_the_reason(found: Found) -> None:
     village = found(LINE)
     village.transfer["erin"].publish("model", 1, DATA)
     village.transfer["bob"].publish("print", 0, b"whorls")
@@ -93,11 +93,11 @@ def test_of_several_blobs_each_comes_or_says_why_not(found: Found) -> None:
     came = village.transfer["alice"].fetch_all(wanted, len, soon())
     assert came[wanted[0]] == len(DATA)
     assert came[wanted[1]] == len(b"whorls")
-    assert isinstance(came[wanted[2]], Unanswered)
+    assert isinstance(came[wanted[2]], NoAnswer)
     assert village.transfer["alice"].fetch_all([], len, soon()) == {}
 
 
-def test_of_several_blobs_one_that_cannot_be_unpacked_spoils_no_other(found: Found) -> None:
+def test_a_blob_that_cannot_be_unpacked_does_not_affect_others(found: Found) -> None:
     def unpack(data: bytes) -> bytes:
         if data == b"arches":
             raise Refused("not a whorl")
@@ -118,7 +118,7 @@ def test_two_rounds_of_each_kind_stay_published(found: Found) -> None:
         village.transfer["erin"].publish("model", round, f"round {round}".encode())
     for blob, data in {("model", 3): b"round 3", ("model", 2): b"round 2", ("print", 0): b"whorls"}.items():
         assert village.transfer["alice"].fetch(BlobId("erin", *blob), soon()) == data  # type: ignore[arg-type]
-    with pytest.raises(Unanswered):
+    with pytest.raises(NoAnswer):
         village.transfer["alice"].fetch(MODEL, soon())
 
 
@@ -154,9 +154,9 @@ TRICKS: dict[str, tuple[Callable[[str, bytes], bytes | None], str]] = {
     "alters chunks": (flip_end, "altered chunk"),
     "cuts chunks short": (lambda path, data: data[:-1], "chunk of the wrong size"),
     "sends manifests alone": (lambda path, data: data[: data.index(b"\n") + 1], "chunk of the wrong size"),
-    "sends chunks alone": (lambda path, data: bytes(parted(data)[1]), "not JSON"),
+    "sends chunks alone": (lambda path, data: bytes(split_piece(data)[1]), "not JSON"),
     "leaves out every second chunk": (
-        lambda path, data: None if parted(data)[1] == DATA[CHUNK : 2 * CHUNK] else data, "missing chunk",
+        lambda path, data: None if split_piece(data)[1] == DATA[CHUNK : 2 * CHUNK] else data, "missing chunk",
     ),
     "sends nothing": (lambda path, data: b"", "missing manifest"),
     "sends too much": (lambda path, data: data + bytes(1 << 20), "chunk of the wrong size"),
@@ -165,7 +165,7 @@ TRICKS: dict[str, tuple[Callable[[str, bytes], bytes | None], str]] = {
 
 
 @pytest.mark.parametrize("trick", TRICKS.values(), ids=TRICKS)
-def test_a_relay_that_alters_bytes_is_counted_and_another_way_is_taken(found: Found, trick: Any) -> None:
+def test_a_relay_that_alters_bytes_is_counted_and_another_route_is_taken(found: Found, trick: Any) -> None:
     tamper, why = trick
     village = found(AROUND)
     village.transfer["erin"].publish("model", 1, DATA)
@@ -177,22 +177,22 @@ def test_a_relay_that_alters_bytes_is_counted_and_another_way_is_taken(found: Fo
     assert not village.transfer["carol"].refusals.counts()
 
 
-def test_a_relay_that_plays_back_an_old_manifest_is_counted_and_another_way_is_taken(found: Found) -> None:
+def test_a_relay_that_replays_an_old_manifest_is_counted_and_avoided(found: Found) -> None:
     village = found(AROUND)
     erin, alice = village.transfer["erin"], village.transfer["alice"]
     erin.publish("model", 1, b"old")
-    (old,) = village.ask("alice", "erin", "erin/model/1/0", 1.0)
+    (old,) = village.request("alice", "erin", "erin/model/1/0", 1.0)
     erin.publish("model", 2, b"new")
     village.tampering["bob"] = lambda path, data: old
     assert alice.fetch(BlobId("erin", "model", 2), soon()) == b"new"
     assert alice.refusals.counts() == {"manifest of another blob (bob)": 1}
 
 
-def test_a_relay_that_passes_off_anothers_model_is_counted(found: Found) -> None:
+def test_a_relay_that_substitutes_another_model_is_counted(found: Found) -> None:
     village = found([("alice", "bob"), ("bob", "erin")])
     village.transfer["bob"].publish("model", 1, b"bob's")
     village.transfer["erin"].publish("model", 1, b"erin's")
-    (bobs,) = village.ask("alice", "bob", "bob/model/1/0", 1.0)
+    (bobs,) = village.request("alice", "bob", "bob/model/1/0", 1.0)
     village.tampering["bob"] = lambda path, data: bobs
     with pytest.raises(Refused, match="manifest of another blob"):
         village.transfer["alice"].fetch(MODEL, soon())
@@ -203,38 +203,38 @@ def test_chunks_of_two_blobs_that_an_origin_made_for_one_round_are_not_mixed(fou
     village = found([("alice", "erin")])
     erin, alice = village.transfer["erin"], village.transfer["alice"]
     erin.publish("model", 1, DATA)
-    old = [chunk for part in (0, 1) for chunk in village.ask("alice", "erin", f"erin/model/1/{part}", 1.0)]
+    old = [chunk for part in (0, 1) for chunk in village.request("alice", "erin", f"erin/model/1/{part}", 1.0)]
     erin.publish("model", 1, DATA[::-1])
-    new = [chunk for part in (0, 1) for chunk in village.ask("alice", "erin", f"erin/model/1/{part}", 1.0)]
+    new = [chunk for part in (0, 1) for chunk in village.request("alice", "erin", f"erin/model/1/{part}", 1.0)]
     village.tampering["erin"] = lambda path, data: old[mixed] if data == new[mixed] else data
     with pytest.raises(Refused, match="chunks of different blobs"):
         alice.fetch(MODEL, soon())
 
 
-def test_what_is_altered_is_caught_at_the_first_honest_hop(found: Found) -> None:
+def test_an_altered_chunk_is_refused_at_the_first_honest_hop(found: Found) -> None:
     village = found(LINE)
     village.transfer["erin"].publish("model", 1, DATA)
     village.tampering["carol"] = flip_end
-    with pytest.raises(Unanswered, match="altered chunk"):
+    with pytest.raises(NoAnswer, match="altered chunk"):
         village.transfer["alice"].fetch(MODEL, soon())
     assert set(village.transfer["bob"].refusals.counts()) == {"altered chunk (carol)"}
     assert not village.transfer["alice"].refusals.counts()
 
 
-def test_what_was_refused_is_not_kept(found: Found) -> None:
+def test_a_refused_chunk_is_not_cached(found: Found) -> None:
     village = found(LINE)
     village.transfer["erin"].publish("model", 1, DATA)
     village.tampering["carol"] = flip
-    with pytest.raises(Unanswered):
+    with pytest.raises(NoAnswer):
         village.transfer["alice"].fetch(MODEL, soon())
     del village.tampering["carol"]  # comes to its senses
     assert village.transfer["alice"].fetch(MODEL, soon()) == DATA
 
 
-def test_a_relay_that_never_answers_is_gone_around(found: Found) -> None:
+def test_a_relay_that_never_answers_is_avoided(found: Found) -> None:
     village = found(AROUND, timeout=0.2)
     village.transfer["erin"].publish("model", 1, b"small")
-    village.transfer["bob"].asked = lambda question: None  # type: ignore[method-assign]
+    village.transfer["bob"].handle_request = lambda question: None  # type: ignore[method-assign]
     assert village.transfer["alice"].fetch(MODEL, soon()) == b"small"
 
 
@@ -253,25 +253,25 @@ def test_too_many_requests_are_declined_and_counted(found: Found) -> None:
     village = found([("alice", "erin")], slots=1, waiting=2)
     erin, gate = village.transfer["erin"], threading.Event()
     erin.publish("model", 1, DATA)
-    held = erin._own
-    erin._own = lambda part: (gate.wait(30), held(part))[1]  # type: ignore[method-assign]
+    held = erin._own_part
+    erin._own_part = lambda part: (gate.wait(30), held(part))[1]  # type: ignore[method-assign]
     asked = [question("erin/model/1/0") for _ in range(1000)]
     for each in asked:
-        erin.asked(each)
+        erin.handle_request(each)
     declined = [each for each in asked if each.reply.done()]
     assert len(declined) == 997
     for each in declined:
-        with pytest.raises(Unanswered, match="busy"):
+        with pytest.raises(NoAnswer, match="busy"):
             each.reply.result()
     assert erin.refusals.counts() == {"too many requests": 997}
     gate.set()
-    assert all(parted(each.reply.result(10)[0])[1] == DATA[:CHUNK] for each in asked if each not in declined)
+    assert all(split_piece(each.reply.result(10)[0])[1] == DATA[:CHUNK] for each in asked if each not in declined)
     last = question("erin/model/1/1")  # there is room again
     deadline = time.monotonic() + 10
-    erin.asked(last)
+    erin.handle_request(last)
     while last.reply.exception(10) is not None and time.monotonic() < deadline:
         last = question("erin/model/1/1")
-        erin.asked(last)
+        erin.handle_request(last)
     assert last.reply.result(10)
 
 
@@ -287,8 +287,8 @@ def test_too_many_requests_are_declined_and_counted(found: Found) -> None:
 def test_malformed_requests_are_declined_and_counted(found: Found, path: str) -> None:
     village = found([("alice", "erin")])
     asked = question(path)
-    village.transfer["erin"].asked(asked)
-    with pytest.raises(Unanswered, match="malformed request"):
+    village.transfer["erin"].handle_request(asked)
+    with pytest.raises(NoAnswer, match="malformed request"):
         asked.reply.result(1)
     assert village.transfer["erin"].refusals.counts() == {"malformed request": 1}
 
@@ -300,10 +300,10 @@ def test_malformed_requests_are_declined_and_counted(found: Found, path: str) ->
     number=st.integers(0, 10**6 - 1),
 )
 def test_well_formed_requests_are_understood(origin: str, kind: Any, round: int, number: int) -> None:
-    assert part_of(f"{origin}/{kind}/{round}/{number}") == (BlobId(origin, kind, round), number)
+    assert parse_request(f"{origin}/{kind}/{round}/{number}") == (BlobId(origin, kind, round), number)
 
 
-def test_requests_for_what_nobody_has_are_declined(found: Found) -> None:
+def test_requests_for_unpublished_blobs_are_declined(found: Found) -> None:
     village = found(LINE)
     village.transfer["erin"].publish("model", 1, DATA)
     for path, why in {
@@ -314,12 +314,12 @@ def test_requests_for_what_nobody_has_are_declined(found: Found) -> None:
     }.items():
         for at in ("bob", "erin"):
             asked = question(path)
-            village.transfer[at].asked(asked)
-            with pytest.raises(Unanswered, match=why):
+            village.transfer[at].handle_request(asked)
+            with pytest.raises(NoAnswer, match=why):
                 asked.reply.result(10)
 
 
-def test_the_cache_stays_within_its_bytes_and_what_fell_out_is_fetched_again(found: Found) -> None:
+def test_the_cache_stays_within_its_size_and_evicted_chunks_are_fetched_again(found: Found) -> None:
     room = 3 * CHUNK
     village = found(LINE, cache_bytes=room)
     for round in range(1, 6):
@@ -331,44 +331,44 @@ def test_the_cache_stays_within_its_bytes_and_what_fell_out_is_fetched_again(fou
     assert max(crossings(village, ("carol", "erin")).values()) == 2
 
 
-def test_a_cache_smaller_than_a_chunk_only_makes_it_slow(found: Found) -> None:
+def test_a_cache_smaller_than_a_chunk_still_works(found: Found) -> None:
     village = found(LINE, cache_bytes=100)
     village.transfer["erin"].publish("model", 1, DATA)
     assert village.transfer["alice"].fetch(MODEL, soon()) == DATA
 
 
-def test_nothing_is_left_on_its_way_when_all_is_over(found: Found) -> None:
+def test_no_transfer_stays_in_flight(found: Found) -> None:
     village = found(LINE)
     village.transfer["erin"].publish("model", 1, DATA)
     village.tampering["carol"] = flip_end
     wanted = [MODEL, BlobId("dave", "model", 1), BlobId("erin", "model", 9)]
     village.transfer["alice"].fetch_all(wanted, len, soon())
-    assert not any(transfer._coming for transfer in village.transfer.values())
+    assert not any(transfer._in_flight for transfer in village.transfer.values())
 
 
-def test_who_joins_a_pull_waits_no_longer_than_its_own_deadline(found: Found) -> None:
+def test_a_second_request_for_a_chunk_keeps_its_own_deadline(found: Found) -> None:
     village = found([("alice", "erin")], timeout=30.0)
-    gate, asked = threading.Event(), village.transfer["erin"].asked
+    gate, handle = threading.Event(), village.transfer["erin"].handle_request
     village.transfer["erin"].publish("model", 1, b"small")
-    village.transfer["erin"].asked = lambda question: (gate.wait(30), asked(question))[1]  # type: ignore[method-assign]
+    village.transfer["erin"].handle_request = lambda asked: (gate.wait(30), handle(asked))[1]  # type: ignore[method-assign]
     with ThreadPoolExecutor(1) as pool:
         first: Future[bytes] = pool.submit(village.transfer["alice"].fetch, MODEL, soon(30))
         deadline = time.monotonic() + 10
-        while not village.transfer["alice"]._coming and time.monotonic() < deadline:
+        while not village.transfer["alice"]._in_flight and time.monotonic() < deadline:
             time.sleep(0.01)
-        with pytest.raises(Unanswered, match="deadline passed"):
+        with pytest.raises(NoAnswer, match="deadline passed"):
             village.transfer["alice"].fetch(MODEL, soon(0.1))
         gate.set()
         assert first.result(10) == b"small"
 
 
-def test_closed_mail_declines(found: Found) -> None:
+def test_a_closed_transfer_declines_requests(found: Found) -> None:
     village = found([("alice", "erin")])
     erin = village.transfer["erin"]
     erin.publish("model", 1, DATA)
     assert village.transfer["alice"].fetch(MODEL, soon()) == DATA
     erin.close()
     asked = question("erin/model/1/0")
-    erin.asked(asked)
-    with pytest.raises(Unanswered, match="busy"):
+    erin.handle_request(asked)
+    with pytest.raises(NoAnswer, match="busy"):
         asked.reply.result(1)

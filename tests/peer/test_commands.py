@@ -1,4 +1,4 @@
-"""The commands of real peers say what they did and how to go on."""
+"""The commands of real peers: what they print, and how to continue."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from homophily.cli.peer import compared_bills
+from homophily.cli.peer import compared_communication
 from homophily.errors import UserError
 from homophily.peer import Peer, certificates
 from homophily.peer.deploy import deploy, status, write_files
@@ -38,7 +38,7 @@ def started(file: Path, far_enough: Callable[[], bool]) -> Iterator[subprocess.P
         peer.kill()
 
 
-def test_a_stopped_peer_says_how_to_go_on(tmp_path: Path) -> None:
+def test_a_stopped_peer_says_how_to_resume_it(tmp_path: Path) -> None:
     endless = make({"rounds": 10**6, "peers": 2, "data": {"angles": [0, 180]}})
     file, _ = write_files(endless, 2, tmp_path, "free", wait_for=0)
     with started(file, lambda: status(tmp_path / "peer-0")["round"] > 0) as peer:
@@ -53,12 +53,12 @@ def test_a_stopped_peer_says_how_to_go_on(tmp_path: Path) -> None:
     assert len(Run(tmp_path / "peer-0").metrics()) >= 1
 
 
-def test_status_needs_a_peer_that_has_played(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="is not the state folder of a peer that has played a round"):
+def test_status_needs_the_state_folder_of_a_peer(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is not the state folder of a peer: it has no status"):
         status(tmp_path)
 
 
-def test_a_state_folder_goes_on_only_with_what_it_began_with(tmp_path: Path) -> None:
+def test_a_state_folder_resumes_only_with_the_config_it_began_with(tmp_path: Path) -> None:
     config = make({"rounds": 2, "peers": 2, "data": {"angles": [0, 180]}, "method": {"name": "random", "k": 1}})
     file, _ = write_files(config, 2, tmp_path, "free", wait_for=0)
     Peer(file).result()
@@ -79,12 +79,12 @@ def test_a_state_folder_goes_on_only_with_what_it_began_with(tmp_path: Path) -> 
     assert Peer(file).result().summary["rounds"] == 3
 
 
-def test_what_follows_from_the_rounds_stays_when_there_are_more(tmp_path: Path) -> None:
+def test_keys_derived_from_the_rounds_stay_when_rounds_are_added(tmp_path: Path) -> None:
     config = make({"rounds": 6, "peers": 2, "data": {"angles": [0, 180]}, "method": {"name": "panm", "l": 1, "k": 1}})
     file, _ = write_files(config, 2, tmp_path, "free", wait_for=0)
     run = Peer(file).result()
     assert run.config.method.keys["t1"] == 2
-    assert run.summary["notes"] == ["no model of another peer ever came"]
+    assert run.summary["notes"] == ["this peer received no model from any other peer"]
     stored = tmp_path / "peer-0" / "config.toml"
     stored.write_text(stored.read_text().replace("t1 = 2\n", ""))  # as it was before t1 was written down
     file.write_text(file.read_text().replace("rounds = 6", "rounds = 12"))
@@ -94,7 +94,7 @@ def test_what_follows_from_the_rounds_stays_when_there_are_more(tmp_path: Path) 
         Peer(file).result()
 
 
-def test_while_a_peer_waits_its_status_says_for_whom(tmp_path: Path) -> None:
+def test_the_status_of_a_waiting_peer_names_the_peers_that_are_offline(tmp_path: Path) -> None:
     config = make({"rounds": 1, "peers": 2, "data": {"angles": [0, 180]}, "method": "random"})
     file, _ = write_files(config, 2, tmp_path, "free", wait_for=1)
     written = tmp_path / "peer-0" / "status.json"
@@ -105,7 +105,7 @@ def test_while_a_peer_waits_its_status_says_for_whom(tmp_path: Path) -> None:
     assert (found["round"], found["reachable"], found["unreachable"]) == (0, {}, ["peer-1"])
     log = (written.parent / "peer.log").read_text()
     assert " listens on 127.0.0.1:" in log
-    assert log.endswith(" stops: interrupted; it resumes from its state folder when it is started again\n")
+    assert log.endswith(" stops: interrupted; the same command resumes it from its state folder\n")
 
 
 def test_files_that_differ_are_reported(tmp_path: Path) -> None:
@@ -116,12 +116,14 @@ def test_files_that_differ_are_reported(tmp_path: Path) -> None:
         Peer(first).result()
         other.communicate(timeout=60)
     log = (tmp_path / "peer-0" / "peer.log").read_text()
-    sentence = " peer-1 plays random with merge uniform for 3 rounds, and this peer "
+    sentence = (
+        " peer-1 runs random with merge uniform for 3 rounds, but this peer runs random with merge uniform for 2 "
+    )
     assert log.count(sentence) == 1
     assert " peer-0 connected" not in log  # itself
 
 
-def test_a_peer_killed_before_its_folder_was_a_run_begins_anew(tmp_path: Path) -> None:
+def test_a_peer_killed_before_its_state_folder_was_complete_starts_again(tmp_path: Path) -> None:
     config = make({"rounds": 1, "peers": 2, "data": {"angles": [0, 180]}, "method": "random"})
     file, _ = write_files(config, 2, tmp_path, "free", wait_for=0)
     (tmp_path / "peer-0").mkdir()
@@ -130,17 +132,21 @@ def test_a_peer_killed_before_its_folder_was_a_run_begins_anew(tmp_path: Path) -
     assert Peer(file).result().summary["rounds"] == 1
 
 
-def test_a_deployment_says_whether_weights_and_bills_are_the_same(command: Command, tmp_path: Path) -> None:
+def test_a_deployment_compares_weights_and_communication(command: Command, tmp_path: Path) -> None:
     words = ["rounds=1", "data.train=10", "data.angles=[0]", "model=linear", "method=random", "method.k=1"]
     code, out, _ = command("deploy", "--local", "2", *words, "--out", str(tmp_path / "both"))
     assert code == 0
-    assert "the same weights, bit for bit; the same bill, 1.00 models and 2600 bytes per peer; real " in out
+    assert (
+        "weights are identical, bit for bit; communication is identical, 1.00 models and 2600 bytes per peer; real "
+        in out
+    )
 
 
-def test_bills_that_differ_are_both_shown() -> None:
+def test_communication_that_differs_is_shown_for_both() -> None:
     bills = [{"models_sent_per_peer": models, "bytes_sent_per_peer": 100.0 * models} for models in (2.5, 3.0)]
-    said = compared_bills({"bills_identical": False, "bill": bills[0], "simulated_bill": bills[1]})
-    assert said == "bills differ, real 2.50 models and 250 bytes per peer, simulated 3.00 models and 300 bytes per peer"
+    phrase = compared_communication({"bills_identical": False, "bill": bills[0], "simulated_bill": bills[1]})
+    real, simulated = "2.50 models and 250 bytes per peer", "3.00 models and 300 bytes per peer"
+    assert phrase == f"communication differs, real {real}, simulated {simulated}"
 
 
 @pytest.mark.parametrize(
@@ -153,7 +159,7 @@ def test_bills_that_differ_are_both_shown() -> None:
         ({"peers": 5}, r"peers = 5: must be 4"),
     ],
 )
-def test_what_real_peers_cannot_do_is_reported_before_anything_is_played(
+def test_unsupported_configs_are_reported_before_anything_runs(
     tmp_path: Path, keys: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(UserError, match=sentence):
@@ -162,7 +168,7 @@ def test_what_real_peers_cannot_do_is_reported_before_anything_is_played(
 
 
 @pytest.mark.parametrize("text", ["[1]", "5"])
-def test_a_damaged_status_is_reported_in_a_sentence(tmp_path: Path, text: str) -> None:
+def test_a_damaged_status_file_is_reported(tmp_path: Path, text: str) -> None:
     (tmp_path / "status.json").write_text(text)
     with pytest.raises(UserError, match=r"status\.json is damaged"):
         status(tmp_path)
@@ -184,7 +190,7 @@ def patients(clinic: Path, seed: int) -> None:
     np.savez(clinic / "site" / "ann.npz", x=x, y=y)
 
 
-def test_who_comes_back_with_other_data_is_known_by_another_fingerprint(clinic: Path) -> None:
+def test_a_peer_that_restarts_with_other_data_has_a_new_fingerprint_number(clinic: Path) -> None:
     """Others ask for a fingerprint again where its number has grown."""
     numbers = []
     for rounds, seed in ((1, 0), (2, 0), (3, 1)):
@@ -197,7 +203,7 @@ def test_who_comes_back_with_other_data_is_known_by_another_fingerprint(clinic: 
     assert numbers == [0, 0, 1]
 
 
-def test_a_peers_data_may_be_a_folder_beside_its_file_but_no_table(clinic: Path) -> None:
+def test_the_data_of_a_peer_may_be_a_folder_but_not_a_csv_file(clinic: Path) -> None:
     folder = clinic
     (folder / "site.csv").write_text("x,y\n")
     file = folder / "ann.toml"
@@ -205,7 +211,7 @@ def test_a_peers_data_may_be_a_folder_beside_its_file_but_no_table(clinic: Path)
     file.write_text('rounds = 1\ndata = { name = "site" }\n' + table)
     assert Peer(file).result().summary["rounds"] == 1
     log = (folder / "ann" / "peer.log").read_text()
-    assert " the certificate of ann expires in 0 days" in log
+    assert f" the certificate {folder}/certs/ann.pem expires on 20" in log
     file.write_text('rounds = 1\ndata = { name = "site.csv" }\n' + table)
-    with pytest.raises(UserError, match=r"data\.name = 'site\.csv': a peer's own data is a \.npz file"):
+    with pytest.raises(UserError, match=r"data\.name = 'site\.csv': must be a \.npz file, a folder"):
         Peer(file).result()

@@ -1,4 +1,4 @@
-"""Where a real peer trains."""
+"""The device on which a real peer trains."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ QUICK: dict[str, Any] = {"peers": 2, "rounds": 2, "data": {"train": 20, "test": 
 Command = Callable[..., tuple[int, str, str]]
 
 
-def test_a_peer_trains_where_there_is_a_cuda_device_unless_told_otherwise(tmp_path: Path) -> None:
+def test_device_auto_uses_cuda_if_it_is_available(tmp_path: Path) -> None:
     file, _ = write_files(make(QUICK), 2, tmp_path, "free")
     file.write_text(file.read_text().replace('device = "cpu"\n', ""))
     assert load(file).peer.device == "auto"
 
 
-def test_cuda_where_there_is_none_is_told_in_one_sentence_before_anything_is_made(
+def test_a_missing_cuda_device_is_reported_before_anything_is_written(
     tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

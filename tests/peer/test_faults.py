@@ -1,4 +1,4 @@
-"""Peers that die, freeze, come back or come late: the others go on, and nothing is lost but the round in flight."""
+"""Peers that die, freeze, return or join late: the others continue, and only the round in progress is lost."""
 
 import json
 import random
@@ -52,7 +52,7 @@ def met_since(field: Field, peer: int, line: int) -> set[str]:
     return {name for entry in field.lines(peer)[line:] for name in entry["met"]}
 
 
-def test_a_killed_peer_is_dropped_and_comes_back_from_its_state_folder(field: Fields) -> None:
+def test_a_killed_peer_is_dropped_and_resumes_from_its_state_folder(field: Fields) -> None:
     peers = field(4)
     peers.start(0, 1, 2, 3)
     peers.all_meet(0, 1, 2, 3)
@@ -70,7 +70,7 @@ def test_a_killed_peer_is_dropped_and_comes_back_from_its_state_folder(field: Fi
     assert "peer-3" in peers.status(0)["reachable"]
 
 
-def test_a_frozen_peer_holds_nobody_up_and_catches_up(field: Fields) -> None:
+def test_a_frozen_peer_does_not_delay_others_and_catches_up(field: Fields) -> None:
     peers = field(3)
     peers.start(0, 1, 2)
     peers.all_meet(0, 1, 2)
@@ -84,7 +84,7 @@ def test_a_frozen_peer_holds_nobody_up_and_catches_up(field: Fields) -> None:
     assert not skipped, "rounds that the others are through with are not played again"
 
 
-def test_a_late_peer_finds_the_others_and_begins_where_they_are(field: Fields) -> None:
+def test_a_late_peer_starts_at_the_round_of_the_others(field: Fields) -> None:
     peers = field(3, method={"name": "kin", "k": 2})
     peers.start(0, 1)
     peers.all_meet(0, 1)
@@ -103,7 +103,7 @@ def test_a_late_peer_finds_the_others_and_begins_where_they_are(field: Fields) -
     assert [fingerprints(peers, i) for i in (0, 1, 2)] == [2, 2, 4], "who comes back asks for all of them again"
 
 
-def test_when_a_relay_dies_models_come_over_another_way(field: Fields) -> None:
+def test_when_a_relay_dies_models_take_another_route(field: Fields) -> None:
     """On a ring of five: what came over peer 1 comes the long way round."""
     peers = field(5, method={"name": "random", "k": 4, "hops": 3}, topology="ring")
     peers.start(0, 1, 2, 3, 4)
@@ -114,7 +114,7 @@ def test_when_a_relay_dies_models_come_over_another_way(field: Fields) -> None:
     until(lambda: peers.status(0)["reachable"] == {"peer-2": 3, "peer-3": 2, "peer-4": 1}, "the long way round")
 
 
-def test_in_lockstep_a_death_in_the_middle_stops_nobody(field: Fields) -> None:
+def test_in_lockstep_the_others_continue_when_a_peer_dies(field: Fields) -> None:
     peers = field(3, pace="lockstep", peer={"wait_for": 2}, rounds=30)
     peers.start(0, 1, 2)
     until(lambda: peers.round(2) >= 3, "a few rounds")
@@ -124,7 +124,7 @@ def test_in_lockstep_a_death_in_the_middle_stops_nobody(field: Fields) -> None:
     assert peers.met(0) == {"peer-1"}
 
 
-def test_a_peer_that_is_told_to_stop_leaves_a_whole_folder_and_goes_on_from_it(field: Fields) -> None:
+def test_a_peer_stopped_by_sigterm_leaves_a_complete_folder_and_resumes(field: Fields) -> None:
     peers = field(2)
     peers.start(0, 1)
     peers.all_meet(0, 1)
@@ -141,7 +141,7 @@ def test_a_peer_that_is_told_to_stop_leaves_a_whole_folder_and_goes_on_from_it(f
     peers.all_meet(0, 1)
 
 
-def test_the_state_folder_reads_like_a_run_and_tells_how_things_are(field: Fields, command: Command) -> None:
+def test_the_state_folder_is_a_run_folder_with_a_status(field: Fields, command: Command) -> None:
     peers = field(2, peer={"wait_for": 1}, rounds=4)
     peers.start(0, 1)
     assert [peers.end(0), peers.end(1)] == [0, 0]
@@ -162,13 +162,13 @@ def test_the_state_folder_reads_like_a_run_and_tells_how_things_are(field: Field
     assert command("status", str(peers.folder))[0] == 2
 
 
-def test_nobody_hears_itself() -> None:
+def test_a_peer_does_not_receive_its_own_broadcasts() -> None:
     """One who passes news on while it hears them would, with many of them, wait for itself."""
     heard: list[bytes] = []
     links = ZenohLinks(Address("alice", "hospitals", ("alice",), (), (), False, 2.0, None))
     links.listen(LinkHandlers(heard.append, *[lambda given: None] * 4))
     for _ in range(100):
-        links.tell(b"news")
+        links.broadcast(b"news")
     time.sleep(0.5)
     links.close()
     assert heard == []
@@ -176,7 +176,7 @@ def test_nobody_hears_itself() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_a_hundred_kills_and_restarts_leave_everyone_well_and_no_larger(field: Fields) -> None:
+def test_a_hundred_kills_and_restarts_do_not_grow_memory_or_threads(field: Fields) -> None:
     """Peer 0 stays throughout: its memory and threads after all of it are what they were after a fifth."""
     peers, draw = field(16, method={"name": "random", "k": 15}), random.Random(0)
     peers.start(*range(16))

@@ -1,4 +1,4 @@
-"""Every parser of foreign bytes is fed noise, damaged messages, and well-signed nonsense: only Refused comes out.
+"""Fuzzing: parsers of received bytes raise only Refused for noise, damaged messages and signed nonsense.
 
 The nonsense is that of a member of the federation: its signature is right, and what is signed is anything at all.
 """
@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save
 
 from homophily.peer import manifest, membership
-from homophily.peer.blob_transfer import part_of
+from homophily.peer.blob_transfer import parse_request
 from homophily.peer.certificates import read_key
 from homophily.peer.identity import Refused
 from homophily.peer.membership import Status
@@ -137,17 +137,17 @@ def cases(people: People) -> dict[str, Case]:
         ["alice", "model", "before", "print", "1", "0", "999999", "/", "//", "*", "**", "-1", "９", "\n", "\ud800"]
     )
 
-    piece = manifest.pieces_of(b"x", FEDERATION, "print", 1, alice)[0]
+    piece = manifest.signed_pieces(b"x", FEDERATION, "print", 1, alice)[0]
 
     def manifest_opened(data: bytes) -> manifest.Manifest:
-        return manifest.opened(data, authority, FEDERATION, MOST)
+        return manifest.open_manifest(data, authority, FEDERATION, MOST)
 
     def piece_checked(data: bytes) -> None:
-        sealed, chunk = manifest.parted(data)
+        sealed, chunk = manifest.split_piece(data)
         manifest_opened(sealed).check_chunk(0, chunk)
 
     def status_opened(data: bytes) -> object:
-        return membership.opened(data, authority, FEDERATION, 5)
+        return membership.open_status(data, authority, FEDERATION, 5)
 
     def model_unpacked(data: bytes) -> object:
         return unpack_model(data, expected)
@@ -162,11 +162,11 @@ def cases(people: People) -> dict[str, Case]:
         "seal: certificate": (authority.open, with_odd_certificate(people)),
         "manifest: damaged": (
             manifest_opened,
-            noise | damaged(manifest.parted(piece)[0]),
+            noise | damaged(manifest.split_piece(piece)[0]),
         ),
         "manifest: signed": (manifest_opened, signed(people, nonsense(body) | _JSON)),
         "piece": (piece_checked, noise | damaged(piece) | noise.map(lambda data: piece + data)),
-        "status: damaged": (status_opened, noise | damaged(membership.seal(Status(), FEDERATION, alice))),
+        "status: damaged": (status_opened, noise | damaged(membership.seal_status(Status(), FEDERATION, alice))),
         "status: signed": (status_opened, signed(people, statuses | messages)),
         "model: damaged": (model_unpacked, noise | damaged(model) | damaged(save(strange))),
         "model: header": (model_unpacked, tensor_files(model)),
@@ -174,7 +174,7 @@ def cases(people: People) -> dict[str, Case]:
         "before: header": (partial(unpack_before, expected=expected), tensor_files(before)),
         "print: damaged": (partial(unpack_print, buckets=512, network=NETWORK), noise | damaged(fingerprint)),
         "print: header": (partial(unpack_print, buckets=512, network=NETWORK), tensor_files(fingerprint)),
-        "request": (part_of, st.text(max_size=60) | st.lists(words, max_size=9).map("".join)),
+        "request": (parse_request, st.text(max_size=60) | st.lists(words, max_size=9).map("".join)),
     }
 
 
@@ -210,12 +210,12 @@ def test_every_case_is_listed(people: People) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_only_refused_comes_out(people: People, name: str) -> None:
+def test_parsers_raise_only_refused(people: People, name: str) -> None:
     fed(cases(people)[name], 100)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", CASES)
-def test_only_refused_comes_out_of_a_hundred_thousand(people: People, name: str) -> None:
+def test_parsers_raise_only_refused_for_many_inputs(people: People, name: str) -> None:
     fed(cases(people)[name], 9000)

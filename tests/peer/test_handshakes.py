@@ -1,4 +1,4 @@
-"""Handshakes that fail are counted by a peer that is a process of its own; links are real, over loopback."""
+"""A peer that runs in its own process counts failed handshakes and logs failed connections; links use loopback."""
 
 import logging
 import os
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from homophily.peer.handshakes import _Dials, counted
+from homophily.peer.handshakes import _ConnectFailures, plain_reason, watch_handshakes
 from homophily.peer.refusals import Refusals
 from tests.peer.field import Field, until
 from tests.peer.people import People
@@ -21,7 +21,7 @@ from tests.peer.people import People
 
 @pytest.fixture
 def alone(tmp_path: Path) -> Iterator[Field]:
-    """One peer of two, waiting for nobody."""
+    """One peer of two, which does not wait for the other."""
     field = Field(tmp_path / "field", 2)
     field.start(0)
     until(lambda: field.round(0) > 0, "it plays")
@@ -29,8 +29,8 @@ def alone(tmp_path: Path) -> Iterator[Field]:
     field.close()
 
 
-def knock(port: int, certificate: tuple[Path, Path] | None) -> None:
-    """A handshake, with a certificate and its key or without; the other side ends it."""
+def handshake(port: int, certificate: tuple[Path, Path] | None) -> None:
+    """Attempt a handshake with or without a certificate; the other end closes it."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     if certificate is not None:
@@ -41,24 +41,23 @@ def knock(port: int, certificate: tuple[Path, Path] | None) -> None:
         assert not secure.recv(1)
 
 
-def test_who_has_no_certificate_or_a_strangers_is_counted_and_logged_once(alone: Field, tmp_path: Path) -> None:
+def test_connections_without_a_valid_certificate_are_counted_and_logged_once(alone: Field, tmp_path: Path) -> None:
     (tmp_path / "others").mkdir()
     strangers = People(tmp_path / "others")
     strangers.identity("bob")
     port = int(tomllib.loads(alone.files[0].read_text())["peer"]["listen"][0].rpartition(":")[2])
     for _ in range(3):
-        knock(port, None)
-    knock(port, (strangers.folder / "bob.pem", strangers.folder / "bob.key"))
+        handshake(port, None)
+    handshake(port, (strangers.folder / "bob.pem", strangers.folder / "bob.key"))
     until(lambda: sum(alone.status(0)["refused"].values()) == 4, "all four are counted")
     refused = alone.status(0)["refused"]
     assert refused.pop("handshake: peer sent no certificates") == 3
-    (reason,) = refused
-    assert reason.startswith("handshake: invalid peer certificate")
+    assert refused == {"handshake: certificate not issued by the authority in peer.ca": 1}
     assert (alone.run(0).path / "peer.log").read_text().count("sent no certificates") == 1
 
 
-def test_connections_that_say_nothing_stop_nobody(tmp_path: Path) -> None:
-    """More of them than a process may open files unless it asks for more."""
+def test_idle_connections_do_not_stop_a_peer(tmp_path: Path) -> None:
+    """There are more of them than the soft limit on open files, which a peer raises."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     field = Field(tmp_path / "field", 2)
     resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
@@ -74,11 +73,11 @@ def test_connections_that_say_nothing_stop_nobody(tmp_path: Path) -> None:
     field.close()
 
 
-def test_why_a_peer_cannot_be_reached_is_logged_once(tmp_path: Path) -> None:
+def test_the_reason_why_a_connection_fails_is_logged_once(tmp_path: Path) -> None:
     field = Field(tmp_path / "field", 2)
     field.start(1)  # which dials the other
     log = field.folder / field.names[1] / "peer.log"
-    until(lambda: log.exists() and "connection to" in log.read_text(), "it says so")
+    until(lambda: log.exists() and "connection to" in log.read_text(), "the failed connection is logged")
     field.go_on(1)
     field.close()
     (line,) = [line for line in log.read_text().splitlines() if "connection to" in line]
@@ -86,16 +85,16 @@ def test_why_a_peer_cannot_be_reached_is_logged_once(tmp_path: Path) -> None:
     assert line.endswith(f" connection to {other} failed: Connection refused (os error 111); retrying every 2 s")
 
 
-def test_an_unreached_peer_is_spoken_of_again_when_the_reason_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_connection_is_logged_again_when_the_reason_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, said = 0.0, []
     monkeypatch.setattr("homophily.peer.handshakes.time.monotonic", lambda: clock)
     monkeypatch.setattr(logging.getLogger("homophily.peer"), "warning", lambda text, *a: said.append(text % a))
-    dials = _Dials()
+    failures = _ConnectFailures()
     for clock, why in [  # noqa: B007
         (0.0, "refused"), (4.0, "refused"), (6.0, "refused"), (8.0, "refused"), (10.0, "expired"),
         (300.0, "expired"), (302.0, "expired"), (306.0, "expired"),
     ]:  # fmt: skip
-        dials.failed("bob:7447", why)
+        failures.add("bob:7447", why)
     assert said == [
         "connection to bob:7447 failed: refused; retrying every 2 s",
         "connection to bob:7447 failed: expired; retrying every 2 s",
@@ -103,28 +102,59 @@ def test_an_unreached_peer_is_spoken_of_again_when_the_reason_changes(monkeypatc
     ]
 
 
-def test_ones_own_address_is_no_fault_and_ones_own_name_elsewhere_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_to_itself_is_not_logged_and_a_name_clash_is(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, said = 0.0, []
     monkeypatch.setattr("homophily.peer.handshakes.time.monotonic", lambda: clock)
     monkeypatch.setattr(logging.getLogger("homophily.peer"), "warning", lambda text, *a: said.append(text % a))
-    dials, closed = _Dials(), "Received a close message (reason %s) in response to an OpenSyn on: Transp"
+    failures, closed = _ConnectFailures(), "Received a close message (reason %s) in response to an OpenSyn on: Transp"
     for clock in (0.0, 6.0):  # noqa: B007
-        dials.failed("me:7447", closed % "CONNECTION_TO_SELF")
-        dials.failed("bob:7447", closed % "MAX_LINKS")
-    why = "another process with this peer's name is connected there already"
+        failures.add("me:7447", plain_reason(closed % "CONNECTION_TO_SELF"))
+        failures.add("bob:7447", plain_reason(closed % "MAX_LINKS"))
+    why = "another process with this peer's name is already connected there: stop one of the two"
     assert said == [f"connection to bob:7447 failed: {why}; retrying every 2 s"]
 
 
-def test_what_else_is_written_passes_through(capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("raw", "plain"),
+    [
+        (
+            "invalid peer certificate: certificate expired: verification time 1794865821 (UNIX), but certificate is "
+            "not valid after 1794606613 (259208 seconds ago)",
+            "certificate expired on 2026-11-13",
+        ),
+        (
+            "invalid peer certificate: certificate not valid yet: verification time 1794865821 (UNIX), but certificate "
+            "is not valid before 1795000000 (134179 seconds in future)",
+            "certificate not valid before 2026-11-18: check the clocks of both machines",
+        ),
+        (
+            'invalid peer certificate: certificate not valid for name "10.0.0.7"; certificate is only valid for '
+            'DnsName("bob")',
+            "certificate does not name 10.0.0.7: issue it with --host 10.0.0.7",
+        ),
+        ("invalid peer certificate: BadSignature", "certificate not issued by the authority in peer.ca"),
+        ("invalid peer certificate: UnknownIssuer", "certificate not issued by the authority in peer.ca"),
+        (
+            "received fatal alert: BadCertificate",
+            "the other end rejected this peer with the TLS alert BadCertificate",
+        ),
+        ("Connection refused (os error 111)", "Connection refused (os error 111)"),
+    ],
+)
+def test_reasons_are_plain_and_do_not_change_with_time(raw: str, plain: str) -> None:
+    assert plain_reason(raw) == plain
+
+
+def test_other_output_passes_through(capfd: pytest.CaptureFixture[str]) -> None:
     refusals = Refusals()
     line = b"2026-11-15T21:56:19.462966Z  WARN acc-0 ThreadId(05) \x1b[2mzenoh_link_tls::unicast\x1b[0m: %s\n"
-    with counted(refusals):
-        print("a word of one's own")
+    with watch_handshakes(refusals):
+        print("another line")
         sys.stdout.flush()
         os.write(1, line % b"received corrupt message. Hint: increase the system open file limit.")
         os.write(1, line % (1000 * b"long"))
         os.write(1, b"2026-11-15T21:56:20Z DEBUG net-0 ThreadId(03) zenoh::net::runtime::orchestrator: Try to\n")
         os.write(1, b"no end of line")
-    print("and one more")
-    assert capfd.readouterr().out == "a word of one's own\nno end of lineand one more\n"
-    assert refusals.counts() == {"handshake: received corrupt message": 1, f"handshake: {20 * 'long'}": 1}
+    print("the last line")
+    assert capfd.readouterr().out == "another line\nno end of linethe last line\n"
+    assert refusals.counts() == {"handshake: received corrupt message": 1, f"handshake: {25 * 'long'}": 1}

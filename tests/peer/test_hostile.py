@@ -1,4 +1,4 @@
-"""Real links over loopback: what is survived. Honest peers go on in every one of these."""
+"""Real links over loopback under attack: honest peers continue in every test."""
 
 from __future__ import annotations
 
@@ -17,42 +17,42 @@ from homophily.peer.network import PeerNetwork, address_of
 from homophily.peer.refusals import Refusals
 from homophily.peer.settings import load
 from homophily.peer.setup import prepare_peer
-from homophily.peer.transport import Unanswered, ZenohLinks
+from homophily.peer.transport import NoAnswer, ZenohLinks
 from tests.peer.linked import HOST, QUIET, Pair, Someone, address, eventually, free_port, opened, session
 from tests.peer.people import FEDERATION, People, Village, question, soon
 
 NAMES = ("alice", "bob", "carol")
 
 
-def test_an_oversize_message_vanishes(pair: Pair) -> None:
+def test_an_oversize_message_is_dropped(pair: Pair) -> None:
     for size in (CHUNK + (1 << 19), 8 << 20):
-        pair.bob.links.tell(bytes(size))
+        pair.bob.links.broadcast(bytes(size))
     time.sleep(QUIET)
     assert pair.alice.heard == []
     assert pair.go_on()
 
 
-def test_an_oversize_answer_is_no_answer(people: People) -> None:
+def test_an_oversize_answer_is_dropped(people: People) -> None:
     answers = {"much": bytes(8 << 20), "still there": b"to still there"}
     pair = Pair(people, lambda question: question.answer(answers[question.path]))
-    with pytest.raises(Unanswered):
-        pair.bob.links.ask("alice", "much", QUIET)
+    with pytest.raises(NoAnswer):
+        pair.bob.links.request("alice", "much", QUIET)
     assert pair.go_on()
 
 
-def test_a_refusal_says_why(people: People) -> None:
+def test_a_declined_request_carries_the_reason(people: People) -> None:
     pair = Pair(people, lambda question: question.decline("x" * 1000))
-    with pytest.raises(Unanswered, match=r"^x{64}$"):
-        pair.bob.links.ask("alice", "anything", 10.0)
+    with pytest.raises(NoAnswer, match=r"^x{64}$"):
+        pair.bob.links.request("alice", "anything", 10.0)
 
 
-def test_who_is_not_there_is_no_answer(pair: Pair) -> None:
-    with pytest.raises(Unanswered, match="no answer"):
-        pair.bob.links.ask("carol", "anything", QUIET)
+def test_a_request_to_an_absent_peer_gets_no_answer(pair: Pair) -> None:
+    with pytest.raises(NoAnswer, match="no answer"):
+        pair.bob.links.request("carol", "anything", QUIET)
 
 
 @pytest.mark.parametrize("most", [1, 2])
-def test_who_answers_many_times_is_heard_no_more_often_than_asked_for(people: People, most: int) -> None:
+def test_surplus_answers_are_dropped(people: People, most: int) -> None:
     def many(question: Any) -> None:
         if question.path == "many":
             for _ in range(100):
@@ -60,7 +60,7 @@ def test_who_answers_many_times_is_heard_no_more_often_than_asked_for(people: Pe
         question.answer(b"to still there")
 
     pair = Pair(people, many)
-    assert pair.bob.links.ask("alice", "many", 10.0, most) == most * [b"again"]
+    assert pair.bob.links.request("alice", "many", 10.0, most) == most * [b"again"]
     assert pair.go_on()
 
 
@@ -69,7 +69,7 @@ def test_a_flood_of_requests_is_counted_and_survived(people: People) -> None:
     village = opened(Village(people, [("alice", "bob")], slots=2, waiting=8))
     transfer = village.transfer["alice"]
     transfer.publish("model", 1, b"small")
-    pair = Pair(people, transfer.asked)
+    pair = Pair(people, transfer.handle_request)
     answered: list[zenoh.Reply] = []
     for _ in range(1000):
         for path in ("alice/model/1/0", "alice/model/1/**", "nobody/model/1/0"):
@@ -82,7 +82,7 @@ def test_a_flood_of_requests_is_counted_and_survived(people: People) -> None:
     assert counts.pop("too many requests", 0) == 1000 - good
     assert counts == {}
     assert good > 0
-    assert pair.bob.links.ask("alice", "alice/model/1/0", 10.0)[0].endswith(b"\nsmall")
+    assert pair.bob.links.request("alice", "alice/model/1/0", 10.0)[0].endswith(b"\nsmall")
 
 
 @pytest.mark.slow
@@ -92,20 +92,20 @@ def test_a_million_requests_are_counted_and_survived(people: People) -> None:
     village.transfer["carol"].publish("model", 1, b"small")
     paths = [f"carol/model/{round}/{part}" for round in (1, 2) for part in ("0", "1", "-1", "x")]
     for i in range(1_000_000):
-        transfer.asked(question(paths[i % 8]))
+        transfer.handle_request(question(paths[i % 8]))
     counts = transfer.refusals.counts()
     assert counts["malformed request"] == 500_000
     assert set(counts) <= {"malformed request", "too many requests"}
     assert village.transfer["alice"].fetch(BlobId("carol", "model", 1), soon()) == b"small"
 
 
-def test_after_the_end_nothing_is_told_and_nobody_answers(people: People) -> None:
+def test_closed_links_neither_send_nor_receive(people: People) -> None:
     alone = Someone(address(people, "alice", free_port()))
     alone.links.close()
-    alone.links.tell(b"to nobody")
+    alone.links.broadcast(b"to nobody")
     assert alone.links.neighbours() == frozenset()
-    with pytest.raises(Unanswered, match="links closed"):
-        alone.links.ask("bob", "anything", 1.0)
+    with pytest.raises(NoAnswer, match="links closed"):
+        alone.links.request("bob", "anything", 1.0)
 
 
 # A mesh where not everyone is linked
@@ -138,7 +138,7 @@ class Player:
         self.network.start(setup, links)
 
 
-def test_what_is_told_goes_to_neighbours_and_no_further(people: People) -> None:
+def test_a_broadcast_reaches_direct_neighbours_only(people: People) -> None:
     def someone(name: str, *connect: int) -> tuple[Someone, int]:
         port = free_port()
         where = address(people, name, port, connect, full=False)
@@ -147,13 +147,13 @@ def test_what_is_told_goes_to_neighbours_and_no_further(people: People) -> None:
     carol, port = someone("carol")
     alice, bob = (someone(name, port)[0] for name in ("alice", "bob"))
     assert eventually(lambda: carol.links.neighbours() == {"alice", "bob"} and "carol" in alice.there & bob.there)
-    alice.links.tell(b"hello")
+    alice.links.broadcast(b"hello")
     assert eventually(lambda: b"hello" in carol.heard)
     time.sleep(QUIET)
     assert bob.heard == []
 
 
-def test_a_stranger_that_links_with_both_ends_of_a_line_cannot_cut_it(people: People, tmp_path: Path) -> None:
+def test_a_stranger_connected_to_two_peers_cannot_come_between_them(people: People, tmp_path: Path) -> None:
     carol = Player(people, tmp_path, "carol", ())
     alice, bob = (Player(people, tmp_path, name, (carol.port,)) for name in ("alice", "bob"))
     assert eventually(lambda: alice.members.hops() == {"carol": 1, "bob": 2})

@@ -1,4 +1,4 @@
-"""In lockstep real peers, a process each, end with the very weights of the simulation, and with its bill."""
+"""In lockstep, real peers end with the weights and the communication of the simulation."""
 
 from math import prod
 from pathlib import Path
@@ -78,11 +78,11 @@ def assert_identical(found: Deployment) -> None:
     [{"name": "panm", "k": 2, "t1": 2}, {"name": "dac", "k": 2}, {"name": "kin", "k": 2}],
     ids=lambda m: m["name"],
 )
-def test_eight_peers_do_what_the_simulation_does(method: dict[str, Any], tmp_path: Path) -> None:
+def test_eight_peers_match_the_simulation(method: dict[str, Any], tmp_path: Path) -> None:
     assert_identical(played(tmp_path, 8, method=method))
 
 
-def test_dpg_on_a_torus_does_what_the_simulation_does(tmp_path: Path) -> None:
+def test_dpg_on_a_torus_matches_the_simulation(tmp_path: Path) -> None:
     found = played(tmp_path, 16, method={"name": "dpg"}, topology={"name": "torus", "rows": 4}, rounds=2)
     assert_identical(found)
 
@@ -92,7 +92,7 @@ def test_personal_layers_stay_with_their_peers(tmp_path: Path) -> None:
     assert_identical(found)
 
 
-def test_a_last_batch_of_one_joins_the_one_before_where_batches_are_normalised(tmp_path: Path) -> None:
+def test_with_batch_norm_a_last_batch_of_one_joins_the_previous_one(tmp_path: Path) -> None:
     data, training = {"train": 21, "test": 10, "angles": [0, 180]}, {"batch": 20}
     assert_identical(played(tmp_path, 2, method={"name": "random", "k": 1}, data=data, training=training, model=NORMAL))
 
@@ -109,7 +109,7 @@ def test_a_last_batch_of_one_joins_the_one_before_where_batches_are_normalised(t
     ],
     ids=["panm", "pens", "dac without estimates", "dac by an own metric", "an own method that shares", "kin, renewed"],
 )
-def test_four_peers_have_the_bill_of_the_simulation(method: dict[str, Any], tmp_path: Path) -> None:
+def test_four_peers_have_the_communication_of_the_simulation(method: dict[str, Any], tmp_path: Path) -> None:
     assert_identical(played(tmp_path, 4, method=method))
 
 
@@ -122,7 +122,7 @@ def test_four_peers_have_the_bill_of_the_simulation(method: dict[str, Any], tmp_
     ],
     ids=["kin", "dac", "an own method that shares"],
 )
-def test_on_a_ring_fingerprints_and_tables_cost_their_hops(method: dict[str, Any], tmp_path: Path) -> None:
+def test_on_a_ring_fingerprints_and_tables_are_counted_per_hop(method: dict[str, Any], tmp_path: Path) -> None:
     assert_identical(played(tmp_path, 6, method=method, topology="ring"))
 
 
@@ -137,7 +137,7 @@ def test_a_diverged_model_does_not_travel(tmp_path: Path) -> None:
     assert result["bill"]["models_received"] == [9, 6, 6, 6]
 
 
-def test_models_from_two_hops_away_come_over_others(tmp_path: Path) -> None:
+def test_models_from_two_hops_away_are_relayed(tmp_path: Path) -> None:
     """On a ring of five everyone is within two hops, and half of the models pass through somebody."""
     found = played(tmp_path, 5, method={"name": "random", "k": 4, "hops": 2}, topology="ring")
     assert_identical(found)
@@ -145,7 +145,7 @@ def test_models_from_two_hops_away_come_over_others(tmp_path: Path) -> None:
         assert [len(line["merged"]) for line in run.metrics()] == [4] * 3
 
 
-def test_who_stops_early_is_not_waited_for_and_goes_on_answering(tmp_path: Path) -> None:
+def test_a_peer_that_stops_early_is_not_waited_for_and_still_answers(tmp_path: Path) -> None:
     data = {"train": 20, "test": 10, "validation": 10}
     method, training = {"name": "random", "k": 2}, {"patience": 1, "lr": 0.5}
     found = played(tmp_path, 4, rounds=12, data=data, method=method, training=training)
@@ -156,7 +156,7 @@ def test_who_stops_early_is_not_waited_for_and_goes_on_answering(tmp_path: Path)
 @pytest.mark.parametrize(
     "method", [{"name": "dac", "k": 2, "metric": "panm"}, {"name": "kin", "k": 2, "renew": 1}], ids=["dac", "kin"]
 )
-def test_who_has_stopped_has_no_update_and_no_new_fingerprint(method: dict[str, Any], tmp_path: Path) -> None:
+def test_a_stopped_peer_has_no_update_and_no_new_fingerprint(method: dict[str, Any], tmp_path: Path) -> None:
     data, training = {"train": 20, "test": 10, "validation": 10}, {"patience": 1, "lr": 0.5}
     found = played(tmp_path, 4, rounds=6, data=data, method=method, training=training)
     assert_identical(found)
@@ -168,7 +168,7 @@ def test_who_has_stopped_has_no_update_and_no_new_fingerprint(method: dict[str, 
                 assert real[number]["similarities"] == {f"peer-{other}": value for other, value in expected.items()}
 
 
-def test_kin_does_without_those_who_have_too_few_samples(tmp_path: Path) -> None:
+def test_kin_leaves_out_peers_with_too_few_samples(tmp_path: Path) -> None:
     data = {"train": 1, "test": 10, "angles": [0, 180]}
     result = played(tmp_path, 3, data=data, method={"name": "kin", "k": 1}, rounds=2).result()
     assert result["identical"] is True
@@ -176,7 +176,7 @@ def test_kin_does_without_those_who_have_too_few_samples(tmp_path: Path) -> None
     assert result["bill"]["bytes_sent_per_peer"] == 0
 
 
-def test_peers_that_diverge_do_what_the_simulation_does_and_have_no_accuracy(tmp_path: Path) -> None:
+def test_diverged_peers_match_the_simulation_and_have_no_accuracy(tmp_path: Path) -> None:
     found = played(tmp_path, 2, method={"name": "random", "k": 1}, training={"lr": 1e30})
     result = found.result()
     assert (result["identical"], result["largest_difference"], result["bills_identical"]) == (True, 0.0, True)

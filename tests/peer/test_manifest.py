@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from homophily.peer.identity import MOST_SEALED, Refused
-from homophily.peer.manifest import CHUNK, MOST_ROUNDS, opened, parted, pieces_of
+from homophily.peer.identity import MAX_SEALED_BYTES, Refused
+from homophily.peer.manifest import CHUNK, MAX_ROUNDS, open_manifest, signed_pieces, split_piece
 from tests.peer.people import FEDERATION, MOST, People
 
 BIG = bytes(range(256)) * (CHUNK // 256) + b"the rest"  # a chunk and a bit
@@ -23,12 +23,14 @@ def body(**changes: Any) -> dict[str, Any]:
     return {key: value for key, value in {**good, **changes}.items() if value is not ...}
 
 
-@given(size=st.integers(1, 3 * CHUNK), round=st.integers(0, MOST_ROUNDS))
+@given(size=st.integers(1, 3 * CHUNK), round=st.integers(0, MAX_ROUNDS))
 def test_a_manifest_fits_its_blob(people: People, size: int, round: int) -> None:
     data = bytes(size)
-    sealed, chunks = zip(*map(parted, pieces_of(data, FEDERATION, "print", round, people.identity("bob"))), strict=True)
+    sealed, chunks = zip(
+        *map(split_piece, signed_pieces(data, FEDERATION, "print", round, people.identity("bob"))), strict=True
+    )
     assert len(set(sealed)) == 1  # every piece has the same one
-    found = opened(sealed[0], people.authority, FEDERATION, MOST)
+    found = open_manifest(sealed[0], people.authority, FEDERATION, MOST)
     assert (found.origin, found.kind, found.round, found.size) == ("bob", "print", round, size)
     assert len(chunks) == len(found.chunks)
     assert b"".join(chunks) == data
@@ -37,9 +39,9 @@ def test_a_manifest_fits_its_blob(people: People, size: int, round: int) -> None
 
 
 def test_an_altered_swapped_or_cut_chunk_is_refused(people: People) -> None:
-    pieces = pieces_of(BIG, FEDERATION, "model", 1, people.identity("bob"))
-    found = opened(parted(pieces[0])[0], people.authority, FEDERATION, MOST)
-    first, last = (bytes(parted(piece)[1]) for piece in pieces)
+    pieces = signed_pieces(BIG, FEDERATION, "model", 1, people.identity("bob"))
+    found = open_manifest(split_piece(pieces[0])[0], people.authority, FEDERATION, MOST)
+    first, last = (bytes(split_piece(piece)[1]) for piece in pieces)
     for number, wrong in [(0, b""), (0, last), (0, first[:-1]), (1, first), (1, last + b"x"), (2, b""), (2, last)]:
         with pytest.raises(Refused, match="chunk of the wrong size"):
             found.check_chunk(number, wrong)
@@ -48,14 +50,14 @@ def test_an_altered_swapped_or_cut_chunk_is_refused(people: People) -> None:
             found.check_chunk(number, wrong)
 
 
-@pytest.mark.parametrize("piece", [b"", b"no end", b"x" * CHUNK, b"x" * (MOST_SEALED + 1) + b"\n"])
+@pytest.mark.parametrize("piece", [b"", b"no end", b"x" * CHUNK, b"x" * (MAX_SEALED_BYTES + 1) + b"\n"])
 def test_a_piece_whose_manifest_has_no_end_is_refused(piece: bytes) -> None:
     with pytest.raises(Refused, match="missing manifest"):
-        parted(piece)
+        split_piece(piece)
 
 
-def test_a_manifest_as_it_must_be_is_opened(people: People) -> None:
-    found = opened(people.identity("alice").seal(body()), people.authority, FEDERATION, MOST)
+def test_a_valid_manifest_is_opened(people: People) -> None:
+    found = open_manifest(people.identity("alice").seal(body()), people.authority, FEDERATION, MOST)
     assert (found.origin, found.round, found.size, found.chunks) == ("alice", 3, 5, ("0" * 64,))
 
 
@@ -71,7 +73,7 @@ def test_a_manifest_as_it_must_be_is_opened(people: People) -> None:
         ({"round": -1}, "malformed"),
         ({"round": 1.0}, "malformed"),
         ({"round": True}, "malformed"),
-        ({"round": MOST_ROUNDS + 1}, "malformed"),
+        ({"round": MAX_ROUNDS + 1}, "malformed"),
         ({"round": ...}, "malformed"),
         ({"size": 0}, "malformed"),
         ({"size": -5}, "malformed"),
@@ -95,10 +97,10 @@ def test_a_manifest_as_it_must_be_is_opened(people: People) -> None:
 )
 def test_every_field_is_checked(people: People, changes: dict[str, Any], why: str) -> None:
     with pytest.raises(Refused, match=why):
-        opened(people.identity("alice").seal(body(**changes)), people.authority, FEDERATION, MOST)
+        open_manifest(people.identity("alice").seal(body(**changes)), people.authority, FEDERATION, MOST)
 
 
 def test_a_manifest_of_a_stranger_is_refused(people: People, strangers: People) -> None:
-    sealed, _ = parted(pieces_of(BIG, FEDERATION, "model", 1, strangers.identity("bob"))[0])
+    sealed, _ = split_piece(signed_pieces(BIG, FEDERATION, "model", 1, strangers.identity("bob"))[0])
     with pytest.raises(Refused, match="certificate not issued by this authority"):
-        opened(sealed, people.authority, FEDERATION, MOST)
+        open_manifest(sealed, people.authority, FEDERATION, MOST)

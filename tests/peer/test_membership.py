@@ -1,4 +1,4 @@
-"""Who is there, how far away, and over whom: drawn from what peers say of themselves."""
+"""Which peers are online, how far away and over which neighbour, according to the statuses of the peers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from homophily.peer import membership
 from homophily.peer.identity import Refused
-from homophily.peer.manifest import MOST_ROUNDS
+from homophily.peer.manifest import MAX_ROUNDS
 from homophily.peer.membership import Announcer, Members, Status
 from tests.peer.people import FEDERATION, People
 
@@ -38,8 +38,8 @@ def village(links: Sequence[tuple[str, str]], me: str = "a", extra: Sequence[str
 
 def test_a_status_travels_as_it_is(people: People) -> None:
     status = Status(time=5, trained=3, merged=2, printed=0, finished=True, neighbours=("bob", "carol"), plan="kin")
-    sealed = membership.seal(status, FEDERATION, people.identity("alice"))
-    assert membership.opened(sealed, people.authority, FEDERATION, 5) == ("alice", status)
+    sealed = membership.seal_status(status, FEDERATION, people.identity("alice"))
+    assert membership.open_status(sealed, people.authority, FEDERATION, 5) == ("alice", status)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_a_status_travels_as_it_is(people: People) -> None:
         {"time": 1.5},
         {"time": True},
         {"time": 1 << 63},
-        {"trained": MOST_ROUNDS + 1},
+        {"trained": MAX_ROUNDS + 1},
         {"merged": None},
         {"merged": -1},
         {"printed": -2},
@@ -72,26 +72,28 @@ def test_every_field_of_a_status_is_checked(people: People, changes: dict[str, A
     status = {key: value for key, value in {**good, **changes}.items() if value is not ...}
     sealed = people.identity("alice").seal({"federation": FEDERATION, "status": status})
     with pytest.raises(Refused, match="malformed status"):
-        membership.opened(sealed, people.authority, FEDERATION, 5)
+        membership.open_status(sealed, people.authority, FEDERATION, 5)
 
 
 @pytest.mark.parametrize("status", [None, [], 3, "status", {}])
-def test_what_is_no_status_is_refused(people: People, status: Any) -> None:
+def test_a_malformed_status_is_refused(people: People, status: Any) -> None:
     with pytest.raises(Refused, match="malformed status"):
-        membership.opened(
+        membership.open_status(
             people.identity("alice").seal({"federation": FEDERATION, "status": status}), people.authority, FEDERATION, 5
         )
 
 
 def test_a_status_of_another_federation_is_refused(people: People) -> None:
     with pytest.raises(Refused, match="of another federation"):
-        membership.opened(membership.seal(Status(), "banks", people.identity("alice")), people.authority, FEDERATION, 5)
+        membership.open_status(
+            membership.seal_status(Status(), "banks", people.identity("alice")), people.authority, FEDERATION, 5
+        )
 
 
 # News
 
 
-def test_news_are_news_once() -> None:
+def test_a_status_is_new_once() -> None:
     made = Members("a", ["a", "b"], True, frozenset)
     assert made.update("b", Status(time=2, trained=1))
     assert not made.update("b", Status(time=2, trained=9))
@@ -99,7 +101,7 @@ def test_news_are_news_once() -> None:
     assert made.status("b").trained == 1
 
 
-def test_a_status_played_back_is_refused_and_changes_nothing() -> None:
+def test_a_replayed_status_is_refused_and_changes_nothing() -> None:
     made = Members("a", ["a", "b"], True, frozenset)
     made.update("b", Status(time=100 * SECOND, trained=7))
     with pytest.raises(Refused, match="replayed status"):
@@ -107,37 +109,37 @@ def test_a_status_played_back_is_refused_and_changes_nothing() -> None:
     assert made.status("b") == Status(time=100 * SECOND, trained=7)
 
 
-def test_news_of_oneself_and_of_nobody_are_not_kept() -> None:
+def test_a_status_of_oneself_or_of_an_unknown_peer_is_ignored() -> None:
     made = Members("a", ["a", "b"], True, frozenset)
     for name in ("a", "nobody"):
         assert not made.update(name, Status(time=1))
-        made.came(name)
+        made.connected(name)
     assert made.alive() == []
 
 
 # Who is there
 
 
-def test_where_everyone_is_linked_those_are_there_that_live_and_have_spoken() -> None:
+def test_in_a_full_mesh_connected_peers_with_a_status_are_online() -> None:
     made = Members("a", ["a", "b", "c"], True, frozenset)
-    made.came("b")
+    made.connected("b")
     made.update("c", Status(time=1))
     assert made.alive() == []
     made.update("b", Status(time=1))
-    made.came("c")
+    made.connected("c")
     assert made.hops() == {"b": 1, "c": 1}
-    made.went("b")
+    made.disconnected("b")
     assert made.alive() == ["c"]
-    assert made.towards("c") == "c"
-    assert made.towards("c", ["c"]) is None
+    assert made.next_hop("c") == "c"
+    assert made.next_hop("c", ["c"]) is None
 
 
-def test_who_says_nothing_that_is_believed_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_without_a_recent_valid_status_is_offline(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = 100.0
     monkeypatch.setattr("homophily.peer.membership.time.monotonic", lambda: clock)
-    made = Members("a", ["a", "b", "c"], True, frozenset, silence=30.0)
+    made = Members("a", ["a", "b", "c"], True, frozenset, offline_seconds=30.0)
     for name in ("b", "c"):
-        made.came(name)
+        made.connected(name)
         made.update(name, Status(time=SECOND, trained=1))
     clock = 120.0
     made.update("c", Status(time=2 * SECOND, trained=9))
@@ -149,15 +151,15 @@ def test_who_says_nothing_that_is_believed_is_not_there(monkeypatch: pytest.Monk
     assert made.alive() == ["b", "c"]
 
 
-def test_elsewhere_those_are_there_whom_a_way_leads_to() -> None:
+def test_in_a_partial_mesh_peers_with_a_route_are_online() -> None:
     made = village([("a", "b"), ("b", "c"), ("d", "e")])
     assert made.hops() == {"b": 1, "c": 2}
-    assert made.towards("c") == "b"
-    assert made.towards("d") is None
-    assert made.towards("nobody") is None
+    assert made.next_hop("c") == "b"
+    assert made.next_hop("d") is None
+    assert made.next_hop("nobody") is None
 
 
-def test_a_link_counts_when_both_ends_speak_of_it() -> None:
+def test_a_link_counts_if_both_ends_announce_it() -> None:
     made = village([("a", "b"), ("b", "c")], extra=["liar"])
     made.update("liar", Status(time=2 * SECOND, neighbours=("a", "b", "c", "nobody", "liar")))
     assert "liar" not in made.hops()
@@ -165,18 +167,18 @@ def test_a_link_counts_when_both_ends_speak_of_it() -> None:
     assert made.hops() == {"b": 1}
 
 
-def test_who_is_gone_is_no_longer_spoken_of_and_so_no_longer_there() -> None:
+def test_a_peer_that_no_neighbour_announces_is_offline() -> None:
     made = village([("a", "b"), ("b", "c"), ("c", "d")])
     assert set(made.alive()) == {"b", "c", "d"}
     made.update("b", Status(time=2 * SECOND, neighbours=("a",)))  # c is gone, and nobody else leads to d
     assert made.alive() == ["b"]
 
 
-def test_there_is_a_way_around_those_to_avoid_if_there_is_another_way() -> None:
+def test_routes_avoid_the_given_neighbours() -> None:
     made = village([("a", "b"), ("b", "z"), ("a", "c"), ("c", "d"), ("d", "z"), ("a", "leaf")])
-    assert made.towards("z") == "b"
-    assert made.towards("z", ["b"]) == "c"
-    assert made.towards("z", ["b", "c"]) is None
+    assert made.next_hop("z") == "b"
+    assert made.next_hop("z", ["b"]) == "c"
+    assert made.next_hop("z", ["b", "c"]) is None
 
 
 NAMES = "abcdefgh"
@@ -185,17 +187,17 @@ LINKS = st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(NAMES)).filte
 
 @given(links=LINKS)
 @settings(max_examples=200)
-def test_the_way_is_a_shortest_one(links: list[tuple[str, str]]) -> None:
+def test_routes_are_shortest_paths(links: list[tuple[str, str]]) -> None:
     made = village(links, extra=NAMES)
     far = nx.single_source_shortest_path_length(nx.Graph([*links, ("a", "a")]), "a")
     assert made.hops() == {name: hops for name, hops in far.items() if hops}
     for name in made.hops():
-        next_one = made.towards(name)
+        next_one = made.next_hop(name)
         assert next_one is not None
         assert village(links, next_one, NAMES).hops().get(name, 0) == far[name] - 1
 
 
-def test_distances_are_searched_anew_only_when_neighbours_change(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_routes_are_recomputed_only_when_neighbours_change(monkeypatch: pytest.MonkeyPatch) -> None:
     made, searched, search = village([("a", "b"), ("b", "c")]), [0], nx.single_source_shortest_path_length
 
     def counted(*words: Any) -> Any:
@@ -213,18 +215,18 @@ def test_distances_are_searched_anew_only_when_neighbours_change(monkeypatch: py
     assert searched == [2]
 
 
-def test_most_of_the_others_decide_what_round_it_is() -> None:
+def test_the_median_of_the_others_is_the_current_round() -> None:
     made = Members("a", list("abcd"), True, frozenset)
     assert made.current_round() == 0
     for name, trained in {"b": 4, "c": 5, "d": 1000}.items():
-        made.came(name)
+        made.connected(name)
         made.update(name, Status(time=1, trained=trained))
     assert made.current_round() == 5
 
 
-def test_who_waits_is_woken_by_news() -> None:
+def test_a_waiting_thread_wakes_on_a_status() -> None:
     made = Members("a", ["a", "b"], True, frozenset)
-    made.came("b")
+    made.connected("b")
     timer = threading.Timer(0.05, lambda: made.update("b", Status(time=1, trained=1)))
     timer.start()
     began = time.monotonic()
@@ -243,7 +245,7 @@ def hasty() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("hasty")
-def test_many_threads_may_ask_for_ways_while_news_come() -> None:
+def test_routes_are_thread_safe_during_updates() -> None:
     """Also the very first time, when nothing has been drawn."""
     for _ in range(20):
         made = village([("a", "b"), ("b", "c"), ("c", "d"), ("d", "a")])
@@ -252,7 +254,7 @@ def test_many_threads_may_ask_for_ways_while_news_come() -> None:
         def look(made: Members = made, failed: list[Exception] = failed) -> None:
             try:
                 for _ in range(20):
-                    assert made.towards("c") in ("b", "d")
+                    assert made.next_hop("c") in ("b", "d")
             except Exception as error:
                 failed.append(error)
 
@@ -269,7 +271,7 @@ def test_many_threads_may_ask_for_ways_while_news_come() -> None:
 # Announcing
 
 
-def test_announcements_only_grow_older_and_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_announcements_are_repeated_with_increasing_times(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[Status] = []
     announcer = Announcer(sent.append, lambda: frozenset({"b", "c"}), 0.01)
     announcer.announce(trained=3)
@@ -293,36 +295,36 @@ def known(**statuses: Status) -> Members:
     """What is known of these others in a full mesh."""
     made = Members("me", ["me", *statuses], True, frozenset)
     for name, status in statuses.items():
-        made.came(name)
+        made.connected(name)
         made.update(name, status)
     return made
 
 
-def test_who_has_finished_is_no_one_to_catch_up_with() -> None:
+def test_finished_peers_do_not_count_for_the_current_round() -> None:
     made = known(a=Status(time=SECOND, trained=12, finished=True), b=Status(time=SECOND, trained=2))
     assert (made.current_round(), made.playing(), made.alive()) == (2, ["b"], ["a", "b"])
     assert known(a=Status(time=SECOND, trained=12, finished=True)).current_round() == 0
 
 
-def test_whoever_comes_back_is_there_when_it_has_spoken_again() -> None:
+def test_a_reconnected_peer_is_online_after_its_next_status() -> None:
     made = known(a=Status(time=50 * SECOND, trained=4))
     assert made.alive() == ["a"]
-    made.went("a")
-    made.came("a")
+    made.disconnected("a")
+    made.connected("a")
     assert made.alive() == []
     made.update("a", Status(time=51 * SECOND))
     assert made.alive() == ["a"]
 
 
-def test_a_clock_set_back_does_not_silence_a_peer_that_goes_on() -> None:
+def test_a_clock_set_back_does_not_make_a_resumed_peer_look_replayed() -> None:
     heard: list[Status] = []
     announcer = Announcer(heard.append, frozenset, 60.0)
     ahead = time.time_ns() + 120 * SECOND
-    announcer.go_on_after(ahead)
+    announcer.continue_after(ahead)
     announcer.announce(trained=3)
     assert heard[0].time > ahead + 60 * SECOND
     right = Announcer(heard.append, frozenset, 60.0)
-    right.go_on_after(time.time_ns() - SECOND)
+    right.continue_after(time.time_ns() - SECOND)
     right.announce()
     assert heard[1].time < time.time_ns() + SECOND
     assert right.last == heard[1].time

@@ -1,4 +1,4 @@
-"""Real peers on networks of their own: partitions, lost packets, slow links."""
+"""Real peers in network namespaces: partitions, lost packets, slow links."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,7 +29,7 @@ def spread(network: Network, folder: Path, pace: str = "free", **keys: Any) -> I
 
 
 @needs_namespaces
-def test_a_partition_splits_and_heals(tmp_path: Path) -> None:
+def test_a_network_partition_splits_the_federation_until_it_ends(tmp_path: Path) -> None:
     across = list(product((0, 1), (2, 3)))
     with Network(4, combinations(range(4), 2)) as network, spread(network, tmp_path / "field") as peers:
         peers.start(0, 1, 2, 3)

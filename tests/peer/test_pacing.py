@@ -1,4 +1,4 @@
-"""Whom a peer waits for, and how long: by what the others say of themselves."""
+"""Which peers a peer waits for, and how long, according to the statuses of the others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LONG = 60.0  # seconds, of a wait that must end before its deadline
 
 
 def policy(**changes: Any) -> SyncPolicy:
-    keys = {"lockstep": False, "deadline": LONG, "staleness": 3, "wait_for": 0, "hello": LONG}
+    keys = {"lockstep": False, "deadline": LONG, "staleness": 3, "wait_for": 0, "rejoin_seconds": LONG}
     return SyncPolicy(**{**keys, **changes})
 
 
@@ -36,7 +36,7 @@ class Federation:
     def says(self, name: str, **status: Any) -> None:
         """A peer is online and has this status."""
         self._time += 1
-        self.members.came(name)
+        self.members.connected(name)
         self.members.update(name, Status(time=self._time, **status))
 
 
@@ -75,10 +75,10 @@ def test_the_model_of_the_last_peer_is_fresh_enough_for_the_first(staleness: int
 
 
 def test_nobody_is_waited_for_if_nobody_need_be_online() -> None:
-    federation = Federation(hello=SHORT)
+    federation = Federation(rejoin_seconds=SHORT)
     waits: list[int] = []
     federation.says("ann")
-    assert seconds(lambda: federation.pacing.come_together(0, lambda: waits.append(1))) < LONG / 2
+    assert seconds(lambda: federation.pacing.wait_for_start(0, lambda: waits.append(1))) < LONG / 2
     assert waits == [1]
     assert [status.merged for status in federation.announced] == [0]
 
@@ -87,14 +87,14 @@ def test_the_first_round_begins_when_enough_others_are_online() -> None:
     federation = Federation(wait_for=2)
     federation.says("ann")
     with later(lambda: federation.says("cy")):
-        federation.pacing.come_together(0)
+        federation.pacing.wait_for_start(0)
     assert set(federation.members.alive()) == {"ann", "cy"}
 
 
 def test_while_it_waits_a_peer_says_so_every_second_and_logs_who_is_offline_when_that_changes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("homophily.peer.pacing._A_WHILE", 0.01)
+    monkeypatch.setattr("homophily.peer.pacing._CHECK_SECONDS", 0.01)
     logged: list[str] = []
     monkeypatch.setattr(logging.getLogger("homophily.peer"), "info", lambda text, *a: logged.append(text % a))
     federation = Federation(wait_for=2)
@@ -106,32 +106,35 @@ def test_while_it_waits_a_peer_says_so_every_second_and_logs_who_is_offline_when
         if len(waits) == 5:
             federation.says("cy")
 
-    federation.pacing.come_together(0, waiting)
+    federation.pacing.wait_for_start(0, waiting)
     assert len(waits) == 5
-    assert logged == [f"this peer waits until 2 others are online; offline: {names}" for names in ("bob, cy", "bob")]
+    assert logged == [
+        f"this peer waits for 2 other peers to be online (peer.wait_for); offline: {names}"
+        for names in ("bob, cy", "bob")
+    ]
 
 
 def test_with_known_distances_exactly_these_peers_are_waited_for() -> None:
-    federation = Federation(wait_for=1, far={"ann": 1, "bob": 1})
+    federation = Federation(wait_for=1, expected_hops={"ann": 1, "bob": 1})
     federation.says("ann")
     federation.says("cy")
 
     def change() -> None:
         federation.says("bob")
-        federation.members.went("cy")
+        federation.members.disconnected("cy")
 
     with later(change):
-        federation.pacing.come_together(0)
+        federation.pacing.wait_for_start(0)
     assert federation.members.hops() == {"ann": 1, "bob": 1}
 
 
 def test_a_peer_that_comes_back_waits_for_anyone_and_not_for_long() -> None:
     federation = Federation(wait_for=3)
     with later(lambda: federation.says("bob", trained=9)):
-        federation.pacing.come_together(7)
+        federation.pacing.wait_for_start(7)
     assert [status.merged for status in federation.announced] == [7]
-    alone = Federation(wait_for=3, hello=SHORT)
-    assert SHORT <= seconds(lambda: alone.pacing.come_together(7)) < LONG / 2
+    alone = Federation(wait_for=3, rejoin_seconds=SHORT)
+    assert SHORT <= seconds(lambda: alone.pacing.wait_for_start(7)) < LONG / 2
 
 
 # From round to round
@@ -205,7 +208,7 @@ def test_a_peer_that_has_finished_or_is_gone_is_not_waited_for(event: str) -> No
     federation.says("bob", trained=1)
     ends = {
         "finishes": lambda: federation.says("bob", trained=1, finished=True),
-        "disconnects": lambda: federation.members.went("bob"),
+        "disconnects": lambda: federation.members.disconnected("bob"),
     }
     with later(ends[event]):
         took = seconds(lambda: federation.pacing.wait(lambda name: name == "ann", soon(LONG)))

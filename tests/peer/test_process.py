@@ -1,4 +1,4 @@
-"""One real peer as an object: played step by step or to the end, watched by callbacks, on loopback addresses."""
+"""One real peer as an object: run step by step or to the end, with callbacks, on loopback addresses."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_settings_may_be_given_as_loaded_or_by_the_name_of_their_file(alone: Pat
 def test_a_peer_that_has_not_joined_says_how_to_join(alone: Path, use: Callable[[Peer], Any]) -> None:
     peer = Peer(alone)
     for _ in range(2):
-        with pytest.raises(UserError, match=r"^peer: not joined; use it as `with Peer\(settings\) as peer`"):
+        with pytest.raises(UserError, match=r"^this peer has not joined: use it as `with Peer\(settings\) as peer`"):
             use(peer)
         with peer:
             assert peer.round == 0  # and after it has left, it is refused again
@@ -144,7 +144,7 @@ def test_a_peer_that_has_not_joined_says_how_to_join(alone: Path, use: Callable[
 def test_after_the_last_round_there_is_no_step(alone: Path) -> None:
     with Peer(alone) as peer:
         assert len(list(peer)) == 3
-        with pytest.raises(UserError, match=r"peer-0 has finished: give the peer's file more rounds"):
+        with pytest.raises(UserError, match=r"peer-0 has finished: increase rounds in the peer's file"):
             peer.step()
 
 
@@ -202,7 +202,7 @@ def test_a_peer_leaves_signals_as_they_were_and_may_be_used_by_any_thread(alone:
 
 def test_plaintext_is_for_loopback_addresses(alone: Path) -> None:
     alone.write_text(alone.read_text().replace("127.0.0.1", "0.0.0.0"))
-    with pytest.raises(UserError, match="--insecure is for this machine alone"):
+    with pytest.raises(UserError, match=r"--insecure is allowed only if .* loopback addresses, not 0\.0\.0\.0:"):
         Peer(alone, insecure=True)
 
 

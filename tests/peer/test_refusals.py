@@ -1,4 +1,4 @@
-"""What is refused is counted, each reason is logged once, and neither memory nor disk can be filled with it."""
+"""Refusals are counted and logged once per reason, in bounded memory and disk."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import pytest
 import tomli_w
 
 from homophily.errors import UserError
-from homophily.peer.settings import Peer, PeerSettings, load, only_loopback
+from homophily.peer.settings import Peer, PeerSettings, load, outside_loopback
 
 
 def write(folder: Path, peer: Any, **config: Any) -> Path:
@@ -27,7 +27,7 @@ def loaded(folder: Path, **changes: Any) -> PeerSettings:
     return load(write(folder, table(**changes)))
 
 
-def test_a_file_says_who_a_peer_is_and_where_its_files_are(tmp_path: Path) -> None:
+def test_a_file_gives_the_name_and_the_paths_of_a_peer(tmp_path: Path) -> None:
     found = load(write(tmp_path, table(), rounds=5))
     assert found.config.rounds == 5
     assert found.peer.name == "alice"
@@ -49,16 +49,16 @@ def test_files_may_be_elsewhere(tmp_path: Path) -> None:
         ({"allow": ...}, r"peer\.allow is missing"),
         ({"nmae": "alice"}, r"unknown key peer\.nmae \(did you mean name\?\)"),
         ({"name": 3}, r"peer\.name = 3: must be a text"),
-        ({"name": "Alice"}, r"peer\.name = 'Alice': a name takes"),
-        ({"name": "carol"}, r"peer\.allow must name this peer itself, 'carol'"),
+        ({"name": "Alice"}, r"peer\.name = 'Alice': must be 1 to 63 characters"),
+        ({"name": "carol"}, r"peer\.allow must also name this peer itself, 'carol'"),
         ({"allow": "alice"}, r"peer\.allow = \"alice\": must be a list"),
         ({"allow": ["alice", 3]}, r"peer\.allow\.1 = 3: must be a text"),
-        ({"allow": ["alice", "B O B"]}, r"peer\.allow = 'B O B': a name takes"),
-        ({"allow": ["alice", "ca"]}, r"peer\.allow = 'ca': .* 'ca' is taken"),
-        ({"allow": ["alice", "alice"]}, r"peer\.allow names a peer twice"),
-        ({"federation": ""}, r"peer\.federation = '': a name takes"),
-        ({"federation": "a/b"}, r"peer\.federation = 'a/b': a name takes"),
-        ({"federation": "**"}, r"peer\.federation = '\*\*': a name takes"),
+        ({"allow": ["alice", "B O B"]}, r"peer\.allow = 'B O B': must be 1 to 63"),
+        ({"allow": ["alice", "ca"]}, r"peer\.allow = 'ca': .* not 'ca'"),
+        ({"allow": ["alice", "alice"]}, r"peer\.allow names 'alice' twice"),
+        ({"federation": ""}, r"peer\.federation = '': must be 1 to 63"),
+        ({"federation": "a/b"}, r"peer\.federation = 'a/b': must be 1 to 63"),
+        ({"federation": "**"}, r"peer\.federation = '\*\*': must be 1 to 63"),
         ({"listen": ["7447"]}, r"peer\.listen = '7447': must be host:port"),
         ({"listen": [":7447"]}, r"peer\.listen = ':7447': must be host:port"),
         ({"listen": ["127.0.0.1:0"]}, r"peer\.listen = '127\.0\.0\.1:0': must be host:port"),
@@ -82,17 +82,15 @@ def test_files_may_be_elsewhere(tmp_path: Path) -> None:
         ({"waiting": 65537}, r"peer\.waiting = 65537: must be at most 65536"),
         ({"cache_mb": 7}, r"peer\.cache_mb = 7: must be at least 8"),
         ({"classes": 1}, r"peer\.classes = 1: must be at least 2"),
-        ({"share": 1}, r"peer\.share = 1: 'alice' has place 0 in peer\.allow"),
+        ({"share": 1}, r"peer\.share = 1: must be 0, the position of 'alice' in peer\.allow"),
     ],
 )
-def test_a_mistake_is_told_in_one_sentence_that_names_the_key(
-    tmp_path: Path, changes: dict[str, Any], sentence: str
-) -> None:
+def test_a_mistake_is_reported_with_its_key(tmp_path: Path, changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError, match=f"^{sentence}"):
         loaded(tmp_path, **changes)
 
 
-def test_a_file_without_the_table_is_no_peers(tmp_path: Path) -> None:
+def test_a_file_without_a_peer_table_is_refused(tmp_path: Path) -> None:
     (tmp_path / "peer.toml").write_text("rounds = 3\n")
     with pytest.raises(UserError, match=r"has no table \[peer\]"):
         load(tmp_path / "peer.toml")
@@ -110,13 +108,13 @@ def peer(listen: list[str], connect: list[str]) -> Peer:
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "localhost:1"])
-def test_these_are_addresses_of_this_machine(address: str) -> None:
-    assert only_loopback(peer([address], [address]))
+def test_these_are_loopback_addresses(address: str) -> None:
+    assert not outside_loopback(peer([address], [address]))
 
 
 @pytest.mark.parametrize(
     "address", ["0.0.0.0:1", "[::]:1", "10.0.0.1:1", "example.org:1", "localhost.example.org:1", "127.0.0.1.nip.io:1"]
 )
-def test_these_may_be_of_another(address: str) -> None:
-    assert not only_loopback(peer(["127.0.0.1:1", address], []))
-    assert not only_loopback(peer([], ["127.0.0.1:1", address]))
+def test_these_are_not_loopback_addresses(address: str) -> None:
+    assert outside_loopback(peer(["127.0.0.1:1", address], [])) == [address]
+    assert outside_loopback(peer([], ["127.0.0.1:1", address])) == [address]

@@ -1,4 +1,4 @@
-"""What members of the federation may send that is meant to spoil a round, and what a peer counts of all that comes."""
+"""Malicious fingerprints of members, which models are requested, and what a peer counts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from homophily.methods.pens import Pens
 from homophily.peer.membership import Announcer, Status
 from homophily.peer.network import NamedObserver
 from homophily.peer.pacing import Pacing, SyncPolicy
-from homophily.peer.source import Me, NetworkSource, Print, _out_of_proportion
+from homophily.peer.source import LocalPeer, NetworkSource, Print, _too_large
 from homophily.peer.wire import ExpectedModel, pack_print
 from homophily.simulation.exchange import PeerExchange
 from tests.peer.linked import opened
@@ -45,31 +45,31 @@ def compared(prints: list[Print]) -> torch.Tensor:
     return kinship(made, everyone, 0).weights(everyone, everyone.expand(len(prints), -1))
 
 
-def test_a_fingerprint_that_would_drown_all_others_is_left_out() -> None:
+def test_a_fingerprint_with_too_large_values_is_left_out() -> None:
     prints = {id: fingerprint(id) for id in range(6)} | {6: hostile(1e10, 0.0)}
     with pytest.raises(RuntimeError, match="cholesky"):
         compared(list(prints.values()))
-    assert _out_of_proportion(prints) == {6}
+    assert _too_large(prints) == {6}
 
 
 def test_honest_fingerprints_are_compared_however_unlike_their_scales() -> None:
     prints = {id: fingerprint(id, scale) for id, scale in enumerate([1.0, 1.0, 30.0, 0.001, 1000.0, 1.0])}
-    assert _out_of_proportion(prints) == set()
+    assert _too_large(prints) == set()
 
 
 @pytest.mark.parametrize("mean", [0.0, 1e-38, 1.0, 2.0**15, 2.0**17, 1e20, 1e38])
 @pytest.mark.parametrize("factor", [0.0, 1e-38, 1.0, 2.0**15, 1e30])
 def test_whatever_a_member_sends_the_others_can_be_compared(mean: float, factor: float) -> None:
     prints = {id: fingerprint(id) for id in range(4)} | {4: hostile(mean, factor)}
-    left = [made for id, made in prints.items() if id not in _out_of_proportion(prints)]
+    left = [made for id, made in prints.items() if id not in _too_large(prints)]
     assert len(left) >= 4
     assert bool(compared(left).isfinite().all())
 
 
 NETWORK = 11
 FINGERPRINT = 2 * (BUCKETS + sum(BUCKETS - row for row in range(ROWS - 1))) + 16  # bytes: mean, triangle, two scales
-FREE = SyncPolicy(False, deadline=10.0, staleness=3, wait_for=0, hello=1.0)
-LOCKSTEP = SyncPolicy(True, deadline=1.0, staleness=3, wait_for=0, hello=1.0)
+FREE = SyncPolicy(False, deadline=10.0, staleness=3, wait_for=0, rejoin_seconds=1.0)
+LOCKSTEP = SyncPolicy(True, deadline=1.0, staleness=3, wait_for=0, rejoin_seconds=1.0)
 CONTACTS = {2: "bob", 3: "carol", 4: "dave"}
 LAYOUT = Layout.of(nn.Linear(1, 1, bias=False))
 
@@ -85,7 +85,7 @@ def alices_source(
     own = checked(mean[None], factor[None], torch.tensor([count]))
     announcer = Announcer(lambda status: None, lambda: village.near("alice"), 1.0)
     return NetworkSource(
-        Me(1, 0, ROWS, torch.zeros(1, 1), contacts, method.hops, method.unknown, method.uses_fingerprints),
+        LocalPeer(1, 0, ROWS, torch.zeros(1, 1), contacts, method.hops, method.unknown, method.uses_fingerprints),
         LAYOUT,
         ExpectedModel(1, torch.float32, (), NETWORK, 4),
         lambda: own,
@@ -108,7 +108,7 @@ def test_in_lockstep_only_a_finished_peer_is_asked_for_an_older_model(people: Pe
     assert alices_source(village, Kin(), LOCKSTEP)._newest("carol", 2) == 2
 
 
-def test_with_another_list_of_peers_the_others_are_remembered(people: People) -> None:
+def test_memory_of_remaining_peers_survives_a_change_of_allow(people: People) -> None:
     village = opened(Village(people, [("alice", "bob")]))
     stored = {"contacts": torch.tensor([3, 4, 9])}
     numbers = {"announced": 0, "printed": -1, "print": ""}
@@ -169,13 +169,13 @@ def test_each_fingerprint_is_counted_once_and_times_its_hops(people: People) -> 
     assert bills == [0, 1, 3, 3, 3, 4]
 
 
-def test_a_fingerprint_that_is_left_out_has_travelled_all_the_same(people: People) -> None:
+def test_a_fingerprint_that_is_left_out_is_still_counted(people: People) -> None:
     village = opened(Village(people, [("alice", "bob"), ("alice", "carol"), ("alice", "dave")]))
     exchange = alices_exchange(village)
     for name, found in {"bob": fingerprint(1), "carol": fingerprint(2), "dave": hostile(1e10, 0.0)}.items():
         shows(village, name, 0, found)
     begin_round(exchange, 1)
-    assert village.transfer["alice"].refusals.counts() == {"fingerprint out of proportion (dave)": 1}
+    assert village.transfer["alice"].refusals.counts() == {"fingerprint values too large to compare (dave)": 1}
     assert exchange.traffic.bytes == 3 * FINGERPRINT
 
 

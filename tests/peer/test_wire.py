@@ -18,8 +18,8 @@ from homophily.fingerprints.compute import SAMPLES, rounded, summed_up
 from homophily.fingerprints.fingerprint import BUCKETS, ROWS, checked
 from homophily.peer.identity import Refused
 from homophily.peer.wire import (
-    MOST_PRINT,
-    MOST_SAMPLES,
+    MAX_FINGERPRINT_BYTES,
+    MAX_SAMPLES,
     ExpectedModel,
     ModelMessage,
     network_number,
@@ -77,14 +77,14 @@ def test_a_model_travels_bit_for_bit(dtype: torch.dtype) -> None:
     assert same(found.contacts, sent.contacts)
     assert same(found.tables["similarity"], sent.tables["similarity"])
     assert found.samples == 7
-    assert len(data) <= expected.most_bytes
+    assert len(data) <= expected.max_bytes
 
 
-def test_a_diverged_model_travels_without_numbers() -> None:
+def test_a_diverged_model_is_sent_without_parameters() -> None:
     assert unpack_model(pack_model(blob(row=None), NETWORK), EXPECTED).row is None
 
 
-def test_of_tables_only_the_entries_there_are_travel() -> None:
+def test_only_known_entries_of_tables_are_sent() -> None:
     nan, ids = math.nan, torch.tensor([3, 5, 7, 9, 11])
     tables = {"similarity": torch.tensor([0.5, nan, nan, 2.0, 1.0]), "trust": torch.tensor([1, 2, nan, 3, 4])}
     known = torch.tensor([True, True, True, True, False])
@@ -118,10 +118,10 @@ def test_no_honest_blob_is_larger_than_what_is_expected(numbers: int, contacts: 
     names = tuple(f"table{i}" for i in range(many))
     expected = ExpectedModel(numbers, torch.float32, names, NETWORK, contacts)
     tables = {name: torch.zeros(contacts, dtype=torch.float64) for name in names}
-    data = pack_model(ModelMessage(torch.zeros(numbers), MOST_SAMPLES, tables, torch.arange(contacts)), NETWORK)
-    assert len(data) <= expected.most_bytes
-    assert len(pack_before(torch.zeros(numbers), NETWORK)) <= expected.most_bytes
-    assert unpack_model(data, expected).samples == MOST_SAMPLES
+    data = pack_model(ModelMessage(torch.zeros(numbers), MAX_SAMPLES, tables, torch.arange(contacts)), NETWORK)
+    assert len(data) <= expected.max_bytes
+    assert len(pack_before(torch.zeros(numbers), NETWORK)) <= expected.max_bytes
+    assert unpack_model(data, expected).samples == MAX_SAMPLES
 
 
 def filled(value: float) -> Tensor:
@@ -148,7 +148,7 @@ WRONG = {
     "with a model before training": {"before": row(1)},
     "no samples": {"samples": torch.tensor([0])},
     "fewer than no samples": {"samples": torch.tensor([-3])},
-    "too many samples": {"samples": torch.tensor([MOST_SAMPLES + 1])},
+    "too many samples": {"samples": torch.tensor([MAX_SAMPLES + 1])},
     "samples as a fraction": {"samples": torch.tensor([3.0])},
     "two numbers of samples": {"samples": torch.tensor([3, 4])},
     "no contacts": {"contacts": None},
@@ -200,7 +200,7 @@ def test_a_model_cut_off_anywhere_is_refused(cut: int) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\x80\x04K\x01.", b"PK\x03\x04", b"\xff" * 64, tensors() + b"\x00", b"\0" * 8])
-def test_what_is_no_safetensors_is_refused(data: bytes) -> None:
+def test_data_that_is_not_safetensors_is_refused(data: bytes) -> None:
     with pytest.raises(Refused, match="not safetensors"):
         unpack_model(data, EXPECTED)
     with pytest.raises(Refused, match="not safetensors"):
@@ -231,11 +231,11 @@ def test_a_fingerprint_travels_bit_for_bit(count: int, exponent: int, seed: int,
     assert same(found[0], mean)
     assert torch.equal(found[1], factor)  # but for the sign of the zeros below the diagonal
     assert found[2] == count
-    assert len(data) <= MOST_PRINT
+    assert len(data) <= MAX_FINGERPRINT_BYTES
 
 
 @given(largest=st.floats(2.0**-140, 2.0**120), ratio=st.floats(0, 1))
-def test_whatever_the_largest_number_rounding_twice_changes_nothing(largest: float, ratio: float) -> None:
+def test_rounding_a_fingerprint_twice_changes_nothing(largest: float, ratio: float) -> None:
     """A largest number just above a power of two is rounded down to it, and is then packed with half the scale."""
     mean = torch.zeros(BUCKETS, dtype=torch.float64)
     mean[:3] = torch.tensor([largest, -largest * ratio, largest * ratio**4])
@@ -296,14 +296,14 @@ def test_a_fingerprint_cut_off_anywhere_is_refused(cut: int) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1])
-def test_a_fingerprint_of_too_few_samples_says_only_that_there_is_none(count: int) -> None:
+def test_a_fingerprint_of_too_few_samples_carries_only_its_count(count: int) -> None:
     data = pack_print(torch.randn(BUCKETS), torch.zeros(0, BUCKETS), count, NETWORK)
     mean, factor, found = unpack_print(data, BUCKETS, NETWORK)
     assert (found, factor.shape, bool(mean.any())) == (count, (0, BUCKETS), False)
     assert len(data) < 300
 
 
-def test_networks_are_told_apart_by_names_shapes_seed_and_frozen_weights() -> None:
+def test_networks_are_distinguished_by_names_shapes_seed_and_frozen_weights() -> None:
     def number(*widths: int, seed: int = 0, frozen: str = "") -> int:
         layers = [nn.Linear(a, b) for a, b in pairwise(widths)]
         return network_number(Layout.of(nn.Sequential(*layers)), seed, frozen)

@@ -34,13 +34,16 @@ from homophily.cli import app as cli
 ROOT = Path(__file__).resolve().parents[2]
 STORIES = ["README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
 
-# Pages show these commands, but the tests do not run them: they set up the machine, draw a picture that is already
-# checked in, or start the test suite.
+# Pages show these commands, but the tests do not run them: they set up the machine or start the
+# test suite.
 NOT_RUN = {
     "make demo",
+    "make setup",
     "make test",
     "pip install -c constraints.txt -e .",
     ".venv/bin/pytest tests/docs",
+    ".venv/bin/pytest -m slow",
+    ".venv/bin/pytest -m gpu",
     ".venv/bin/ruff format .",
     "export HOMOPHILY_DATA=$HOME/data",
     "export HOMOPHILY_DATA=$HOME/data:/mnt/data",

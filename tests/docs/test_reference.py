@@ -28,15 +28,15 @@ from homophily.simulation.configuration import make
 from tests.docs.pages import ROOT, Reader, blocks
 
 
-def test_the_readme_has_every_key_of_the_config_with_its_default(reader: Reader) -> None:
-    text = next(block.text for block in blocks("README.md") if block.language == "toml")
+def test_the_command_line_page_has_every_key_of_the_config_with_its_default(reader: Reader) -> None:
+    text = next(block.text for block in blocks("docs/command-line.md") if block.language == "toml")
     shown = tomllib.loads(text)
     tables = {"data": Data, "model": Model, "training": Training, "method": MethodTable}
     keys = {"": [*Config.model_fields], **{name: [*table.model_fields] for name, table in tables.items()}}
     for table, names in keys.items():
         section = shown[table] if table else shown
         for name in names:
-            assert name in section or f"# {name} = " in text, f"README: the config has a key {table}.{name}"
+            assert name in section or f"# {name} = " in text, f"docs/command-line.md lacks the key {table}.{name}"
     assert make(shown).topology == Topology()
     reader.write("run.toml", text)
     assert reader.homophily("homophily run run.toml rounds=1 --out file")[0] == 0
@@ -58,8 +58,8 @@ def test_the_run_folder_page_names_every_file_and_field(reader: Reader) -> None:
         ]  # fmt: skip
     missing = [name for name in dict.fromkeys(names) if f"`{name}`" not in page]
     assert not missing, f"docs/run-folder.md does not mention {missing}"
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert not [path.name for path in run.path.iterdir() if f"`{path.name}" not in readme]
+    overview = table("docs/run-folder.md", "Overview")
+    assert sorted(name.rstrip("/") for name in overview) == sorted(path.name for path in run.path.iterdir())
     reader.homophily("homophily kin peers=8 --out kin")
     answer = json.loads(Path("kin/kin.json").read_text(encoding="utf-8"))
     assert not [name for name in ["kin.json", "kin.png", *answer] if f"`{name}`" not in page]

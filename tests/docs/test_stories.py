@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from pathlib import Path
 
 import pytest
 
@@ -20,14 +21,14 @@ def test_a_page_works_from_top_to_bottom(page: str, reader: Reader) -> None:
     reader.finish()
 
 
-WITH_FILES = [
-    pytest.param(command, id=f"{block.where} {command}")
+COMMANDS = [
+    (block.where, command)
     for page in STORIES
     for block in blocks(page)
     if block.language == "sh"
     for command in block.commands
-    if needs_files(command)
 ]
+WITH_FILES = [pytest.param(command, id=f"{where} {command}") for where, command in COMMANDS if needs_files(command)]
 
 
 @pytest.mark.parametrize("command", WITH_FILES)
@@ -45,13 +46,20 @@ def test_the_readme_shows_what_the_demo_prints(reader: Reader) -> None:
     demo = re.search(r"/(homophily compare methods=(\S+) seeds=\S+)\n", makefile)
     assert demo is not None
     assert f"`{demo[1]}`" in readme
-    shown = accuracies(next(block.text for block in blocks("README.md") if block.language == "text"))
+    page = next(block.text for block in blocks("README.md") if block.language == "text")
+    shown = accuracies(page)
     assert list(shown) == demo[2].split(",")
     first, *_, last = shown
     code, printed = reader.homophily(f"homophily compare methods={first},{last} seeds=0")
     assert code == 0, printed
+    assert header(page) == header(printed)
     for method, values in accuracies(printed).items():
         assert shown[method] == pytest.approx(values, abs=CLOSE), f"{method} in the README"
+
+
+def header(table: str) -> list[str]:
+    """The words of a comparison's column names."""
+    return next(line.split() for line in table.splitlines() if line.split()[:1] == ["method"])
 
 
 def accuracies(table: str) -> dict[str, list[float]]:
@@ -60,7 +68,27 @@ def accuracies(table: str) -> dict[str, list[float]]:
     return {row[0]: [float(cell) for cell in row[1:6]] for row in rows if row and row[0] in methods}
 
 
+def test_commands_that_are_not_run_exist() -> None:
+    """Each is shown by a page, and its make target, marker and paths exist."""
+    makefile, project = ((ROOT / name).read_text(encoding="utf-8") for name in ("Makefile", "pyproject.toml"))
+    assert {command for _, command in COMMANDS} >= NOT_RUN
+    for command in NOT_RUN:
+        program, *words = command.split()
+        if program == "make":
+            assert re.search(rf"^{words[0]}:", makefile, re.MULTILINE), command
+        if "-m" in words:
+            assert f'"{words[words.index("-m") + 1]}: ' in project, command
+        assert all((ROOT / word).exists() for word in words if word.startswith(("tests/", "benchmarks/"))), command
+
+
+def headings(page: Path) -> list[str]:
+    """The anchors of a page's headings."""
+    found = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return [re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in found]
+
+
 def test_links_lead_to_existing_pages_and_headings() -> None:
+    wrong = []
     for page in [*STORIES, "CHANGELOG.md"]:
         text = (ROOT / page).read_text(encoding="utf-8")
         for link in re.findall(r"\]\(([^)\s]+)\)", text):
@@ -68,9 +96,6 @@ def test_links_lead_to_existing_pages_and_headings() -> None:
             if target.startswith("http"):
                 continue
             path = (ROOT / page).parent / target if target else ROOT / page
-            assert path.is_file(), f"{page}: {link}"
-            if path.suffix != ".md":
-                continue
-            headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
-            anchors = [re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings]
-            assert not anchor or anchor in anchors, f"{page}: {link} is not one of {anchors}"
+            if not path.is_file() or (anchor and path.suffix == ".md" and anchor not in headings(path)):
+                wrong.append(f"{page}: {link}")
+    assert not wrong, "these links lead nowhere:\n" + "\n".join(wrong)

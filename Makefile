@@ -1,10 +1,17 @@
-# make demo: set up and run the main job on bundled data.  make test: set up and pass the tests.
+# make demo: compare six methods on bundled data.   make test: run all checks and tests.   make help: all targets.
 VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 export HOMOPHILY_DATA ?= $(wildcard ../shared/data)
 
-.PHONY: demo test setup clean
+.PHONY: help demo test build setup clean
+
+help:
+	@echo 'make demo    compare six methods on bundled data'
+	@echo 'make test    run the linter, the type checker and the tests'
+	@echo 'make build   build the source distribution and the wheel in dist/'
+	@echo 'make setup   create $(VENV) with the package and its tools; the other targets do this first'
+	@echo 'make clean   remove $(VENV), dist/ and caches'
 
 demo: setup
 	$(BIN)/homophily compare methods=local,random,panm,dac,kin,oracle seeds=0,1,2
@@ -15,6 +22,9 @@ test: setup
 	$(BIN)/mypy
 	$(BIN)/pytest
 
+build: setup
+	$(BIN)/python -m build --no-isolation
+
 setup: $(VENV)/installed
 
 $(VENV)/installed: pyproject.toml constraints.txt
@@ -23,4 +33,4 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,4 +1,4 @@
-"""One thread: small tensors, and a busy machine must not change what a test takes."""
+"""Fixtures for all tests. Torch uses one thread: tensors are small, and a busy machine must not slow a test down."""
 
 import os
 import sys
@@ -12,18 +12,18 @@ import torch
 from homophily.cli import app as cli
 from tests.processes import Processes
 
-_BESIDE = Path(__file__).resolve().parents[2] / "shared" / "data"
+_SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
 def pytest_configure() -> None:
     torch.set_num_threads(1)
-    if not os.environ.get("HOMOPHILY_DATA") and _BESIDE.is_dir():
-        os.environ["HOMOPHILY_DATA"] = str(_BESIDE)
+    if not os.environ.get("HOMOPHILY_DATA") and _SHARED_DATA.is_dir():
+        os.environ["HOMOPHILY_DATA"] = str(_SHARED_DATA)
 
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working folder, so that runs/ is made there."""
+    """An empty working folder; runs/ is created there."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -32,7 +32,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def command(
     here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, str, str]]:
-    """The command line in an empty folder, in this process: exit code, stdout, stderr."""
+    """Calls the command line in an empty folder, in this process; returns exit code, stdout and stderr."""
 
     def call(*words: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["homophily", *words])
@@ -50,7 +50,7 @@ def command(
 
 @pytest.fixture(scope="module")
 def homophily_process() -> Iterator[Processes]:
-    """The command line in processes of its own."""
+    """Calls the command line in separate processes."""
     processes = Processes()
     yield processes
     processes.close()

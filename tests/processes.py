@@ -1,4 +1,4 @@
-"""The command line in processes that can be killed, watched, and kept from writing."""
+"""The command line in separate processes that tests can kill, watch and keep from writing."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# Imports homophily once, then forks a process for each command: a real one, that starts in no time. ``file_bytes`` is
-# the largest file it may write, which looks like a full disk. With ``watch``, the run folder is copied each time just
-# before the process touches it: what a SIGKILL at that moment would leave.
+# The server imports homophily once and forks a process for each command, so that a command starts at once.
+# ``file_bytes`` is the largest file that the process may write; it simulates a full disk. With ``watch``, the process
+# copies the run folder before each change: a copy is what a SIGKILL at that moment would leave.
 SERVER = """
 import json, os, resource, shutil, sys
-import sklearn.datasets, torch._dynamo, torch.fx.experimental.symbolic_shapes  # what a first run would import
+import sklearn.datasets, torch._dynamo, torch.fx.experimental.symbolic_shapes  # imports of a first run
 import homophily.cli.app
 
-TOUCHING = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "os.chmod"}
+CHANGES = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "os.chmod"}
 
 def watch(folder):
     inside, copies, busy = os.path.join(folder, "run"), 0, False
 
     def hook(event, arguments):
         nonlocal copies, busy
-        if busy or event not in TOUCHING or not isinstance(arguments[0], (str, os.PathLike)):
+        if busy or event not in CHANGES or not isinstance(arguments[0], (str, os.PathLike)):
             return
         reads = event == "open" and not (isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR))
         if not reads and os.path.abspath(arguments[0]).startswith(inside):
@@ -40,7 +40,7 @@ def watch(folder):
 
     sys.addaudithook(hook)
 
-def play(order):
+def execute(order):
     os.chdir(order["folder"])
     for number, name in ((1, "stdout"), (2, "stderr")):
         os.dup2(os.open(name, os.O_WRONLY | os.O_TRUNC), number)
@@ -61,7 +61,7 @@ for line in sys.stdin:
     child = os.fork()
     if child == 0:
         try:
-            play(json.loads(line))
+            execute(json.loads(line))
         except BaseException:
             import traceback
             traceback.print_exc()
@@ -76,7 +76,7 @@ os._exit(0)
 
 @dataclass
 class Ended:
-    """How a process ended: its exit code, or minus the signal that killed it."""
+    """The outcome of a process. ``code`` is its exit code, or minus the number of the signal that killed it."""
 
     code: int
     out: str
@@ -84,7 +84,7 @@ class Ended:
 
 
 class Processes:
-    """Runs the command line in processes of its own, one at a time."""
+    """Runs the command line in separate processes, one at a time."""
 
     def __init__(self) -> None:
         self.server = subprocess.Popen(
@@ -99,7 +99,7 @@ class Processes:
         watch: bool = False,
         file_bytes: int = 0,
     ) -> Ended:
-        """``homophily WORDS`` in ``folder``; its run folder must be called run."""
+        """Run ``homophily WORDS`` in ``folder``; its run folder must be named run."""
         out, err = folder / "stdout", folder / "stderr"
         out.write_text("")
         err.write_text("")
@@ -109,7 +109,7 @@ class Processes:
             while not kill_when():
                 assert time.monotonic() < end, err.read_text()
                 time.sleep(0.001)
-            os.kill(process, signal.SIGKILL)  # still its number, even if it has ended: nobody waited for it yet
+            os.kill(process, signal.SIGKILL)  # safe if it has ended: the server has not reaped it yet
         return Ended(self._ask("wait"), out.read_text(), err.read_text())
 
     def _ask(self, order: Any) -> int:

@@ -1,10 +1,11 @@
 # make demo: set up and run the main job on bundled data.  make test: set up and pass the tests.
+# make reference: write the generated pages under docs/.
 VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 export HOMOPHILY_DATA ?= $(wildcard ../shared/data)
 
-.PHONY: demo test setup clean
+.PHONY: demo test reference setup clean
 
 demo: setup
 	$(BIN)/homophily compare methods=local,random,panm,dac,kin,oracle seeds=0,1,2
@@ -14,6 +15,9 @@ test: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest
+
+reference: setup
+	$(BIN)/python -m docs.generate
 
 setup: $(VENV)/installed
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 import pydantic
 import torch
@@ -91,6 +91,42 @@ Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
+# Keys that several methods have, with their meaning.
+Partners = Annotated[Count, Field(description="partners per round: the peers whose models are merged")]
+Candidates = Annotated[
+    Count, Field(description="random candidates per round, whose models are compared with one's own")
+]
+FirstStage = Annotated[
+    Count | None,
+    Field(
+        description="rounds of the first stage. Left out: a third of `rounds`, rounded down, at least 1; a run that is "
+        "extended later keeps the number"
+    ),
+]
+MetricName = Annotated[
+    str, Field(description="how similarity is measured: a registered metric or `package.module:name`")
+]
+LossOn = Annotated[
+    Literal["own", "peer"],
+    Field(
+        description='for `metric = "loss"`: test the peer\'s model on one\'s own training data (`"own"`), or one\'s '
+        'own model on the peer\'s (`"peer"`)'
+    ),
+]
+UpdateShare = Annotated[
+    Share,
+    Field(
+        description='for `metric = "panm"`: the weight of this round\'s updates; the displacements from the initial '
+        "weights have the rest"
+    ),
+]
+Reach = Annotated[
+    Count, Field(description="in a partial topology, a peer knows the peers within this many hops; else unused")
+]
+Renewal = Annotated[
+    int, Field(ge=0, description="fingerprints are computed and sent again every this many rounds; 0: never")
+]
+
 
 class Method:
     """Base of all methods. Constructor parameters are its config keys; what changes lives in ``now.memory``."""
@@ -98,10 +134,10 @@ class Method:
     unknown: float = 0.0  # what its remembered tables say of a peer of whom nothing is known
     finds: bool = True  # it has an idea of who is alike, so that there is precision and recall
     metric: str | None = None  # the similarity it wants of the peers it meets; None: none
-    hops: Count = 1  # in a partial topology, it knows the peers within so many hops
+    hops: Reach = 1  # in a partial topology, it knows the peers within so many hops
     shares: tuple[str, ...] = ()  # remembered tables that a peer hands over with its model
     uses_fingerprints: bool = False  # it wants everyone's fingerprint before the first round
-    renew: Annotated[int, Field(ge=0)] = 0  # and again every so many rounds; 0: never
+    renew: Renewal = 0  # and again every so many rounds; 0: never
 
     def check(self, view: View) -> None:
         """Raise an UnsuitableError if the method cannot work in these surroundings."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from homophily.errors import UnsuitableError
 from homophily.federation.view import View
-from homophily.methods.base import Count, Method, RoundContext, methods
+from homophily.methods.base import Method, Partners, Reach, RoundContext, methods
 from homophily.randomness import Purpose
 
 
@@ -30,8 +30,8 @@ class Local(Method):
 class KPartners(Method):
     """Merges with everyone it met, k a round."""
 
-    k: Count = 4
-    hops: Count = 1
+    k: Partners = 4
+    hops: Reach = 1
 
     def nominal(self, rounds: int) -> float:
         return float(rounds * self.k)
@@ -60,7 +60,7 @@ class FixTopology(KPartners):
 class Oracle(KPartners):
     """Merges with k fresh uniform peers of its own true cluster each round (an upper bound: nobody knows the truth)."""
 
-    hops: Count = 2
+    hops: Reach = 2
 
     def check(self, view: View) -> None:
         if view.same is None:

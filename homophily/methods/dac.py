@@ -4,24 +4,39 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from homophily.federation.view import View
-from homophily.methods.base import Amount, Count, Memory, Method, RoundContext, Share, methods, metric_cost
+from homophily.methods.base import (
+    Amount,
+    LossOn,
+    Memory,
+    Method,
+    MetricName,
+    Partners,
+    Reach,
+    RoundContext,
+    UpdateShare,
+    methods,
+    metric_cost,
+)
 from homophily.randomness import Purpose
 
 
 @dataclass(frozen=True)
 class _Dac(Method):
-    metric: str = "loss"
-    k: Count = 4
-    estimate: bool = True
-    alpha: Share = 0.5
-    on: Literal["own", "peer"] = "own"
-    hops: Count = 1
+    metric: MetricName = "loss"
+    k: Partners = 4
+    estimate: Annotated[
+        bool, Field(description="whether the similarity of a peer never met is taken from this round's partners")
+    ] = True
+    alpha: UpdateShare = 0.5
+    on: LossOn = "own"
+    hops: Reach = 1
     unknown = torch.nan
 
     @property
@@ -73,7 +88,7 @@ class _Dac(Method):
 class Dac(_Dac):
     """DAC: draws k peers by softmax(tau * similarity), estimating those never met from the most similar friend."""
 
-    tau: Amount = 30.0
+    tau: Annotated[Amount, Field(description="factor of the similarities in the softmax")] = 30.0
 
     def _temperature(self, round: int) -> float:
         return self.tau
@@ -84,7 +99,10 @@ class Dac(_Dac):
 class DacVar(_Dac):
     """DAC with a temperature that rises from 1 towards tau_max + 1 over the rounds."""
 
-    tau_max: Amount = 30.0
+    tau_max: Annotated[
+        Amount,
+        Field(description="the factor of the similarities in the softmax rises from 1 towards this number plus 1"),
+    ] = 30.0
 
     def _temperature(self, round: int) -> float:
         return 1.0 + self.tau_max * (2.0 / (1.0 + math.exp(-0.2 * (round - 1))) - 1.0)

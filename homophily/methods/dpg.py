@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from homophily.federation import peer_sets as sets
-from homophily.methods.base import Amount, Count, Method, RoundContext, Share, methods
+from homophily.methods.base import (
+    Amount,
+    LossOn,
+    Method,
+    MetricName,
+    Partners,
+    Reach,
+    RoundContext,
+    UpdateShare,
+    methods,
+)
 from homophily.randomness import Purpose
 
 
 @dataclass(frozen=True)
 class _Dpg(Method):
-    metric: str = "loss"
-    k: Count = 4
-    alpha: Share = 0.5
-    on: Literal["own", "peer"] = "own"
-    hops: Count = 2
+    metric: MetricName = "loss"
+    k: Partners = 4
+    alpha: UpdateShare = 0.5
+    on: LossOn = "own"
+    hops: Reach = 2
     rho: ClassVar[float]
     unknown = torch.nan
 
@@ -53,7 +64,9 @@ class _Dpg(Method):
 class Dpg(_Dpg):
     """DPG: draws k peers within a few hops by probabilities of similarity share minus rho times distance."""
 
-    rho: Amount = 0.01  # type: ignore[misc]
+    rho: Annotated[  # type: ignore[misc]
+        Amount, Field(description="what each hop of distance subtracts from the probability of a peer")
+    ] = 0.01
 
 
 @methods("dpg-s")

@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
 
+from pydantic import Field
 from torch import Tensor
 
-from homophily.methods.base import Count, Method, RoundContext, Share, methods, metric_cost
+from homophily.methods.base import (
+    Candidates,
+    FirstStage,
+    LossOn,
+    Method,
+    MetricName,
+    Partners,
+    Reach,
+    RoundContext,
+    UpdateShare,
+    methods,
+    metric_cost,
+)
 from homophily.randomness import Purpose
 
 
@@ -16,14 +29,17 @@ from homophily.randomness import Purpose
 class Pens(Method):
     """PENS: counts who is among the k best of l random peers, then merges with those chosen more than expected."""
 
-    metric: str = "loss"
-    l: Count = 10  # noqa: E741 (the paper's letter)
-    k: Count = 4
-    t1: Count | None = None  # rounds of stage 1; left out: a third of all
-    threshold: Literal["pens", "panm", "panm-printed"] = "pens"
-    alpha: Share = 0.5
-    on: Literal["own", "peer"] = "own"
-    hops: Count = 1
+    metric: MetricName = "loss"
+    l: Candidates = 10  # noqa: E741 (the paper's letter)
+    k: Partners = 4
+    t1: FirstStage = None
+    threshold: Annotated[
+        Literal["pens", "panm", "panm-printed"],
+        Field(description="how often a peer must be chosen in the first stage to become a neighbour"),
+    ] = "pens"
+    alpha: UpdateShare = 0.5
+    on: LossOn = "own"
+    hops: Reach = 1
 
     def in_rounds(self, rounds: int) -> Pens:
         return self if self.t1 is not None else replace(self, t1=max(1, rounds // 3))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from homophily.errors import UserError
@@ -15,7 +17,9 @@ from homophily.methods.base import methods
 class ServerMethod:
     """A server with ``models`` models; ``fraction`` of the clients take part in a round."""
 
-    fraction: float = 1.0
+    fraction: Annotated[
+        float, Field(description="participation: the share of the clients that train in a round; above 0, at most 1")
+    ] = 1.0
 
     def __post_init__(self) -> None:
         if not 0 < self.fraction <= 1:
@@ -53,7 +57,7 @@ _MOST_MODELS = 1000
 class Ifca(ServerMethod):
     """Centralised: a server keeps several models; each client trains the one that fits its data best."""
 
-    models: int = 4
+    models: Annotated[int, Field(description="models of the server, from 1 to 1000")] = 4
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -68,8 +68,8 @@ panm 0.1 0.9
 - `homophily compare` also reads `methods` and `seeds`, two lists ([methods.md](methods.md#all-methods-and-their-keys)).
 - A real peer also reads a table `[peer]` ([deploy.md](deploy.md)).
 
-A key whose default is "left out" is not set; its meaning says what happens then. A bound that depends on the run is part
-of the meaning.
+A key whose default is "left out" is not set; its meaning says what happens then. A bound that depends on the run is
+part of the meaning.
 """
 
 

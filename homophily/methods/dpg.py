@@ -1,4 +1,4 @@
-"""DPG: in a partially connected network, weigh how alike a peer is against how far its models travel."""
+"""DPG: in a partially connected network, weigh the similarity of a peer against its distance in hops."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class _Dpg(Method):
     unknown = torch.nan
 
     def _probability(self, now: RoundContext) -> Tensor:
-        """p [P, B]; it starts uniform, and starts again if every entry has become 0."""
+        """The probability of each peer [P, B]: uniform at first, and again if every entry has become 0."""
         uniform = now.known.to(torch.float64) / now.known.sum(1, keepdim=True).clamp(min=1)
         p = now.recall("probability", self.unknown)
         p = torch.where(p.isnan(), uniform, p)
@@ -47,7 +47,7 @@ class _Dpg(Method):
 
     def choose(self, now: RoundContext, met: Tensor, similarity: Tensor | None) -> Tensor:
         assert similarity is not None
-        measured = met & similarity.isfinite()  # a diverged model says nothing of its peer
+        measured = met & similarity.isfinite()  # a diverged model says nothing about its peer
         alike = torch.where(measured, similarity, 0.0).clamp(min=0.0)
         total = sets.total(measured, alike)
         share = torch.where(total > 0, alike / total.clamp(min=torch.finfo(torch.float64).tiny), 0.0)
@@ -62,7 +62,7 @@ class _Dpg(Method):
 @methods("dpg")
 @dataclass(frozen=True)
 class Dpg(_Dpg):
-    """DPG: draws k peers within a few hops by probabilities of similarity share minus rho times distance."""
+    """DPG: draws k peers within a few hops, by their share of the similarity minus rho times their distance."""
 
     rho: Annotated[  # type: ignore[misc]
         Amount, Field(description="what each hop of distance subtracts from the probability of a peer")
@@ -72,6 +72,6 @@ class Dpg(_Dpg):
 @methods("dpg-s")
 @dataclass(frozen=True)
 class DpgS(_Dpg):
-    """DPG by similarity alone: distance costs nothing (rho = 0)."""
+    """DPG by similarity alone: distance does not count (rho = 0)."""
 
     rho: ClassVar[float] = 0.0

@@ -29,7 +29,7 @@ from homophily.randomness import Purpose
 @methods("panm")
 @dataclass(frozen=True)
 class Panm(Method):
-    """PANM: keeps the most similar peers as neighbours, then matches more of its cluster by EM on similarities."""
+    """PANM: keeps the most similar peers as neighbours, then finds more of its cluster by EM on similarities."""
 
     metric: MetricName = "loss"  # "loss" is the paper's PANMLoss, "panm" its PANMGrad
     l: Candidates = 10  # noqa: E741 (the paper's letter)
@@ -54,7 +54,7 @@ class Panm(Method):
     def meet(self, now: RoundContext) -> Tensor:
         neighbours = now.recall_set("neighbours")
         if self._stage(now) == "plain":
-            return now.pick(neighbours, self.k, Purpose.MEET) & now.known  # a real peer may not reach all of them
+            return now.pick(neighbours, self.k, Purpose.MEET) & now.known  # a real peer may not reach all of them now
         candidates = now.pick(now.known & ~neighbours, self.l, Purpose.MEET)
         if self._stage(now) == "hnm":
             neighbours = now.pick(neighbours, self.l, Purpose.SAMPLE)
@@ -71,10 +71,10 @@ class Panm(Method):
             neighbours = now.top(met & similarity.isfinite(), self.k, similarity)
             now.memory["neighbours"] = neighbours
             return neighbours
-        sample = met & neighbours & similarity.isfinite()  # a diverged model says nothing of its peer
+        sample = met & neighbours & similarity.isfinite()  # a diverged model says nothing about its peer
         alike = two_groups(met & ~neighbours, sample, similarity, now.ties(met))
         remaining = (neighbours & ~sample) | alike
-        # A round in which everyone asked has diverged must not leave a peer without neighbours.
+        # If all peers asked have diverged, the peer keeps the neighbours it has.
         now.memory["neighbours"] = remaining | (neighbours & ~remaining.any(1, keepdim=True))
         return now.pick(alike, self.k, Purpose.CHOOSE)
 

@@ -1,4 +1,4 @@
-"""PENS: neighbours are those whose models were good on one's own data more often than chance."""
+"""PENS: neighbours are the peers whose models are among the best on one's own data more often than expected."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from homophily.randomness import Purpose
 @methods("pens")
 @dataclass(frozen=True)
 class Pens(Method):
-    """PENS: counts who is among the k best of l random peers, then merges with those chosen more than expected."""
+    """PENS: counts which peers are among the k best of l random ones, then merges with those above a threshold."""
 
     metric: MetricName = "loss"
     l: Candidates = 10  # noqa: E741 (the paper's letter)
@@ -64,7 +64,7 @@ class Pens(Method):
         return best
 
     def _permanent(self, now: RoundContext) -> Tensor:
-        """Those chosen more often in stage 1 than the rule expects of a stranger."""
+        """The peers that were chosen more often in stage 1 than ``threshold`` expects of a random peer."""
         assert self.t1 is not None
         count, peers = now.recall("count"), now.known.sum(1, keepdim=True) + 1
         if self.threshold == "pens":

@@ -4,14 +4,15 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 export HOMOPHILY_DATA ?= $(wildcard ../shared/data)
 
-.PHONY: help demo test build setup clean
+.PHONY: help demo test build reference setup clean
 
 help:
-	@echo 'make demo    compare six methods on bundled data'
-	@echo 'make test    run the linter, the type checker and the tests'
-	@echo 'make build   build the source distribution and the wheel in dist/'
-	@echo 'make setup   create $(VENV) with the package and its tools; the other targets do this first'
-	@echo 'make clean   remove $(VENV), dist/ and caches'
+	@echo 'make demo        compare six methods on bundled data'
+	@echo 'make test        run the linter, the type checker and the tests'
+	@echo 'make build       build the source distribution and the wheel in dist/'
+	@echo 'make reference   write the generated pages under docs/'
+	@echo 'make setup       create $(VENV) with the package and its tools; the other targets do this first'
+	@echo 'make clean       remove $(VENV), dist/ and caches'
 
 demo: setup
 	$(BIN)/homophily compare methods=local,random,panm,dac,kin,oracle seeds=0,1,2
@@ -24,6 +25,9 @@ test: setup
 
 build: setup
 	$(BIN)/python -m build --no-isolation
+
+reference: setup
+	$(BIN)/python -m docs.generate
 
 setup: $(VENV)/installed
 

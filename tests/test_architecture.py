@@ -2,55 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import subprocess
 import sys
-from collections.abc import Iterator
 from graphlib import TopologicalSorter
-from pathlib import Path
 
 import pytest
 
-import homophily
-
-ROOT = Path(homophily.__file__).parent
-ROOMS = [
-    "plugins", "config", "data", "models", "federation", "runs", "training", "fingerprints", "methods", "simulation",
-    "experiments", "peer", "papers", "report", "api", "cli",
-]  # fmt: skip
-FOUNDATION = {f"homophily.{name}" for name in ("errors", "randomness", "version", "atomic_io")}
-EXEMPT = {"homophily", "homophily.__main__"}  # the public names, and `python -m homophily`
-
-
-def _modules() -> dict[str, Path]:
-    """The path of each module of the package."""
-    paths = ROOT.rglob("*.py")
-    names = {path: ".".join(("homophily", *path.relative_to(ROOT).with_suffix("").parts)) for path in paths}
-    return {name.removesuffix(".__init__"): path for path, name in names.items()}
-
-
-MODULES = _modules()
-
-
-def _targets(source: str, modules: dict[str, Path]) -> Iterator[str]:
-    """The modules of the package that a source imports, also inside functions and under TYPE_CHECKING."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            found = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "imports are absolute"
-            full = {alias.name: f"{node.module}.{alias.name}" for alias in node.names}
-            found = [path if path in modules else str(node.module) for path in full.values()]
-        else:
-            continue
-        yield from (name for name in found if name.partition(".")[0] == "homophily")
-
-
-IMPORTS = {name: set(_targets(path.read_text(encoding="utf-8"), MODULES)) for name, path in MODULES.items()}
-
-
-def _room(module: str) -> str:
-    return module.split(".")[1] if "." in module else ""
+from docs.generate.imports import EXEMPT, FOUNDATION, ROOMS, ROOT, imports, modules, room, targets
 
 
 def _wrong(module: str, target: str) -> bool:
@@ -59,23 +17,23 @@ def _wrong(module: str, target: str) -> bool:
         return False
     if module in FOUNDATION or target in EXEMPT:
         return True
-    return ROOMS.index(_room(target)) > ROOMS.index(_room(module))
+    return ROOMS.index(room(target)) > ROOMS.index(room(module))
 
 
 def test_every_module_stands_in_a_room() -> None:
-    outside = [name for name in MODULES if name not in FOUNDATION | EXEMPT and _room(name) not in ROOMS]
+    outside = [name for name in modules() if name not in FOUNDATION | EXEMPT and room(name) not in ROOMS]
     assert outside == []
 
 
 def test_imports_lead_to_rooms_below() -> None:
-    arrows = [(module, target) for module, found in IMPORTS.items() for target in found]
+    arrows = [(module, target) for module, found in imports().items() for target in found]
     assert len(arrows) > 300
     assert sorted(f"{module} -> {target}" for module, target in arrows if _wrong(module, target)) == []
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
-    order = list(TopologicalSorter({name: IMPORTS[name] - {name} for name in MODULES}).static_order())
-    assert set(order) == set(MODULES)
+    order = list(TopologicalSorter({name: imports()[name] - {name} for name in modules()}).static_order())
+    assert set(order) == set(modules())
 
 
 def test_the_root_has_at_most_ten_files() -> None:
@@ -83,8 +41,8 @@ def test_the_root_has_at_most_ten_files() -> None:
 
 
 def test_only_the_command_line_imports_the_api() -> None:
-    users = {name for name, found in IMPORTS.items() if "homophily.api" in found}
-    assert {_room(name) for name in users - EXEMPT} <= {"cli"}
+    users = {name for name, found in imports().items() if "homophily.api" in found}
+    assert {room(name) for name in users - EXEMPT} <= {"cli"}
 
 
 def test_reading_a_run_loads_no_simulator() -> None:
@@ -93,7 +51,7 @@ def test_reading_a_run_loads_no_simulator() -> None:
     loaded = done.stdout.split()
     assert "homophily.runs.reader" in loaded
     rooms = {"training", "simulation", "experiments", "methods", "peer"}
-    assert [module for module in loaded if _room(module) in rooms] == []
+    assert [module for module in loaded if room(module) in rooms] == []
 
 
 @pytest.mark.parametrize(
@@ -107,6 +65,6 @@ def test_reading_a_run_loads_no_simulator() -> None:
     ],
 )
 def test_an_import_is_seen_wherever_it_stands(source: str) -> None:
-    assert list(_targets(source, MODULES)) == ["homophily.simulation.setup"]
+    assert list(targets(source)) == ["homophily.simulation.setup"]
     assert _wrong("homophily.data.types", "homophily.simulation.setup")
     assert not _wrong("homophily.api", "homophily.simulation.setup")

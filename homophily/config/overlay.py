@@ -1,4 +1,4 @@
-"""A config as nested tables: read from TOML, or from ``key=value`` on the command line."""
+"""A config as nested tables, read from TOML or from ``key=value`` arguments of the command line."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import numpy as np
 from homophily.config.schema import Config
 from homophily.errors import UserError
 
-NAMED = ("data", "model", "method", "topology")  # tables that a plain name may stand for
+NAMED = ("data", "model", "method", "topology")  # tables that can be given as a name only
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The tables of a TOML file."""
+    """The content of a TOML file. Raises UserError if it cannot be read."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
@@ -26,7 +26,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def as_tables(values: Mapping[str, Any]) -> dict[str, Any]:
-    """A name may stand for its table: method = "oracle"; so may a file of edges: topology = "edges.csv"."""
+    """Replace names by tables: "oracle" by { name = "oracle" }, the topology "edges.csv" by { name = "file", ... }."""
     out = {k: {"name": v} if k in NAMED and isinstance(v, str) else _plain(v) for k, v in values.items()}
     topology = out.get("topology")
     if isinstance(topology, Mapping) and str(topology.get("name")).endswith((".csv", ".graphml")):
@@ -35,7 +35,7 @@ def as_tables(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Python's own numbers in place of NumPy's."""
+    """Replace NumPy scalars by Python numbers, also inside lists and tables."""
     if isinstance(value, Mapping):
         return {key: _plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -44,7 +44,7 @@ def _plain(value: Any) -> Any:
 
 
 def differing(one: Config, other: Config) -> dict[str, tuple[Any, Any]]:
-    """The keys, written with dots, in which two configs differ, with both values (None: left out)."""
+    """The dotted keys in which two configs differ, each with both values (None: left out)."""
     a, b = _flat(one.toml()), _flat(other.toml())
     return {key: (a.get(key), b.get(key)) for key in sorted(a.keys() | b.keys()) if a.get(key) != b.get(key)}
 
@@ -57,7 +57,7 @@ def _flat(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
 
 
 def assignment(text: str) -> tuple[list[str], Any]:
-    """``training.lr=0.1`` as its path and value: a TOML value where it is one, else a text."""
+    """Split ``training.lr=0.1`` into its path and its value: a TOML value if it is valid TOML, else a string."""
     key, equals, value = text.partition("=")
     path = [part.strip() for part in key.split(".")]
     if not equals or not all(path):
@@ -70,14 +70,14 @@ def assignment(text: str) -> tuple[list[str], Any]:
 
 
 def split(words: Sequence[str]) -> tuple[Path | None, list[str]]:
-    """The config file, if the first word is no key=value, and the rest."""
+    """Split arguments into a config file (the first one, if it is not key=value) and the remaining arguments."""
     if words and "=" not in words[0]:
         return Path(words[0]), list(words[1:])
     return None, list(words)
 
 
 def nested(assignments: Sequence[str]) -> dict[str, Any]:
-    """Several ``key=value`` texts as nested tables; a later one wins."""
+    """Several ``key=value`` arguments as nested tables; a later one overrides an earlier one."""
     out: dict[str, Any] = {}
     for text in assignments:
         (*path, last), value = assignment(text)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Annotated
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from homophily.data.images import rotated
@@ -32,7 +34,15 @@ def iid(source: Source, peers: int, seed: int) -> PartitionPlan:
 
 
 @shifts("rotation")
-def rotation(source: Source, peers: int, seed: int, *, angles: Sequence[float] = (0, 90, 180, 270)) -> PartitionPlan:
+def rotation(
+    source: Source,
+    peers: int,
+    seed: int,
+    *,
+    angles: Annotated[
+        Sequence[float], Field(description="the angle of each cluster, in degrees counter-clockwise; all different")
+    ] = (0, 90, 180, 270),
+) -> PartitionPlan:
     """Each cluster sees its images turned by its own angle, in degrees counter-clockwise."""
     shape = source.train.x.shape[1:]
     if len(shape) != 3 or shape[-1] != shape[-2]:
@@ -48,7 +58,15 @@ def rotation(source: Source, peers: int, seed: int, *, angles: Sequence[float] =
 
 @shifts("label-swap")
 def label_swap(
-    source: Source, peers: int, seed: int, *, clusters: int = 4, pairs: list[tuple[int, int]] | None = None
+    source: Source,
+    peers: int,
+    seed: int,
+    *,
+    clusters: Annotated[int, Field(description="2 or 4 clusters, with the label pairs of the PANM paper")] = 4,
+    pairs: Annotated[
+        list[tuple[int, int]] | None,
+        Field(description="the two labels that each cluster exchanges. Left out: the pairs that `clusters` stands for"),
+    ] = None,
 ) -> PartitionPlan:
     """Each cluster has two labels exchanged: the PANM paper's 2 or 4 clusters, or one for each of your pairs."""
     classes = _classes(source, "label-swap")
@@ -74,7 +92,17 @@ def label_swap(
 
 @shifts("label-groups")
 def label_groups(
-    source: Source, peers: int, seed: int, *, groups: str | list[list[int]] = "vehicles-animals"
+    source: Source,
+    peers: int,
+    seed: int,
+    *,
+    groups: Annotated[
+        str | list[list[int]],
+        Field(
+            description='the labels of each cluster: lists of labels, `"vehicles-animals"` (cifar-10), `"pairs"` '
+            '(random pairs of labels) or `"superclasses"` (cifar-100)'
+        ),
+    ] = "vehicles-animals",
 ) -> PartitionPlan:
     """Each cluster holds some labels only: vehicles-animals, random pairs, superclasses, or your lists of labels."""
     classes = _classes(source, "label-groups")
@@ -103,7 +131,13 @@ def label_groups(
 
 
 @shifts("concept")
-def concept(source: Source, peers: int, seed: int, *, clusters: int = 3) -> PartitionPlan:
+def concept(
+    source: Source,
+    peers: int,
+    seed: int,
+    *,
+    clusters: Annotated[int, Field(description="clusters, each with its own coefficients; from 1 to `peers`")] = 3,
+) -> PartitionPlan:
     """Each cluster of the linear data has coefficients of its own: the same inputs mean different targets."""
     if source.name != "linear":
         raise UserError(f"data.shift = 'concept' needs the linear data, not {source.name}")
@@ -120,7 +154,15 @@ def concept(source: Source, peers: int, seed: int, *, clusters: int = 3) -> Part
 
 
 @shifts("domain")
-def domain(source: Source, peers: int, seed: int, *, other: str = "mnist") -> PartitionPlan:
+def domain(
+    source: Source,
+    peers: int,
+    seed: int,
+    *,
+    other: Annotated[
+        str, Field(description="the data set of the second cluster, with classes and inputs of the same shape")
+    ] = "mnist",
+) -> PartitionPlan:
     """Two clusters, the data set and an ``other`` one of the same input shape; a model predicts the labels of both."""
     offset = _classes(source, "domain")
     if other == source.name:
@@ -150,7 +192,15 @@ def domain(source: Source, peers: int, seed: int, *, other: str = "mnist") -> Pa
 
 
 @shifts("dirichlet")
-def dirichlet(source: Source, peers: int, seed: int, *, alpha: float = 0.5) -> PartitionPlan:
+def dirichlet(
+    source: Source,
+    peers: int,
+    seed: int,
+    *,
+    alpha: Annotated[
+        float, Field(description="concentration of the Dirichlet distribution, above 0; smaller: peers differ more")
+    ] = 0.5,
+) -> PartitionPlan:
     """No clusters: each peer draws its own mix of labels from Dirichlet(alpha); small alpha, very different peers."""
     classes = _classes(source, "dirichlet")
     if not 0 < alpha < math.inf:

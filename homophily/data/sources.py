@@ -6,9 +6,10 @@ import inspect
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from homophily.data.files import find_files
@@ -124,7 +125,14 @@ _TRAIN, _TEST, _THETA = range(3)  # what is drawn: keys of their own, so that no
 
 
 @sources("linear")
-def linear(seed: int, features: int = 10, noise: float = 3.0, samples: int = 60_000) -> Source:
+def linear(
+    seed: int,
+    features: Annotated[int, Field(description="features of a sample, from 1 to 1,000,000")] = 10,
+    noise: Annotated[float, Field(description="standard deviation of the noise of the targets, at least 0")] = 3.0,
+    samples: Annotated[
+        int, Field(description="training samples, at least 6; the test set has a sixth as many")
+    ] = 60_000,
+) -> Source:
     """Synthetic linear regression, y = <x, theta> + noise, with x uniform in [-10, 10] and theta in [-5, 5].
 
     ``samples`` are for training, a sixth as many for testing; ``noise`` is the standard deviation of the normal noise.

@@ -31,6 +31,10 @@ class PeerData:
 
     x: [n, ...] uint8 pixels, float features (NaN: missing) or integer tokens.
     y: [n] integer classes, or [n] or [n, outputs] float targets.
+    validation_x, validation_y: validation samples; None: taken from x and y, as many as ``data.validation`` says.
+    test_x, test_y: test samples; None: taken from x and y, as many as ``data.test`` says, or a fifth.
+    cluster: name or number of the true cluster, if it is known.
+    name: name of the peer in messages and scores.
     """
 
     x: Array

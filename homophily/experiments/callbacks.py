@@ -40,23 +40,23 @@ class Callback:
     """Base of callbacks: override what you need. The same object is called from the first round to the last."""
 
     def on_start(self, run: RunHandle) -> None:
-        """Called before the first round, and again when a stopped run goes on."""
+        """Called before the first round of ``run``, and again when a stopped run continues."""
 
     def on_round(self, run: RunHandle, metrics: dict[str, Any]) -> None:
-        """Called after each round with its metrics; ``run.stop()`` ends the run.
+        """Called after each round of ``run`` with its metrics; ``run.stop()`` ends the run.
 
-        What is added to ``metrics`` (numbers, strings, lists or tables under new names) is stored with them.
+        New names that are added to ``metrics`` (numbers, strings, lists or tables) are stored with the round.
         """
 
     def on_end(self, run: RunHandle, summary: dict[str, Any]) -> None:
-        """Called when the run has finished, with its summary."""
+        """Called when ``run`` has finished, with its ``summary``."""
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint must hold of this callback, as JSON."""
         return {}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint, with what ``state`` returned."""
+        """Continue from a checkpoint, with the ``state`` that it holds."""
 
 
 class Callbacks:

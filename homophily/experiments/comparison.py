@@ -71,16 +71,18 @@ def compare(
 ) -> Comparison:
     """Run every method with every seed on the same federation.
 
-    config: as for ``run``, also with ``methods`` and ``seeds``; overrides: nested keys over it. Keys of [method] go to
-    the methods that have them, those of [method.NAME] to that one. A config or file made for ``run`` may name a method,
-    which then does not count.
-    methods: names, ``Method`` objects or classes, in a list or by the name to show; "all": all that can work with the
-    data.
-    seeds: a run for each; None: the seed of the config.
-    model, data, loss, extra_metrics, device: as for ``run``.
-    callbacks: given a method and a seed, the callbacks of that run.
-    out: a new folder, or the one in which the same comparison was stopped.
-    Raises UserError for bad input; warns with DivergedWarning if models have diverged.
+    config: as for ``run``; it may also have the keys ``methods`` and ``seeds``. The ``method.name`` of a file made for
+    ``run`` is ignored if methods are given on top.
+    overrides: nested keys that override the config. A key of [method] goes to the methods that have it, a key of
+    [method.NAME] to that method.
+    methods: names, ``Method`` objects or classes; a mapping gives each the name it has in tables. "all" or None: all
+    registered methods that can work with the data.
+    seeds: one run per method and seed; None: the seed of the config.
+    model, data, loss, extra_metrics, device: as for ``run``, the same for all runs.
+    callbacks: a function of a method's name and a seed that returns the callbacks of that run.
+    out: a new folder, or the folder of the same comparison if it was stopped.
+    Returns the runs as a ``Comparison``. Raises UserError for bad input; warns with DivergedWarning if models have
+    diverged.
     """
     below = _below(config)
     named, objects_by_name = _given_methods(methods)

@@ -98,7 +98,11 @@ def kin(
     loss: Loss | None = None,
     device: str = "auto",
 ) -> Discovery:
-    """Compare everyone's fingerprint, without training: how many families there are, and who belongs to which."""
+    """Compare the fingerprints of all peers, without training: how many families there are, and who belongs to which.
+
+    config, model, data, loss, device: as for ``run``.
+    Returns a ``Discovery``. Raises UserError for bad input.
+    """
     chosen = as_config(config)
     experiment, _, plan = prepare(chosen, UserObjects(model, data, loss), chosen_device(device))
     began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""A simulation that can be played step by step, and the verbs run and resume."""
+"""A simulation that is played step by step, and the public functions run and resume."""
 
 from __future__ import annotations
 
@@ -57,7 +57,11 @@ class Simulation:
         out: str | Path | None = None,
         device: str = "auto",
     ) -> None:
-        """Prepare a run and its folder; the arguments are those of ``homophily.run``."""
+        """Prepare a run and its folder.
+
+        config, model, data, loss, method, extra_metrics, callbacks, out, device: as for ``homophily.run``.
+        Raises UserError for bad input.
+        """
         objects = UserObjects(model, data, loss, method, extra_metrics or {})
         chosen, watching = chosen_device(device), Callbacks(callbacks)
         experiment, complete, plan = prepare(as_config(config), objects, chosen)
@@ -81,7 +85,11 @@ class Simulation:
         extra_metrics: Mapping[str, ExtraMetric] | None = None,
         callbacks: Sequence[Callback] = (),
     ) -> Simulation:
-        """A stopped or finished run, after the last round that it kept; the arguments are those of ``resume``."""
+        """A stopped or finished run, after the last round that its folder holds.
+
+        path, overrides, model, data, loss, method, extra_metrics, callbacks: as for ``homophily.resume``.
+        Raises UserError for bad input.
+        """
         found, objects = Run(path), UserObjects(model, data, loss, method, extra_metrics or {})
         config, writer = _extended(found, overrides or {}), RunWriter(found.path)
         objects = with_start(writer, objects)
@@ -173,14 +181,17 @@ def run(
 ) -> Run:
     """Simulate a federation from its first round to its last and return the finished run.
 
-    config: a TOML file, nested keys as in one, or None for the defaults.
-    model, data, loss, method, extra_metrics: objects in place of the names that a config has: any ``nn.Module``, one
-    ``PeerData`` per peer, a loss ``(outputs, targets) -> [samples]``, a ``Method``, and metrics
-    ``(outputs, targets) -> float`` by name, which are scored for every peer.
+    config: nested keys, a TOML file, or None for the defaults.
+    model: your ``nn.Module``, in place of ``model.name``; every peer starts from its weights.
+    data: one ``PeerData`` per peer, in place of ``data.name``.
+    loss: a function ``(outputs, targets) -> [samples]``, in place of ``training.loss``.
+    method: a ``Method`` object, in place of ``method.name``.
+    extra_metrics: scores by name, each a function ``(outputs, targets) -> float`` that is computed for every peer.
     callbacks: ``Callback`` objects that see every round.
-    out: the run's folder; None: a new one under runs/.
-    device: "auto", "cpu" or "cuda".
-    Raises UserError for bad input; warns with DivergedWarning if models have diverged.
+    out: the folder of the run, new or empty; None: a new folder under runs/.
+    device: "auto", "cpu" or "cuda"; "auto" uses CUDA if torch finds a CUDA device.
+    Raises UserError for bad input and UnsuitableError if the method cannot work with the data; warns with
+    DivergedWarning if models have diverged.
     """
     simulation = Simulation(
         config,
@@ -209,10 +220,13 @@ def resume(
     extra_metrics: Mapping[str, ExtraMetric] | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Run:
-    """Go on with a run that was stopped, or with a finished one for more rounds: ``resume(path, {"rounds": 100})``.
+    """Continue a run that was stopped, or extend a finished one: ``resume(path, {"rounds": 100})``.
 
-    path: the run's folder; overrides: ``rounds``, ``evaluate`` and ``checkpoint`` may change.
-    Objects that were given to ``run`` must be given again, a model with any weights.
+    path: the folder of the run.
+    overrides: new values of ``rounds``, ``evaluate`` or ``checkpoint``.
+    model, data, loss, method, extra_metrics: the objects that were given to ``run``, again; a model with any weights.
+    callbacks: as for ``run``; the state of each is restored if as many are given as before.
+    Returns the finished run. Raises UserError for bad input; warns with DivergedWarning if models have diverged.
     """
     found = Run(path)
     config = _extended(found, overrides or {})

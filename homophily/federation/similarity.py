@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from homophily.plugins.registry import Registry
@@ -89,7 +90,15 @@ def _cost_of_losses(on: Literal["own", "peer"] = "own") -> MetricCost:
 
 @metrics("loss")
 @costs(_cost_of_losses)
-def inverse_loss(pairs: Pairs, on: Literal["own", "peer"] = "own") -> Tensor:
+def inverse_loss(
+    pairs: Pairs,
+    on: Annotated[
+        Literal["own", "peer"],
+        Field(
+            description="whose training data: the peer's model is tested on one's own, or one's own model on the peer's"
+        ),
+    ] = "own",
+) -> Tensor:
     """Inverse loss of the peer's model on one's own training data (on = "peer": of one's own on the peer's)."""
     return 1.0 / pairs.loss(on).clamp(min=_FLOOR)
 
@@ -117,7 +126,12 @@ def cosine_of_displacements(pairs: Pairs) -> Tensor:
 
 @metrics("panm")
 @costs(MetricCost(updates=True, displacement=True, common_start=True))
-def panm(pairs: Pairs, alpha: float = 0.5) -> Tensor:
+def panm(
+    pairs: Pairs,
+    alpha: Annotated[
+        float, Field(description="the weight of this round's updates; the displacements have the rest")
+    ] = 0.5,
+) -> Tensor:
     """alpha times the cosine of this round's updates plus 1 - alpha times that of the displacements."""
     return alpha * cosine(pairs.my_update, pairs.your_update) + (1.0 - alpha) * cosine(
         pairs.my_displacement, pairs.your_displacement

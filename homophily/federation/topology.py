@@ -6,10 +6,11 @@ import csv
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import networkx as nx
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from homophily.errors import UserError
@@ -49,7 +50,17 @@ def star(peers: int) -> Any:
 
 
 @topologies("torus")
-def torus(peers: int, seed: int, rows: int | None = None, shuffle: bool = False) -> Any:
+def torus(
+    peers: int,
+    seed: int,
+    rows: Annotated[
+        int | None,
+        Field(description="rows of the grid: at least 3, and a divisor of `peers`. Left out: as square as it can be"),
+    ] = None,
+    shuffle: Annotated[
+        bool, Field(description="whether peers are placed at random; else row by row, cluster after cluster")
+    ] = False,
+) -> Any:
     """A grid of ``rows`` whose opposite edges meet: four neighbours each (rows left out: as square as can be).
 
     Peers stand on it row by row, so that those of a cluster are neighbours; ``shuffle``: wherever chance puts them.
@@ -67,7 +78,12 @@ def torus(peers: int, seed: int, rows: int | None = None, shuffle: bool = False)
 
 
 @topologies("random")
-def random(peers: int, seed: int, low: int = 5, high: int = 10) -> Any:
+def random(
+    peers: int,
+    seed: int,
+    low: Annotated[int, Field(description="the fewest neighbours of a peer, at least 1")] = 5,
+    high: Annotated[int, Field(description="the most neighbours of a peer, below `peers`")] = 10,
+) -> Any:
     """Connected, every peer with a uniform number of neighbours from ``low`` to ``high`` (5 to 10)."""
     if not 1 <= low <= high < peers:
         raise UserError(f"topology.low, topology.high: 1 <= low <= high < peers, not {low}, {high} with {peers} peers")
@@ -84,7 +100,12 @@ def random(peers: int, seed: int, low: int = 5, high: int = 10) -> Any:
 
 
 @topologies("small-world")
-def small_world(peers: int, seed: int, degree: int = 4, rewire: float = 0.1) -> Any:
+def small_world(
+    peers: int,
+    seed: int,
+    degree: Annotated[int, Field(description="neighbours in the ring: an even number from 2 to `peers` - 1")] = 4,
+    rewire: Annotated[float, Field(description="probability that an edge is rewired, from 0 to 1")] = 0.1,
+) -> Any:
     """A ring with ``degree`` near neighbours each, every edge rewired with probability ``rewire`` (Watts-Strogatz)."""
     if not 2 <= degree < peers or degree % 2 or not 0 <= rewire <= 1:
         raise UserError(
@@ -98,7 +119,13 @@ def small_world(peers: int, seed: int, degree: int = 4, rewire: float = 0.1) -> 
 
 
 @topologies("erdos-renyi")
-def erdos_renyi(peers: int, seed: int, probability: float = 0.1) -> Any:
+def erdos_renyi(
+    peers: int,
+    seed: int,
+    probability: Annotated[
+        float, Field(description="probability that two peers are neighbours, above 0 and at most 1")
+    ] = 0.1,
+) -> Any:
     """Every two peers are neighbours with the same ``probability``; redrawn until it is connected."""
     if not 0 < probability <= 1:
         raise UserError(f"topology.probability = {probability}: must be above 0 and at most 1")
@@ -110,7 +137,10 @@ def erdos_renyi(peers: int, seed: int, probability: float = 0.1) -> Any:
 
 
 @topologies("file")
-def file(peers: int, path: str) -> Any:
+def file(
+    peers: int,
+    path: Annotated[str, Field(description="the file: CSV with two peer numbers per line, or GraphML")],
+) -> Any:
     """An edge list: CSV (two peer numbers a line) or GraphML."""
     place = Path(path)
     try:

@@ -1,4 +1,4 @@
-"""Methods: who asks whom for a model, and who merges with whom. Importing this registers the bundled methods."""
+"""Methods decide whom a peer asks for models and with whom it merges. Importing this registers the bundled ones."""
 
 from homophily.federation.view import View
 from homophily.methods import baselines, dac, dpg, kin, panm, pens, server

@@ -1,11 +1,11 @@
-"""What a method is: two decisions on numbers only, for all peers at once or for one."""
+"""The base class of methods: two decisions on numbers about peers, for all peers at once or for one."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 import pydantic
 import torch
@@ -25,65 +25,78 @@ Memory = dict[str, Tensor]
 
 
 def nothing_shared(name: str, friends: Tensor) -> Tensor:
-    """Refuse to look up a table that a method does not share."""
+    """Raise a UserError: ``friends`` share no table called ``name``."""
     raise UserError(f"nobody shares {name!r}: the method must list it in `shares`")
 
 
 @dataclass
 class RoundContext:
-    """A method's surroundings in one round: the view, the round (from 1) and what it remembers (leading axis P).
+    """What a method works with in one round. P peers decide, and each has B contacts.
 
-    Tables in ``memory`` are replaced, never written into: what was remembered before may still be read by others.
+    view: what these peers know of others.
+    round: the round, from 1.
+    memory: the tables that the method keeps from round to round, [P, ...]. Replace a table, and never write into one:
+    others may still read it.
+    shared: a function (name, friends [P, F]) -> [P, B]. It returns what the friends of each row (ids, -1: nobody)
+    remembered under ``name`` at the end of the last round about the row's contacts: the entry of the first friend that
+    has one, NaN if none has.
     """
 
     view: View
     round: int
     memory: Memory = field(default_factory=dict)
     shared: Callable[[str, Tensor], Tensor] = nothing_shared
-    """shared(name, friends [P, F]): what each row's friends (ids, -1: nobody) remembered under ``name`` at the end of
-    the last round, about its own contacts [P, B]: the first friend's entry if several have one, NaN if none has."""
 
     @property
     def known(self) -> Tensor:
-        """[P, B] bool: the peers there are to choose from."""
+        """[P, B] bool: the peers that can be chosen."""
         return self.view.known
 
     def recall(self, name: str, default: float = 0.0) -> Tensor:
-        """A remembered table of numbers [P, B] float64, or the default everywhere."""
+        """The remembered table ``name`` [P, B] float64, or ``default`` everywhere if there is none yet."""
         if name in self.memory:
             return self.memory[name]
         return torch.full(self.known.shape, default, dtype=torch.float64, device=self.known.device)
 
     def recall_set(self, name: str) -> Tensor:
-        """A remembered set [P, B] bool, or nobody."""
+        """The remembered set ``name`` [P, B] bool, or the empty set if there is none yet."""
         return self.memory[name] if name in self.memory else torch.zeros_like(self.known)
 
     def pick(self, among: Tensor, k: int, purpose: Purpose, round: int | None = None) -> Tensor:
-        """A uniform draw of ``k`` (all, if fewer) from a set; ``round``: that round's draw, to draw the same again."""
+        """Draw ``k`` peers uniformly ``among`` a set [P, B] (all, if there are fewer): [P, B] bool.
+
+        purpose: two draws of one round need two purposes; round: the round whose draw is repeated, None: this one.
+        """
         return sets.pick(among, k, bits(*self._keys(purpose, round), self.view.contacts))
 
     def pick_weighted(self, among: Tensor, k: int, log_weights: Tensor, purpose: Purpose) -> Tensor:
-        """``k`` of a set without replacement in proportion to exp(log_weights) [P, B]."""
+        """Draw ``k`` peers ``among`` a set without replacement, in proportion to exp(log_weights) [P, B].
+
+        purpose: as for ``pick``.
+        """
         return sets.pick_weighted(among, k, log_weights, uniform(*self._keys(purpose), self.view.contacts))
 
     def top(self, among: Tensor, k: int, values: Tensor) -> Tensor:
-        """The ``k`` of a set with the largest values [P, B]; ties are broken by a keyed draw on the peer's id."""
+        """The ``k`` peers ``among`` a set with the largest values [P, B]; a keyed draw on the peer's id breaks ties."""
         return sets.top(among, k, values, self.ties(among))
 
     def ranked(self, among: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """A set's columns from the largest value [P, B] down: (columns [P, K], mask [P, K]); ties as in ``top``."""
+        """The columns ``among`` a set, ordered by ``values`` [P, B], the largest first: (columns [P, K], mask [P, K]).
+
+        Ties are broken as in ``top``.
+        """
         return sets.ranked(among, values, self.ties(among))
 
     def ties(self, among: Tensor) -> Tensor:
-        """Tie keys of the members of a set; 0 elsewhere: sets are small, contact lists may not be."""
-        columns, mask = sets.compact(among)
+        """Random keys of the peers ``among`` a set, which break ties; 0 for others."""
+        columns, mask = sets.compact(among)  # only for members: sets are small, contact lists may be large
         drawn = bits(*self._keys(Purpose.TIES), self.view.contacts.gather(1, columns))
         return torch.zeros(among.shape, dtype=torch.int64, device=among.device).scatter_add_(
             1, columns, torch.where(mask, drawn, 0)
         )
 
     def _keys(self, purpose: Purpose, round: int | None = None) -> tuple[Tensor, Tensor, int, int]:
-        """Of a draw about a peer; the peer's id comes last."""
+        """The keys of a draw about a peer; the peer's id is appended to them."""
         return self.view.seed[:, None], self.view.me[:, None], self.round if round is None else round, purpose
 
 
@@ -91,59 +104,102 @@ Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
+# Keys that several methods have, with their meaning.
+Partners = Annotated[Count, Field(description="partners per round: the peers whose models are merged")]
+Candidates = Annotated[
+    Count, Field(description="random candidates per round, whose models are compared with one's own")
+]
+FirstStage = Annotated[
+    Count | None,
+    Field(
+        description="rounds of the first stage. Left out: a third of `rounds`, rounded down, at least 1; a run that is "
+        "extended later keeps the number"
+    ),
+]
+MetricName = Annotated[
+    str, Field(description="how similarity is measured: a registered metric or `package.module:name`")
+]
+LossOn = Annotated[
+    Literal["own", "peer"],
+    Field(
+        description='for `metric = "loss"`: test the peer\'s model on one\'s own training data (`"own"`), or one\'s '
+        'own model on the peer\'s (`"peer"`)'
+    ),
+]
+UpdateShare = Annotated[
+    Share,
+    Field(
+        description='for `metric = "panm"`: the weight of this round\'s updates; the displacements from the initial '
+        "weights have the rest"
+    ),
+]
+Reach = Annotated[
+    Count, Field(description="in a partial topology, a peer knows the peers within this many hops; else unused")
+]
+Renewal = Annotated[
+    int, Field(ge=0, description="fingerprints are computed and sent again every this many rounds; 0: never")
+]
+
 
 class Method:
-    """Base of all methods. Constructor parameters are its config keys; what changes lives in ``now.memory``."""
+    """Base class of all methods: subclass it and define ``meet``.
 
-    unknown: float = 0.0  # what its remembered tables say of a peer of whom nothing is known
-    finds: bool = True  # it has an idea of who is alike, so that there is precision and recall
-    metric: str | None = None  # the similarity it wants of the peers it meets; None: none
-    hops: Count = 1  # in a partial topology, it knows the peers within so many hops
-    shares: tuple[str, ...] = ()  # remembered tables that a peer hands over with its model
-    uses_fingerprints: bool = False  # it wants everyone's fingerprint before the first round
-    renew: Annotated[int, Field(ge=0)] = 0  # and again every so many rounds; 0: never
+    The parameters of the constructor are the config keys of the method. The object itself never changes; what the
+    method remembers is in ``now.memory``.
+    """
+
+    unknown: float = 0.0  # the entry of its remembered tables for a peer of which nothing is known
+    finds: bool = True  # it estimates who is alike, so that precision and recall are defined
+    metric: str | None = None  # the similarity metric that compares the peers it meets; None: they are not compared
+    hops: Reach = 1
+    shares: tuple[str, ...] = ()  # the remembered tables that a peer sends with its model
+    uses_fingerprints: bool = False  # it needs the fingerprints of all peers before the first round
+    renew: Renewal = 0
 
     def check(self, view: View) -> None:
-        """Raise an UnsuitableError if the method cannot work in these surroundings."""
+        """Raise an UnsuitableError if the method cannot work with this ``view`` of all peers."""
 
     def notes(self, view: View, memory: Memory) -> list[str]:
-        """Notes for the user about the method in these surroundings (all peers' view), and what it found."""
+        """Messages for the end of the run, from the ``view`` of all peers and the final ``memory``."""
         return []
 
     def meet(self, now: RoundContext) -> Tensor:
-        """Whom to ask for a model: [P, B] bool."""
+        """Whom to ask for a model, a subset of ``now.known``: [P, B] bool."""
         raise UserError(f"method: {type(self).__name__} has no meet, which says whom to ask for a model")
 
     def choose(self, now: RoundContext, met: Tensor, similarity: Tensor | None) -> Tensor:
-        """With whom to merge, among those met: [P, B] bool.
+        """With whom to merge, a subset of ``met``: [P, B] bool. It may set tables of ``now.memory``.
 
         similarity: [P, B] float64, -inf for peers that were not met or have diverged; None if nobody is compared.
         """
         return met
 
     def on_fingerprints(self, view: View, prints: Fingerprints, ids: Tensor, known_to: Tensor | None) -> Memory:
-        """What to remember from the fingerprints of the peers ``ids`` [M], ascending.
+        """What the peers of ``view`` remember of the fingerprints ``prints`` of the peers ``ids`` [M], ascending.
 
-        known_to: [P, H] ids, padded with -1: those that each row knows; None: each row knows all.
+        known_to: [P, H] ids, padded with -1: the peers whose fingerprints each row knows; None: each row knows all.
         """
         raise UserError(
             f"method: {type(self).__name__} uses fingerprints, and has no on_fingerprints, which says what to remember"
         )
 
     def compares(self, now: RoundContext) -> bool:
-        """Whether similarities are wanted in this round: measuring them is not free."""
+        """Whether similarities are needed in the round of ``now``; return False to save their cost."""
         return self.metric is not None
 
     def neighbours(self, now: RoundContext, partners: Tensor) -> Tensor:
-        """Whom it holds to be alike, for the scores: [P, B] bool, or non-negative weights."""
+        """Whom each peer of ``now`` holds to be alike, for precision and recall: [P, B] bool, or non-negative weights.
+
+        partners: [P, B] bool, with whom it merged in this round.
+        """
         return partners
 
     def in_rounds(self, rounds: int) -> Method:
-        """The method with settings that follow from the number of rounds filled in."""
+        """The method with the settings filled in that depend on the number of ``rounds``."""
         return self
 
     def nominal(self, rounds: int) -> float | None:
-        """Models a peer pulls over a run by the method's formula; None: there is none."""
+        """Models that a peer receives in ``rounds`` rounds by the formula of the method; None: it has no formula."""
         return None
 
 
@@ -158,7 +214,7 @@ _DECLARED: Any = pydantic.create_model(
 
 
 def usable(method: Method) -> Method:
-    """The method, if all that it declares and decides is as every method's; anyone may have written it."""
+    """Return the method, or raise a UserError if a decision, a setting or a declared attribute cannot be used."""
     name = f"method: {type(method).__name__}"
     for decision, given in _CALLED.items():
         must_take(getattr(method, decision), given, f"{name}.{decision}")
@@ -171,11 +227,11 @@ def usable(method: Method) -> Method:
 
 
 def metric_of(method: Method) -> tuple[Metric, dict[str, Any]] | None:
-    """The method's metric and those of the method's settings that it takes; None: it compares nobody."""
+    """The metric of a method and the settings that the metric takes from it; None: the method compares nobody."""
     if method.metric is None:
         return None
     metric = metrics.get(method.metric)
-    given = {key: getattr(method, key, None) for key in (accepted(metric) or [])[1:]}  # the first takes the pairs
+    given = {key: getattr(method, key, None) for key in (accepted(metric) or [])[1:]}  # the first is ``pairs``
     keys = {key: value for key, value in given.items() if value is not None and not callable(value)}
     if lacking := [key for key in required(metric)[1:] if key not in keys]:
         name = type(method).__name__
@@ -185,7 +241,7 @@ def metric_of(method: Method) -> tuple[Metric, dict[str, Any]] | None:
 
 
 def metric_cost(method: Method) -> MetricCost:
-    """What travels for each peer that is met in a comparison."""
+    """What is sent for each peer that a method compares."""
     found = metric_of(method)
     return MetricCost() if found is None else cost_of(*found)
 

@@ -1,4 +1,4 @@
-"""The baselines every comparison needs: alone, anyone, the same few, and the truth."""
+"""The baselines: local training, random partners, fixed partners, and partners from the true cluster."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from torch import Tensor
 
 from homophily.errors import UnsuitableError
 from homophily.federation.view import View
-from homophily.methods.base import Count, Method, RoundContext, methods
+from homophily.methods.base import Method, Partners, Reach, RoundContext, methods
 from homophily.randomness import Purpose
 
 
 @methods("local")
 class Local(Method):
-    """Trains alone and meets nobody."""
+    """Trains alone and merges with nobody."""
 
     finds = False
 
@@ -28,10 +28,10 @@ class Local(Method):
 
 @dataclass(frozen=True)
 class KPartners(Method):
-    """Merges with everyone it met, k a round."""
+    """Merges with all k peers that it meets in a round."""
 
-    k: Count = 4
-    hops: Count = 1
+    k: Partners = 4
+    hops: Reach = 1
 
     def nominal(self, rounds: int) -> float:
         return float(rounds * self.k)
@@ -40,7 +40,7 @@ class KPartners(Method):
 @methods("random")
 @dataclass(frozen=True)
 class Random(KPartners):
-    """Merges with k fresh uniform peers each round."""
+    """Merges with k peers per round, drawn uniformly in every round."""
 
     def meet(self, now: RoundContext) -> Tensor:
         return now.pick(now.known, self.k, Purpose.MEET)
@@ -49,7 +49,7 @@ class Random(KPartners):
 @methods("fix-topology")
 @dataclass(frozen=True)
 class FixTopology(KPartners):
-    """Merges with the same k uniform peers, drawn once, in every round."""
+    """Merges with the same k peers in every round, drawn uniformly once."""
 
     def meet(self, now: RoundContext) -> Tensor:
         return now.pick(now.known, self.k, Purpose.MEET, round=0)
@@ -58,9 +58,9 @@ class FixTopology(KPartners):
 @methods("oracle")
 @dataclass(frozen=True)
 class Oracle(KPartners):
-    """Merges with k fresh uniform peers of its own true cluster each round (an upper bound: nobody knows the truth)."""
+    """Merges with k peers of its own true cluster per round: an upper baseline, as real peers do not know clusters."""
 
-    hops: Count = 2
+    hops: Reach = 2
 
     def check(self, view: View) -> None:
         if view.same is None:

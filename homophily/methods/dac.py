@@ -1,27 +1,42 @@
-"""DAC: meets peers in proportion to the softmax of similarities, its own and those its friends share."""
+"""DAC: draws peers by the softmax of similarities, measured or estimated from the tables that partners share."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from homophily.federation.view import View
-from homophily.methods.base import Amount, Count, Memory, Method, RoundContext, Share, methods, metric_cost
+from homophily.methods.base import (
+    Amount,
+    LossOn,
+    Memory,
+    Method,
+    MetricName,
+    Partners,
+    Reach,
+    RoundContext,
+    UpdateShare,
+    methods,
+    metric_cost,
+)
 from homophily.randomness import Purpose
 
 
 @dataclass(frozen=True)
 class _Dac(Method):
-    metric: str = "loss"
-    k: Count = 4
-    estimate: bool = True
-    alpha: Share = 0.5
-    on: Literal["own", "peer"] = "own"
-    hops: Count = 1
+    metric: MetricName = "loss"
+    k: Partners = 4
+    estimate: Annotated[
+        bool, Field(description="whether the similarity of a peer never met is taken from this round's partners")
+    ] = True
+    alpha: UpdateShare = 0.5
+    on: LossOn = "own"
+    hops: Reach = 1
     unknown = torch.nan
 
     @property
@@ -37,7 +52,7 @@ class _Dac(Method):
         raise NotImplementedError
 
     def _logits(self, now: RoundContext) -> Tensor:
-        """tau times similarity, 0 for peers without an entry."""
+        """The factor times the similarity; 0 for peers without an entry."""
         return self._temperature(now.round) * now.recall("similarity", self.unknown).nan_to_num(nan=0.0)
 
     def meet(self, now: RoundContext) -> Tensor:
@@ -45,7 +60,7 @@ class _Dac(Method):
 
     def choose(self, now: RoundContext, met: Tensor, similarity: Tensor | None) -> Tensor:
         assert similarity is not None
-        # NaN: no entry. A peer found diverged is a stranger again, until it is met with a finite model.
+        # NaN: no entry. A diverged peer loses its entry, until it is met with a finite model.
         measured = met & similarity.isfinite()
         entries = torch.where(met, torch.where(measured, similarity, torch.nan), now.recall("similarity", self.unknown))
         ever = (now.recall_set("met") & ~met) | measured
@@ -55,7 +70,7 @@ class _Dac(Method):
         return met
 
     def _estimates(self, now: RoundContext, friends: Tensor, similarity: Tensor, entries: Tensor) -> Tensor:
-        """What the most similar friend with an entry says of each peer; the old entry if none has one."""
+        """The entry of the most similar friend that has one, for each peer; the old entry if no friend has one."""
         columns, mask = now.ranked(friends, similarity)
         said = now.shared("similarity", torch.where(mask, now.view.contacts.gather(1, columns), -1))
         return torch.where(said.isnan(), entries, said)
@@ -71,9 +86,9 @@ class _Dac(Method):
 @methods("dac")
 @dataclass(frozen=True)
 class Dac(_Dac):
-    """DAC: draws k peers by softmax(tau * similarity), estimating those never met from the most similar friend."""
+    """DAC: draws k peers by softmax(tau * similarity); estimates peers never met from its most similar partner."""
 
-    tau: Amount = 30.0
+    tau: Annotated[Amount, Field(description="factor of the similarities in the softmax")] = 30.0
 
     def _temperature(self, round: int) -> float:
         return self.tau
@@ -82,16 +97,19 @@ class Dac(_Dac):
 @methods("dac-var")
 @dataclass(frozen=True)
 class DacVar(_Dac):
-    """DAC with a temperature that rises from 1 towards tau_max + 1 over the rounds."""
+    """DAC with a softmax that sharpens over the rounds: tau rises from 1 towards tau_max + 1."""
 
-    tau_max: Amount = 30.0
+    tau_max: Annotated[
+        Amount,
+        Field(description="the factor of the similarities in the softmax rises from 1 towards this number plus 1"),
+    ] = 30.0
 
     def _temperature(self, round: int) -> float:
         return 1.0 + self.tau_max * (2.0 / (1.0 + math.exp(-0.2 * (round - 1))) - 1.0)
 
 
 def _have_common_contacts(view: View) -> bool:
-    """Whether anyone can hear from a friend about a third peer it knows."""
+    """Whether some peer has a contact that knows another one of its contacts."""
     if view.contacts.stride(0) == 0:  # the same contacts for all
         return view.contacts.shape[1] > 2
     lists = [set(ids) - {-1} for ids in view.contacts.tolist()]

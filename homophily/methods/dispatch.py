@@ -1,6 +1,6 @@
-"""A method's decisions for all peers of a simulation, in chunks of rows, so that what is worked on stays in cache.
+"""The decisions of a method for all peers of a simulation, in chunks of rows that fit into the cache.
 
-A row decided alone equals the same row decided among all, so chunks change nothing.
+A row that is decided alone equals the same row decided among all, so chunks do not change the result.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ON_CPU, _ON_GPU = 1 << 17, 1 << 26  # entries of the contacts decided on at a t
 
 
 def meets(method: Method, now: RoundContext) -> Tensor:
-    """Whom some rows ask, among their contacts: [P, B] bool. A real peer may not reach all of them at the moment."""
+    """Whom the rows of ``now`` ask, among their contacts: [P, B] bool. A real peer may not reach all of them now."""
     asked = _a_set("meet", method.meet(now), now)
     if not _bundled(method):
         contacts = (now.view.contacts >= 0) & (now.view.contacts != now.view.me[:, None])
@@ -29,13 +29,13 @@ def meets(method: Method, now: RoundContext) -> Tensor:
 
 
 def chooses(method: Method, now: RoundContext, asked: Tensor, met: Tensor, similarity: Tensor | None) -> Tensor:
-    """With whom some rows merge, among those they met: [P, B] bool. What they remember is then in ``now.memory``.
+    """With whom the rows of ``now`` merge: [P, B] bool, a subset of ``met``. Updates ``now.memory``.
 
-    asked: [P, B] bool, what ``meets`` answered; met: those of them who are left.
+    asked: [P, B] bool, the result of ``meets``; met: [P, B] bool, those of them whose models have arrived.
     """
     chosen = _a_set("choose", method.choose(now, met, similarity), now)
     if not _bundled(method):
-        # A row that met fewer than it asked (it stopped, or a model did not come) may decide on those it asked.
+        # A row that met fewer peers than it asked (it stopped, or a model did not arrive) may choose among those asked.
         allowed = met | (asked != met).any(1, keepdim=True)
         _refuse_outside(f"{type(method).__name__}.choose", chosen, allowed, now, "it did not meet")
     remembered(now.memory, len(now.view.me))
@@ -46,7 +46,7 @@ def chooses(method: Method, now: RoundContext, asked: Tensor, met: Tensor, simil
 
 
 def compares(method: Method, now: RoundContext) -> bool:
-    """Whether it wants similarities in this round."""
+    """Whether the method needs similarities in this round."""
     found = method.compares(now)
     if not isinstance(found, bool):
         raise UserError(f"method: compares must return True or False, not {type(found).__name__}")
@@ -54,7 +54,7 @@ def compares(method: Method, now: RoundContext) -> bool:
 
 
 def remembered(memory: object, peers: int) -> Memory:
-    """What a method wants to remember, if it can be: tables with a row for each peer that decides."""
+    """Return the memory of a method, or raise a UserError: it must be tables with a row for each of ``peers`` peers."""
     if not isinstance(memory, dict):
         raise UserError(f"method: what is remembered must be tables by name, not {type(memory).__name__}")
     for name, table in memory.items():
@@ -74,12 +74,12 @@ def _a_set(name: str, found: object, now: RoundContext) -> Tensor:
 
 
 def _bundled(method: Method) -> bool:
-    """Bundled methods are not checked: their tests do that once, and each check would have to wait for a GPU."""
+    """Whether the method is part of the package: its tests check it, and a check here would have to wait for a GPU."""
     return type(method).__module__.startswith("homophily.")
 
 
 def _refuse_outside(decision: str, chosen: Tensor, allowed: Tensor, now: RoundContext, what: str) -> None:
-    """Raise a UserError that names the first choice outside the set [P, B] there was to choose from."""
+    """Raise a UserError that names the first chosen peer outside the allowed set [P, B]."""
     outside = (chosen & ~allowed).nonzero()
     if not len(outside):
         return
@@ -90,7 +90,7 @@ def _refuse_outside(decision: str, chosen: Tensor, allowed: Tensor, now: RoundCo
 
 
 def meet(method: Method, view: View, round: int, memory: Memory) -> Tensor:
-    """Whom everyone asks, among their contacts: [P, B] bool."""
+    """Whom all peers of ``view`` ask, among their contacts: [P, B] bool."""
     out = torch.empty_like(view.known)
     for rows in _chunks(view):
         out[rows] = meets(method, RoundContext(view.rows(rows), round, _rows_of(memory, rows)))
@@ -107,9 +107,9 @@ def choose(
     similarity: Tensor | None,
     shared: SharedTables,
 ) -> tuple[Tensor, Memory]:
-    """With whom everyone merges [P, B] bool, and what everyone then remembers; ``memory`` stays as it was.
+    """With whom all peers of ``view`` merge [P, B] bool, and the new memory; ``memory`` itself does not change.
 
-    asked: what ``meet`` answered; met: those of them whose models are here; shared: what they share.
+    asked: the result of ``meet``; met: those of them whose models have arrived; shared: the tables that they share.
     """
     out = torch.empty_like(view.known)
     after: Memory = {}
@@ -127,7 +127,7 @@ def choose(
 
 
 def neighbours(method: Method, view: View, round: int, memory: Memory, partners: Tensor) -> Tensor:
-    """Whom everyone holds to be alike: [P, B] bool or weights."""
+    """Whom all peers of ``view`` hold to be alike: [P, B] bool, or weights."""
     parts = [
         _alike(method, RoundContext(view.rows(rows), round, _rows_of(memory, rows)), partners[rows])
         for rows in _chunks(view)
@@ -136,7 +136,7 @@ def neighbours(method: Method, view: View, round: int, memory: Memory, partners:
 
 
 def _alike(method: Method, now: RoundContext, partners: Tensor) -> Tensor:
-    """Whom some rows hold to be alike, among those they know: [P, B] bool or weights."""
+    """Whom the rows of ``now`` hold to be alike, among the peers they know: [P, B] bool, or weights."""
     wanted = "method: neighbours must return a set of peers, or weights"
     found = answer(method.neighbours(now, partners), now.known.shape, wanted).masked_fill(~now.known, 0)
     if found.dtype != torch.bool and bool((wrong := ~((found >= 0) & (found < torch.inf))).any()):
@@ -156,15 +156,15 @@ def _rows_of(memory: Memory, rows: slice) -> Memory:
 
 @dataclass(frozen=True)
 class SharedTables:
-    """What M peers share with those who meet them: their tables as they stood at the end of the last round."""
+    """The tables that M peers send with their models, as of the end of the last round."""
 
     tables: Mapping[str, Tensor]  # [M, B] float64; NaN: no entry
-    contacts: Tensor  # [M, B] int64: the peers that they are about, ascending, padded with -1
+    contacts: Tensor  # [M, B] int64: the peers that the entries are about, ascending, padded with -1
     local: Callable[[Tensor], Tensor]  # ids to rows
-    peers: int | None  # ids are the numbers below this; None: any numbers
+    peers: int | None  # ids are 0 to peers - 1; None: ids are arbitrary numbers
 
     def about(self, mine: Tensor) -> Callable[[str, Tensor], Tensor]:
-        """What friends say of the contacts ``mine`` [P, B] of some peers, as ``RoundContext.shared``."""
+        """The function ``RoundContext.shared`` for peers with the contacts ``mine`` [P, B]."""
 
         def shared(name: str, friends: Tensor) -> Tensor:
             if name not in self.tables or not self.contacts.shape[1]:
@@ -178,17 +178,17 @@ class SharedTables:
         return shared
 
     def _of_one_list(self, table: Tensor, friends: Tensor) -> Tensor:
-        """If all peers have the same contacts, and themselves among them."""
+        """The entries, if all peers have the same list of contacts, which includes themselves."""
         said = table.new_full((len(friends), table.shape[1]), torch.nan)
-        for friend in friends.unbind(1)[::-1]:  # the first has the last word
+        for friend in friends.unbind(1)[::-1]:  # in reverse: the first friend overwrites the others
             values, itself = table[self.local(friend)], torch.searchsorted(self.contacts[0], friend.clamp(min=0))
             values.scatter_(1, itself[:, None], torch.nan)  # nobody is its own contact
             said = torch.where(values.isnan() | (friend < 0)[:, None], said, values)
         return said
 
     def _by_id(self, table: Tensor, friends: Tensor, mine: Tensor, peers: int) -> Tensor:
-        """If contacts differ: what is said is written down by id, then read in the order of ``mine``."""
-        by_id = table.new_full((len(mine), peers + 1), torch.nan)  # the last column takes what nobody needs
+        """The entries, if contacts differ: they are scattered by id, then gathered in the order of ``mine``."""
+        by_id = table.new_full((len(mine), peers + 1), torch.nan)  # the last column takes missing entries
         for friend in friends.unbind(1)[::-1]:
             row = self.local(friend)
             about, values = self.contacts[row], table[row]
@@ -198,7 +198,7 @@ class SharedTables:
         return by_id.gather(1, torch.where(mine < 0, peers, mine))
 
     def _searched(self, table: Tensor, friends: Tensor, mine: Tensor) -> Tensor:
-        """If ids may be any numbers: each contact of ``mine`` is looked up in the friend's."""
+        """The entries, if ids are arbitrary: each contact of ``mine`` is searched in the contacts of the friend."""
         said = table.new_full(mine.shape, torch.nan)
         for friend in friends.unbind(1)[::-1]:
             row = self.local(friend)

@@ -1,30 +1,41 @@
-"""DPG: in a partially connected network, weigh how alike a peer is against how far its models travel."""
+"""DPG: in a partially connected network, weigh the similarity of a peer against its distance in hops."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from homophily.federation import peer_sets as sets
-from homophily.methods.base import Amount, Count, Method, RoundContext, Share, methods
+from homophily.methods.base import (
+    Amount,
+    LossOn,
+    Method,
+    MetricName,
+    Partners,
+    Reach,
+    RoundContext,
+    UpdateShare,
+    methods,
+)
 from homophily.randomness import Purpose
 
 
 @dataclass(frozen=True)
 class _Dpg(Method):
-    metric: str = "loss"
-    k: Count = 4
-    alpha: Share = 0.5
-    on: Literal["own", "peer"] = "own"
-    hops: Count = 2
+    metric: MetricName = "loss"
+    k: Partners = 4
+    alpha: UpdateShare = 0.5
+    on: LossOn = "own"
+    hops: Reach = 2
     rho: ClassVar[float]
     unknown = torch.nan
 
     def _probability(self, now: RoundContext) -> Tensor:
-        """p [P, B]; it starts uniform, and starts again if every entry has become 0."""
+        """The probability of each peer [P, B]: uniform at first, and again if every entry has become 0."""
         uniform = now.known.to(torch.float64) / now.known.sum(1, keepdim=True).clamp(min=1)
         p = now.recall("probability", self.unknown)
         p = torch.where(p.isnan(), uniform, p)
@@ -36,7 +47,7 @@ class _Dpg(Method):
 
     def choose(self, now: RoundContext, met: Tensor, similarity: Tensor | None) -> Tensor:
         assert similarity is not None
-        measured = met & similarity.isfinite()  # a diverged model says nothing of its peer
+        measured = met & similarity.isfinite()  # a diverged model says nothing about its peer
         alike = torch.where(measured, similarity, 0.0).clamp(min=0.0)
         total = sets.total(measured, alike)
         share = torch.where(total > 0, alike / total.clamp(min=torch.finfo(torch.float64).tiny), 0.0)
@@ -51,14 +62,16 @@ class _Dpg(Method):
 @methods("dpg")
 @dataclass(frozen=True)
 class Dpg(_Dpg):
-    """DPG: draws k peers within a few hops by probabilities of similarity share minus rho times distance."""
+    """DPG: draws k peers within a few hops, by their share of the similarity minus rho times their distance."""
 
-    rho: Amount = 0.01  # type: ignore[misc]
+    rho: Annotated[  # type: ignore[misc]
+        Amount, Field(description="what each hop of distance subtracts from the probability of a peer")
+    ] = 0.01
 
 
 @methods("dpg-s")
 @dataclass(frozen=True)
 class DpgS(_Dpg):
-    """DPG by similarity alone: distance costs nothing (rho = 0)."""
+    """DPG by similarity alone: distance does not count (rho = 0)."""
 
     rho: ClassVar[float] = 0.0

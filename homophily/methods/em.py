@@ -1,4 +1,4 @@
-"""Two groups of similarities, separated: the hard EM of PANM's heuristic neighbour matching, with every odd case."""
+"""Hard EM that splits similarities into two groups, for PANM's heuristic neighbour matching, with all edge cases."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from torch import Tensor
 from homophily.federation.peer_sets import compact, spread
 
 SWEEPS = 100
-_FLOOR = 0.1  # the smallest standard deviation a group is given, if the similarities are scaled to reach from 0 to 1
+_FLOOR = 0.1  # the smallest standard deviation of a group, with similarities scaled to the range 0 to 1
 _CLEAR = ((5, 17.8), (6, 12.3), (8, 8.4), (10, 6.9), (15, 5.2), (20, 4.6), (30, 4.0), (50, 3.7))
-"""Points, and how many pooled sigmas apart a fit puts the two halves of one normal cloud of them in 99 of 100 draws."""
+"""(points, distance): in 99 of 100 draws of so many points from one normal distribution, the fit puts the means of the
+two groups at most this many pooled standard deviations apart."""
 
 
 def two_groups(candidates: Tensor, sample: Tensor, similarity: Tensor, ties: Tensor) -> Tensor:
-    """Who of a peer's candidates C and sampled neighbours S is of its own cluster: H, never empty unless C and S are.
+    """The candidates C and sampled neighbours S that the EM assigns to the peer's own cluster: [P, B] bool.
 
-    All [P, B]: candidates and sample are disjoint sets, similarity float64; whoever's is not finite is in neither.
-    Two normal distributions are fitted with hard assignment, S starting in the upper one. Where equal similarities must
-    be separated, the smaller tie key (int64, by the peer's id) counts as more similar.
+    All arguments are [P, B]: candidates and sample are disjoint sets, similarity is float64, ties is int64. A peer with
+    a similarity that is not finite is in neither set. Two normal distributions are fitted with hard assignment, and S
+    starts in the upper one. If equal similarities must be separated, the smaller tie key counts as more similar. The
+    result is empty only if C and S are.
     """
     finite = similarity.isfinite()
     columns, mask = compact((candidates | sample) & finite)
@@ -42,12 +44,12 @@ def two_groups(candidates: Tensor, sample: Tensor, similarity: Tensor, ties: Ten
 
 
 def _split(mask: Tensor, sample: Tensor, y: Tensor, spanned: Tensor) -> Tensor:
-    """The same-cluster group among members ``mask`` with similarities y from 0 to 1, ascending. [P, M] bool."""
+    """The same-cluster group among the members ``mask``, whose similarities y ascend from 0 to 1: [P, M] bool."""
     slot = torch.arange(y.shape[1], device=y.device)
     count = mask.sum(1, keepdim=True)
     best = slot == count - 1
     only_sample = (sample == mask).all(1, keepdim=True)
-    # No neighbours: the most similar candidate starts the upper group. No candidates: the lower half of S the other.
+    # No neighbours: the most similar candidate starts the upper group. No candidates: the upper half of S does.
     start = torch.where(sample.any(1, keepdim=True), sample, best)
     start = torch.where(only_sample, mask & (slot >= count // 2), start)
     upper = _fitted(mask, start, y, spanned[:, 0])
@@ -62,9 +64,9 @@ def _split(mask: Tensor, sample: Tensor, y: Tensor, spanned: Tensor) -> Tensor:
 
 
 def _clear_distance(count: Tensor) -> Tensor:
-    """[P, 1] float64: pooled sigmas between two groups that ``count`` [P, 1] points of one cloud do not show.
+    """The distance of means, in pooled standard deviations, above which ``count`` points are two groups: [P, 1].
 
-    Linear in 1 / count between the sizes that were simulated; fewer than the smallest are never split.
+    Linear in 1 / count between the simulated sizes; infinite below the smallest, so that fewer points are never split.
     """
     distance = torch.full(count.shape, _CLEAR[-1][1], dtype=torch.float64, device=count.device)
     for (few, far), (many, near) in pairwise(_CLEAR):
@@ -74,7 +76,10 @@ def _clear_distance(count: Tensor) -> Tensor:
 
 
 def _fitted(mask: Tensor, upper: Tensor, y: Tensor, live: Tensor) -> Tensor:
-    """Sweeps until nothing moves; one that would empty a group ends them with the split before. live: [P] bool."""
+    """The upper group [P, M] after sweeps until nothing changes; a sweep that would empty a group is not made.
+
+    live: [P] bool, the rows to fit.
+    """
     for _ in range(SWEEPS):
         if not bool(live.any()):
             break
@@ -85,7 +90,7 @@ def _fitted(mask: Tensor, upper: Tensor, y: Tensor, live: Tensor) -> Tensor:
 
 
 def _reassigned(mask: Tensor, upper: Tensor, y: Tensor) -> Tensor:
-    """One sweep: each member to the group with the larger beta * Normal(y; mu, sigma); if equal it stays."""
+    """One sweep: each member joins the group with the larger beta * Normal(y; mu, sigma); if equal, it stays."""
     mean, squares, size = _moments(mask, upper, y)
     scores = []
     for mu, square, n in zip(mean, squares, size, strict=True):
@@ -96,7 +101,7 @@ def _reassigned(mask: Tensor, upper: Tensor, y: Tensor) -> Tensor:
 
 
 def _moments(mask: Tensor, upper: Tensor, y: Tensor) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-    """Mean, sum of squared deviations and size of the upper group and of the rest: [P, 1] each, float64."""
+    """Mean, sum of squared deviations and size of the upper group and of the lower group: [P, 1] float64 each."""
     means, squares, sizes = [], [], []
     for group in (upper & mask, mask & ~upper):
         size = group.sum(1, keepdim=True).to(torch.float64)
@@ -108,5 +113,5 @@ def _moments(mask: Tensor, upper: Tensor, y: Tensor) -> tuple[list[Tensor], list
 
 
 def _sum(values: Tensor) -> Tensor:
-    """Added one after the other, so that padding changes no bit: [P, M] -> [P, 1]."""
+    """Row sums [P, M] -> [P, 1], added in order, so that padding does not change rounding."""
     return values.cumsum(1)[:, -1:]

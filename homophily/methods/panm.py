@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
 
+from pydantic import Field
 from torch import Tensor
 
-from homophily.methods.base import Count, Method, RoundContext, Share, methods, metric_cost
+from homophily.methods.base import (
+    Candidates,
+    Count,
+    FirstStage,
+    LossOn,
+    Method,
+    MetricName,
+    Partners,
+    Reach,
+    RoundContext,
+    UpdateShare,
+    methods,
+    metric_cost,
+)
 from homophily.methods.em import two_groups
 from homophily.randomness import Purpose
 
@@ -15,16 +29,18 @@ from homophily.randomness import Purpose
 @methods("panm")
 @dataclass(frozen=True)
 class Panm(Method):
-    """PANM: keeps the most similar peers as neighbours, then matches more of its cluster by EM on similarities."""
+    """PANM: keeps the most similar peers as neighbours, then finds more of its cluster by EM on similarities."""
 
-    metric: str = "loss"  # "loss" is the paper's PANMLoss, "panm" its PANMGrad
-    l: Count = 10  # noqa: E741 (the paper's letter)
-    k: Count = 4
-    t1: Count | None = None  # rounds of stage 1; left out: a third of all
-    tau: Count = 10  # HNM every so many rounds
-    alpha: Share = 0.5
-    on: Literal["own", "peer"] = "own"
-    hops: Count = 1
+    metric: MetricName = "loss"  # "loss" is the paper's PANMLoss, "panm" its PANMGrad
+    l: Candidates = 10  # noqa: E741 (the paper's letter)
+    k: Partners = 4
+    t1: FirstStage = None
+    tau: Annotated[
+        Count, Field(description="heuristic neighbour matching takes place in rounds that this number divides")
+    ] = 10
+    alpha: UpdateShare = 0.5
+    on: LossOn = "own"
+    hops: Reach = 1
 
     def in_rounds(self, rounds: int) -> Panm:
         return self if self.t1 is not None else replace(self, t1=max(1, rounds // 3))
@@ -38,7 +54,7 @@ class Panm(Method):
     def meet(self, now: RoundContext) -> Tensor:
         neighbours = now.recall_set("neighbours")
         if self._stage(now) == "plain":
-            return now.pick(neighbours, self.k, Purpose.MEET) & now.known  # a real peer may not reach all of them
+            return now.pick(neighbours, self.k, Purpose.MEET) & now.known  # a real peer may not reach all of them now
         candidates = now.pick(now.known & ~neighbours, self.l, Purpose.MEET)
         if self._stage(now) == "hnm":
             neighbours = now.pick(neighbours, self.l, Purpose.SAMPLE)
@@ -55,10 +71,10 @@ class Panm(Method):
             neighbours = now.top(met & similarity.isfinite(), self.k, similarity)
             now.memory["neighbours"] = neighbours
             return neighbours
-        sample = met & neighbours & similarity.isfinite()  # a diverged model says nothing of its peer
+        sample = met & neighbours & similarity.isfinite()  # a diverged model says nothing about its peer
         alike = two_groups(met & ~neighbours, sample, similarity, now.ties(met))
         remaining = (neighbours & ~sample) | alike
-        # A round in which everyone asked has diverged must not leave a peer without neighbours.
+        # If all peers asked have diverged, the peer keeps the neighbours it has.
         now.memory["neighbours"] = remaining | (neighbours & ~remaining.any(1, keepdim=True))
         return now.pick(alike, self.k, Purpose.CHOOSE)
 

@@ -1,29 +1,45 @@
-"""PENS: neighbours are those whose models were good on one's own data more often than chance."""
+"""PENS: neighbours are the peers whose models are among the best on one's own data more often than expected."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
 
+from pydantic import Field
 from torch import Tensor
 
-from homophily.methods.base import Count, Method, RoundContext, Share, methods, metric_cost
+from homophily.methods.base import (
+    Candidates,
+    FirstStage,
+    LossOn,
+    Method,
+    MetricName,
+    Partners,
+    Reach,
+    RoundContext,
+    UpdateShare,
+    methods,
+    metric_cost,
+)
 from homophily.randomness import Purpose
 
 
 @methods("pens")
 @dataclass(frozen=True)
 class Pens(Method):
-    """PENS: counts who is among the k best of l random peers, then merges with those chosen more than expected."""
+    """PENS: counts which peers are among the k best of l random ones, then merges with those above a threshold."""
 
-    metric: str = "loss"
-    l: Count = 10  # noqa: E741 (the paper's letter)
-    k: Count = 4
-    t1: Count | None = None  # rounds of stage 1; left out: a third of all
-    threshold: Literal["pens", "panm", "panm-printed"] = "pens"
-    alpha: Share = 0.5
-    on: Literal["own", "peer"] = "own"
-    hops: Count = 1
+    metric: MetricName = "loss"
+    l: Candidates = 10  # noqa: E741 (the paper's letter)
+    k: Partners = 4
+    t1: FirstStage = None
+    threshold: Annotated[
+        Literal["pens", "panm", "panm-printed"],
+        Field(description="how often a peer must be chosen in the first stage to become a neighbour"),
+    ] = "pens"
+    alpha: UpdateShare = 0.5
+    on: LossOn = "own"
+    hops: Reach = 1
 
     def in_rounds(self, rounds: int) -> Pens:
         return self if self.t1 is not None else replace(self, t1=max(1, rounds // 3))
@@ -48,7 +64,7 @@ class Pens(Method):
         return best
 
     def _permanent(self, now: RoundContext) -> Tensor:
-        """Those chosen more often in stage 1 than the rule expects of a stranger."""
+        """The peers that were chosen more often in stage 1 than ``threshold`` expects of a random peer."""
         assert self.t1 is not None
         count, peers = now.recall("count"), now.known.sum(1, keepdim=True) + 1
         if self.threshold == "pens":

@@ -1,10 +1,12 @@
-"""The centralised baselines: a server's models, assigned before training and averaged after it."""
+"""The centralised baselines: a server assigns its models to clients before training and averages them after it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from homophily.errors import UserError
@@ -13,9 +15,11 @@ from homophily.methods.base import methods
 
 @dataclass(frozen=True)
 class ServerMethod:
-    """A server with ``models`` models; ``fraction`` of the clients take part in a round."""
+    """A server with ``count`` models; a ``fraction`` of the clients participates in each round."""
 
-    fraction: float = 1.0
+    fraction: Annotated[
+        float, Field(description="participation: the share of the clients that train in a round; above 0, at most 1")
+    ] = 1.0
 
     def __post_init__(self) -> None:
         if not 0 < self.fraction <= 1:
@@ -23,22 +27,25 @@ class ServerMethod:
 
     @property
     def count(self) -> int:
-        """How many models the server has."""
+        """The number of models of the server."""
         raise NotImplementedError
 
     def assign(self, losses: Tensor) -> Tensor:
-        """Which model each client takes, from each model's loss on its training data [N, models]: [N] int64."""
+        """The model that each client takes [N] int64, by the loss of each model on its training data [N, models]."""
         return torch.where(losses.isfinite(), losses, torch.inf).argmin(1)
 
     def nominal(self, rounds: int, share: float = 1.0) -> float:
-        """Models a client receives and sends over a run: every server model, and its own. share: who takes part."""
+        """Models that a client receives and sends in ``rounds`` rounds: every model of the server, and its own back.
+
+        share: the share of the clients that participates.
+        """
         return rounds * share * (self.count + 1)
 
 
 @methods("fedavg")
 @dataclass(frozen=True)
 class FedAvg(ServerMethod):
-    """Centralised: a server averages all models by their number of samples, everyone restarts from the average."""
+    """Centralised: a server averages all models, weighted by samples, and all clients restart from the average."""
 
     @property
     def count(self) -> int:
@@ -53,7 +60,7 @@ _MOST_MODELS = 1000
 class Ifca(ServerMethod):
     """Centralised: a server keeps several models; each client trains the one that fits its data best."""
 
-    models: int = 4
+    models: Annotated[int, Field(description="models of the server, from 1 to 1000")] = 4
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,7 +1,7 @@
-"""Theorem 1 of PANM: how likely all k neighbours are of the own cluster after t rounds of CNI, and for PENS.
+"""Theorem 1 of PANM: the probability that all k neighbours belong to the peer's own cluster, after t rounds of CNI.
 
-Each round a peer draws l of the other n - 1 peers, a - 1 of which are of its own cluster of a. Drawing counts as seeing
-the truth: PENS keeps only what this round drew, CNI adds it to the neighbours it has.
+In each round a peer draws l of the other n - 1 peers; a - 1 of these belong to its own cluster of a peers. The theorem
+assumes that a peer recognises its cluster in those drawn. PENS uses only the draw of the round, CNI keeps what it has.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from homophily.errors import UserError
 
 
 def drawn(x: int, peers: int, cluster: int, candidates: int) -> float:
-    """G(x): the probability of x same-cluster peers among the candidates (hypergeometric)."""
+    """G(x): the probability that x of the candidates belong to the peer's own cluster (hypergeometric)."""
     others, same = peers - 1, cluster - 1
     if not 0 <= x <= min(same, candidates) or candidates - x > others - same:
         return 0.0
@@ -21,12 +21,12 @@ def drawn(x: int, peers: int, cluster: int, candidates: int) -> float:
 
 
 def pens(peers: int, cluster: int, candidates: int, k: int) -> float:
-    """R(k): the probability that a round's draw alone has k of the own cluster."""
+    """R(k): the probability that the draw of one round has at least k peers of the own cluster."""
     return sum(drawn(x, peers, cluster, candidates) for x in range(max(0, k), candidates + 1))
 
 
 def cni(rounds: int, peers: int, cluster: int, candidates: int, k: int) -> list[float]:
-    """P^t(k) for t = 1 to ``rounds``: the probability that all k neighbours are of the own cluster."""
+    """P^t(k) for t = 1 to ``rounds``: the probability that all k neighbours belong to the own cluster."""
     _check(rounds, peers, cluster, candidates, k)
 
     @cache
@@ -36,7 +36,7 @@ def cni(rounds: int, peers: int, cluster: int, candidates: int, k: int) -> list[
             return at_once
         return at_once + sum(drawn(m, peers, cluster, candidates) * reached(t - 1, missing - m) for m in range(missing))
 
-    for t in range(1, rounds):  # bottom up, so that a long run needs no deep recursion
+    for t in range(1, rounds):  # bottom up, so that many rounds need no deep recursion
         reached(t, k)
     return [reached(t, k) for t in range(1, rounds + 1)]
 
@@ -44,7 +44,7 @@ def cni(rounds: int, peers: int, cluster: int, candidates: int, k: int) -> list[
 def _check(rounds: int, peers: int, cluster: int, candidates: int, k: int) -> None:
     for name, value, least, most in (
         ("peers", peers, 2, None),
-        ("cluster", cluster, k + 1, peers),  # who has fewer others of its own can never have k of them
+        ("cluster", cluster, k + 1, peers),  # a smaller cluster does not have k other peers
         ("l", candidates, 1, peers - 1),
         ("k", k, 1, candidates),
         ("rounds", rounds, 1, None),

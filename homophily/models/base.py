@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Annotated
 
+from pydantic import Field
 from torch import nn
 
 from homophily.errors import UserError
 from homophily.plugins.registry import Registry
 
+Weights = Annotated[
+    str | None,
+    Field(description="a .safetensors file of weights to start from, all but the last layer. Left out: random weights"),
+]
 models: Registry[Callable[..., nn.Module]] = Registry("model", passed=("inputs", "outputs"))
 
 

@@ -6,7 +6,7 @@ from collections import OrderedDict
 
 from torch import Tensor, nn
 
-from homophily.models.base import image_shape, models
+from homophily.models.base import Weights, image_shape, models
 from homophily.models.weights import load_weights
 
 # Blocks of each stage: how much wider they are inside, their channels, how many there are, the stride of the first.
@@ -14,7 +14,7 @@ _STAGES = [(1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3
 
 
 @models("mobilenet-v2")
-def mobilenet_v2(inputs: tuple[int, ...], outputs: int, weights: str | None = None) -> nn.Module:
+def mobilenet_v2(inputs: tuple[int, ...], outputs: int, weights: Weights = None) -> nn.Module:
     """MobileNetV2 for images, from random weights or those of a .safetensors file (all but the classifier's)."""
     channels, _, _ = image_shape(inputs, "mobilenet-v2", 1)
     features: list[nn.Module] = [_convolution(channels, 32, 3, stride=2)]

@@ -7,12 +7,12 @@ from collections import OrderedDict
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-from homophily.models.base import image_shape, models
+from homophily.models.base import Weights, image_shape, models
 from homophily.models.weights import load_weights
 
 
 @models("resnet-18")
-def resnet_18(inputs: tuple[int, ...], outputs: int, weights: str | None = None) -> nn.Module:
+def resnet_18(inputs: tuple[int, ...], outputs: int, weights: Weights = None) -> nn.Module:
     """ResNet-18 for images, from random weights or those of a .safetensors file (all but the last layer's)."""
     channels, _, _ = image_shape(inputs, "resnet-18", 1)
     network = nn.Sequential(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from itertools import pairwise
 from math import prod
+from typing import Annotated
 
+from pydantic import Field
 from torch import nn
 
 from homophily.errors import UserError
@@ -12,7 +14,11 @@ from homophily.models.base import image_shape, models
 
 
 @models("mlp")
-def mlp(inputs: tuple[int, ...], outputs: int, hidden: list[int] = [32]) -> nn.Module:  # noqa: B006 (never changed)
+def mlp(
+    inputs: tuple[int, ...],
+    outputs: int,
+    hidden: Annotated[list[int], Field(description="units of each hidden layer, each at least 1")] = [32],  # noqa: B006
+) -> nn.Module:
     """Fully connected layers of the given hidden sizes, with ReLU."""
     if any(size < 1 for size in hidden):
         raise UserError(f"model.hidden = {hidden}: every layer must have at least 1 unit")

@@ -111,6 +111,15 @@ def _fields(function: Callable[..., Any], names: tuple[str, ...]) -> tuple[dict[
     return fields, pydantic.create_model("Keys", __config__=settings, **aliased)  # type: ignore[call-overload]
 
 
+def documented(function: Callable[..., Any], reserved: Collection[str] = ()) -> dict[str, dict[str, Any]]:
+    """The JSON Schema of each key that a function takes: its type, bounds, default and ``description``.
+
+    An annotation states its meaning: ``k: Annotated[int, pydantic.Field(ge=1, description="...")] = 4``.
+    """
+    _, model = _fields(function, tuple(accepted(function, reserved) or ()))
+    return dict(model.model_json_schema().get("properties", {}))
+
+
 def refuse_unknown(table: str, keys: Collection[str], allowed: Collection[str], has: str) -> None:
     """A sentence about the first of ``keys`` that is not allowed."""
     for key in keys:

@@ -27,7 +27,7 @@ class Run:
     """A run's folder, to be read: ``summary``, ``scores``, ``metrics()``, ``merges()``, ``model(i)``."""
 
     def __init__(self, path: Path | str, model: nn.Module | None = None) -> None:
-        """model: the network, where the run was given one in Python."""
+        """path: the folder of a run; model: the network, if the run was given one in Python."""
         self.path = Path(path)
         if not (self.path / "config.toml").is_file():
             raise UserError(f"{self.path} is not a run: it has no config.toml")
@@ -97,7 +97,7 @@ class Run:
         return dense.reshape(peers, peers)
 
     def state_dict(self, peer: int) -> dict[str, Tensor]:
-        """A peer's final model under its state-dict names."""
+        """The final model of ``peer`` under the names of its state dict."""
         self._check(peer)
         stored = read_tensors(self.path / "models.safetensors")
         kept = {name: table[peer] for name, table in _below(stored, "kept/").items()}
@@ -105,14 +105,14 @@ class Run:
         return layout.state_dict(stored["rows"][peer], kept, _below(stored, "frozen/"))
 
     def model(self, peer: int) -> nn.Module:
-        """A peer's final model, ready to use (evaluation mode)."""
+        """The final model of ``peer``, in evaluation mode."""
         about = self.about
         module = Network(self.config, self._pattern, tuple(about["inputs"]), about["outputs"]).common(0)
         module.load_state_dict(self.state_dict(peer))
         return module.eval()
 
     def prepared(self, peer: int, x: Tensor | np.ndarray[Any, Any]) -> Tensor:
-        """Raw samples [n, ...] as a peer's model takes them: scaled, and filled in, as its training samples were."""
+        """Raw samples ``x`` [n, ...] as the model of ``peer`` takes them: scaled and filled in like its own samples."""
         try:
             samples = torch.as_tensor(x)
         except (TypeError, ValueError, RuntimeError) as error:
@@ -126,7 +126,10 @@ class Run:
         return ready.to(Layout.from_json(about["layout"]).dtype) if ready.is_floating_point() else ready
 
     def export(self, peer: int, path: Path | str) -> Path:
-        """A peer's final model as a safetensors file with state-dict names; how to prepare inputs in its metadata."""
+        """Write the final model of ``peer`` to ``path``, as safetensors with the names of its state dict.
+
+        The metadata of the file say how inputs are prepared. Returns the path.
+        """
         inputs = json.dumps(plain(self._preparation(peer).as_dict(peer)))
         write_tensors(Path(path), self.state_dict(peer), {"inputs": inputs})
         return Path(path)

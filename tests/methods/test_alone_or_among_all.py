@@ -25,7 +25,7 @@ def test_a_row_alone_is_the_row_among_all(name: str, peers: int, seed: int, data
     one = data.draw(st.integers(0, peers - 1))
     row = slice(one, one + 1)
     memory: dict[str, Tensor] = {}
-    tables: dict[str, Tensor] = {}  # what all remembered a round before
+    tables: dict[str, Tensor] = {}  # what all peers remembered after the last round
     for round in range(1, ROUNDS + 1):
         now = RoundContext(
             view.rows(row),
@@ -62,7 +62,7 @@ def test_chunks_of_rows_change_nothing(name: str, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("peers", [20, None])
 def test_friends_with_other_contacts_are_matched_by_id(peers: int | None) -> None:
-    """By a table of all ids, if these are dense, or by a search."""
+    """By a table of all ids if ids are dense, else by a search."""
     view = view_of_all(20, 5, None, 1, 8, None, torch.device("cpu"))
     table = (100 * view.me[:, None] + view.contacts).double()
     table[:, 3] = torch.nan
@@ -92,7 +92,7 @@ def test_two_peers_and_one_partner_are_enough(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ("local",)])
-def test_a_cluster_of_one_peer_does_no_harm(name: str) -> None:
+def test_a_cluster_of_one_peer_works(name: str) -> None:
     method = methods.get(name)(k=2).in_rounds(9)
     for met, chosen, now in play(method, view_of(6, [0, 1, 1, 1, 1, 1]), 9):
         assert not bool((chosen & ~met).any())
@@ -104,16 +104,16 @@ def test_a_cluster_of_one_peer_does_no_harm(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ("local", "oracle")])
-def test_when_everyone_is_equal_everyone_still_finds_partners(name: str) -> None:
+def test_peers_find_partners_if_all_similarities_are_equal(name: str) -> None:
     method = methods.get(name)(k=2).in_rounds(9)
     for _, chosen, _ in play(method, view_of(7), 9, table=torch.ones(7, 7)):
         if name == "pens":
-            continue  # nobody may stand out: its own rule says it then merges with nobody
+            continue  # by its threshold, a peer may have no neighbours then
         assert bool(chosen.any(1).all())
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ("local", "oracle")])
-def test_diverged_peers_are_never_the_reason_for_nan(name: str) -> None:
+def test_diverged_peers_never_cause_nan(name: str) -> None:
     method = methods.get(name)(k=2).in_rounds(12)
     table = random_table(view_of(7, [0, 0, 0, 1, 1, 1, 1]), 0)
     table[:, [2, 5]] = -torch.inf

@@ -1,4 +1,4 @@
-"""Each method's steps on five peers, against numbers worked out by hand."""
+"""The steps of each method on five peers, compared with results computed by hand."""
 
 import math
 
@@ -19,7 +19,7 @@ def numbers(*row: float) -> torch.Tensor:
     return torch.tensor([row], dtype=torch.float64)
 
 
-def test_random_meets_k_others_afresh() -> None:
+def test_random_draws_k_peers_in_every_round() -> None:
     played = play(methods.get("random")(k=2), FIVE, 30)
     for met, chosen, _ in played:
         assert met.sum(1).tolist() == [2] * 5
@@ -207,13 +207,13 @@ def test_dpg_s_ignores_distance_and_has_no_rho() -> None:
         methods.get("dpg-s")(rho=0.5)
 
 
-def test_a_servers_clients_take_the_model_of_lowest_loss() -> None:
+def test_clients_take_the_server_model_with_the_lowest_loss() -> None:
     ifca: ServerMethod = methods.get("ifca")(models=3)
     losses = torch.tensor([[3.0, 1.0, 2.0], [0.5, torch.nan, 2.0], [torch.inf, torch.inf, 9.0]])
     assert ifca.assign(losses).tolist() == [1, 0, 2]
 
 
-def test_nominal_costs_are_the_papers() -> None:
+def test_nominal_costs_are_those_of_the_papers() -> None:
     # Table 6 of PANM: l = 4, tau = 10, T1 = 100, T2 = 200.
     assert methods.get("panm")(l=4, k=2, t1=100, tau=10).nominal(300) == 1118
     assert methods.get("panm")(l=4, k=3, t1=100, tau=10).nominal(300) == 1397
@@ -253,7 +253,7 @@ def test_impossible_settings_of_a_server_are_refused(name: str, keys: dict[str, 
         methods.get(name)(**keys)
 
 
-def test_meeting_a_diverged_peer_teaches_dpg_and_panm_nothing() -> None:
+def test_dpg_and_panm_learn_nothing_from_a_diverged_peer() -> None:
     dpg = methods.get("dpg")(k=2)
     now = RoundContext(FIRST, 1)
     dpg.choose(now, a_set(5, (1, 2)), numbers(NO, 3.0, NO, NO, NO))
@@ -264,7 +264,7 @@ def test_meeting_a_diverged_peer_teaches_dpg_and_panm_nothing() -> None:
     assert members(then.memory["neighbours"]) == [[1, 2]]
 
 
-def test_dac_takes_a_diverged_peer_for_a_stranger() -> None:
+def test_dac_drops_the_entry_of_a_diverged_peer() -> None:
     dac = methods.get("dac")(k=2, estimate=False)
     now = RoundContext(FIRST, 1)
     dac.choose(now, a_set(5, (1, 2)), numbers(NO, 3.0, 2.0, NO, NO))

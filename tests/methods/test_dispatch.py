@@ -1,4 +1,4 @@
-"""A method's decisions, as far as they are about peers one knows."""
+"""Decisions of methods are checked: they must be about peers that a row knows, asked or met."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ NOTHING = dispatch.SharedTables({}, torch.zeros(0, 0, dtype=torch.int64), local=
 
 
 class Weighing(Method):
-    """Holds everyone to be alike, and says nonsense of itself."""
+    """Holds everyone to be alike, and gives itself and padding a weight of NaN."""
 
     def neighbours(self, now: RoundContext, partners: Tensor) -> Tensor:
         return torch.where(now.known, 2.0, torch.nan)
 
 
-def test_whom_one_does_not_know_is_no_neighbour_whatever_is_said_of_it() -> None:
+def test_a_peer_that_is_not_known_is_never_a_neighbour() -> None:
     view = view_of(3)
     found = dispatch.neighbours(Weighing(), view, 1, {}, view.known)
     assert torch.equal(found, 2.0 * view.known)
 
 
-# Decisions about others than those there are to decide about
+# Decisions outside the allowed set
 
 
 class Everyone(Method):
-    """Asks every place of its contacts, and merges with every place: itself and padding, too."""
+    """Asks and merges with every column of its contacts, including itself and padding."""
 
     def meet(self, now: RoundContext) -> Tensor:
         return torch.ones_like(now.known)
@@ -51,7 +51,7 @@ def test_a_method_that_asks_itself_is_refused() -> None:
         dispatch.meet(Everyone(), view_of(3), 1, {})
 
 
-def test_a_method_that_asks_nobody_in_particular_is_refused() -> None:
+def test_a_method_that_asks_padding_is_refused() -> None:
     view = view_of(3)
     padded = replace(view, contacts=torch.where(view.known, view.contacts, -1))
     with pytest.raises(UserError, match=r"\(peer 0 chose place 0 of its contacts, which is empty\)"):
@@ -85,13 +85,13 @@ def test_a_method_that_merges_with_peers_it_did_not_meet_is_refused() -> None:
         dispatch.choose(Known(), view, 1, {}, met, met, None, NOTHING)
 
 
-def test_what_was_taken_from_those_asked_is_nobodys_mistake() -> None:
-    """A peer has stopped, or a model did not come: to choose by what one asked is then no mistake, and does nothing."""
+def test_choosing_a_peer_that_was_asked_and_did_not_answer_is_allowed() -> None:
+    """A peer has stopped, or a model did not arrive: the choice is not an error, and has no effect."""
     view = view_of(4)
     asked = view.known
     met = asked.clone()
     met[0] = False  # has stopped
-    met[1, 3] = False  # its model did not come
+    met[1, 3] = False  # its model did not arrive
 
     class Again(Method):
         def choose(self, now: RoundContext, met: Tensor, similarity: Tensor | None) -> Tensor:
@@ -102,7 +102,7 @@ def test_what_was_taken_from_those_asked_is_nobodys_mistake() -> None:
 
 
 def test_contacts_that_cannot_be_reached_may_be_asked() -> None:
-    """A real peer remembers others who are away for a round; a simulation has no such peers."""
+    """A real peer remembers peers that are offline for a round; a simulation has no such peers."""
     view = view_of(3)
     away = replace(view, known=view.known & (view.contacts != 2))
 
@@ -114,7 +114,7 @@ def test_contacts_that_cannot_be_reached_may_be_asked() -> None:
 
 
 def decisions(method: Method, view: View, rounds: int) -> Iterator[tuple[RoundContext, Tensor, Tensor]]:
-    """What a method answers, untouched, where each round others cannot be reached and some models do not come."""
+    """The unchecked answers of a method; in each round some peers are out of reach and some models do not arrive."""
     memory: dict[str, Tensor] = {}
     if method.uses_fingerprints:
         weights = torch.where(view.known, uniform(view.seed[:, None], view.me[:, None], 0, view.contacts), 0.0)
@@ -133,8 +133,8 @@ def decisions(method: Method, view: View, rounds: int) -> Iterator[tuple[RoundCo
 
 @pytest.mark.parametrize("name", PEER_METHODS)
 @pytest.mark.parametrize("contacts", [None, 6])
-def test_bundled_methods_decide_about_those_there_are(name: str, contacts: int | None) -> None:
-    """They are not checked while they run, so they are here."""
+def test_bundled_methods_choose_only_allowed_peers(name: str, contacts: int | None) -> None:
+    """They are not checked while they run, so this test checks them."""
     view = view_of_all(14, 3, None, 1, contacts, torch.arange(14) % 2, torch.device("cpu"))
     for now, asked, never_met in decisions(methods.get(name)().in_rounds(24), view, 24):
         assert not bool((asked & ~now.known).any())

@@ -1,4 +1,4 @@
-"""The EM of heuristic neighbour matching: two groups, and every way there can be fewer."""
+"""The EM of heuristic neighbour matching: two groups, and all cases with fewer."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ def row(candidates: list[float], sample: list[float]) -> tuple[Tensor, Tensor, T
 
 
 def two_groups(candidates: Tensor, sample: Tensor, similarity: Tensor, ids: Tensor | None = None) -> Tensor:
-    """With tie keys by id, which is the column unless told otherwise."""
+    """With tie keys by id; the id is the column by default."""
     ids = torch.arange(similarity.shape[1]).expand_as(similarity) if ids is None else ids
     return groups.two_groups(candidates, sample, similarity, bits(7, ids))
 
@@ -37,7 +37,7 @@ def test_a_start_with_strangers_in_the_sample_still_finds_the_upper_group() -> N
     assert found([0.9, 0.92, 0.91, 0.1], [0.09, 0.11, 0.9]) == [0, 1, 2, 6]
 
 
-def test_all_equal_the_start_split_stands() -> None:
+def test_the_initial_split_stays_if_all_similarities_are_equal() -> None:
     assert found([0.5, 0.5], [0.5, 0.5, 0.5]) == [2, 3, 4]
 
 
@@ -48,12 +48,12 @@ def test_an_empty_sample_is_seeded_with_the_most_similar_candidate() -> None:
     ids = torch.arange(120).view(40, 3)
     seeded = two_groups(~nobody, nobody, torch.full((40, 3), 0.5).double(), ids)
     assert seeded.sum(1).tolist() == [1] * 40
-    assert int(seeded.sum(0).min()) > 5  # told apart by a draw, not by order
+    assert int(seeded.sum(0).min()) > 5  # ties are broken by a draw, not by order
 
 
 def test_without_candidates_a_split_counts_only_if_it_is_clear() -> None:
     assert found([], [0.9, 0.88, 0.1, 0.12, 0.91]) == [0, 1, 4]
-    assert found([], [0.9, 0.8, 0.1, 0.2, 0.95]) == [0, 1, 2, 3, 4]  # 12 pooled sigmas: five points of one cloud do so
+    assert found([], [0.9, 0.8, 0.1, 0.2, 0.95]) == [0, 1, 2, 3, 4]  # 12 pooled sigmas: not clear for five points
     assert found([], [0.4]) == [0]
 
 
@@ -69,7 +69,7 @@ def test_without_candidates_one_cloud_is_split_in_1_of_100_draws(points: int) ->
     assert 0.002 <= float(split.double().mean()) <= 0.02
 
 
-def test_nobody_gives_nobody_and_the_diverged_are_nobody() -> None:
+def test_empty_and_diverged_input_gives_an_empty_result() -> None:
     assert found([], []) == []
     nobody = -torch.inf
     assert found([nobody, torch.nan], [nobody]) == []
@@ -78,7 +78,7 @@ def test_nobody_gives_nobody_and_the_diverged_are_nobody() -> None:
 
 @settings(deadline=None)
 @given(st.lists(FINITE, max_size=9), st.lists(FINITE, max_size=9))
-def test_never_empty_never_a_stranger(candidates: list[float], sample: list[float]) -> None:
+def test_the_result_is_not_empty_and_a_subset_of_the_input(candidates: list[float], sample: list[float]) -> None:
     chosen = found(candidates, sample)
     assert bool(chosen) == bool(candidates or sample)
     assert set(chosen) <= set(range(len(candidates) + len(sample)))
@@ -104,7 +104,7 @@ def test_the_order_of_peers_changes_nothing(candidates: list[float], sample: lis
 
 @settings(deadline=None)
 @given(st.lists(FINITE, min_size=1, max_size=7), st.lists(FINITE, max_size=7), st.integers(0, 9))
-def test_padding_and_company_change_nothing(candidates: list[float], sample: list[float], more: int) -> None:
+def test_padding_and_other_rows_change_nothing(candidates: list[float], sample: list[float], more: int) -> None:
     in_c, in_s, y = row(candidates, sample)
     alone = two_groups(in_c, in_s, y)
 
@@ -116,7 +116,7 @@ def test_padding_and_company_change_nothing(candidates: list[float], sample: lis
     assert torch.equal(two_groups(*both)[:1, : y.shape[1]], alone)
 
 
-def test_groups_ten_deviations_apart_are_found_in_95_of_100_draws() -> None:
+def test_groups_ten_standard_deviations_apart_are_found_in_95_of_100_draws() -> None:
     """At least 3 in S, all of them in the upper group, two or more in each group."""
     draws = 2000
     peer = torch.arange(draws)[:, None]
@@ -133,8 +133,8 @@ def test_groups_ten_deviations_apart_are_found_in_95_of_100_draws() -> None:
             assert float(right.double().mean()) >= 0.95
 
 
-def test_it_ends_within_its_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even where every sweep moves somebody: here one that always trades the two groups."""
+def test_the_fit_ends_after_the_largest_number_of_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if every sweep changes the groups: here each sweep exchanges them."""
     sweeps = []
 
     def trade(mask: Tensor, upper: Tensor, y: Tensor) -> Tensor:

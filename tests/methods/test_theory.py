@@ -12,8 +12,8 @@ from homophily.methods.theory import cni, drawn, pens
 @pytest.mark.parametrize(
     ("peers", "cluster", "l", "k"), [(100, 50, 10, 5), (100, 25, 10, 5), (20, 5, 4, 3), (6, 2, 3, 1)]
 )
-def test_the_formula_is_the_game(peers: int, cluster: int, l: int, k: int) -> None:  # noqa: E741
-    """Each round l of the others are drawn; what was found of the own cluster is kept until there are k."""
+def test_the_formula_agrees_with_simulated_draws(peers: int, cluster: int, l: int, k: int) -> None:  # noqa: E741
+    """In each round l other peers are drawn; those of the own cluster are kept until there are k."""
     chance = np.random.default_rng(0)
     rounds, games = 6, 40_000
     found = chance.hypergeometric(cluster - 1, peers - cluster, l, size=(games, rounds))
@@ -22,7 +22,7 @@ def test_the_formula_is_the_game(peers: int, cluster: int, l: int, k: int) -> No
     assert pens(peers, cluster, l, k) == pytest.approx((found >= k).mean(), abs=0.012)
 
 
-def test_cni_grows_every_round_and_pens_stands_still() -> None:
+def test_the_probability_grows_with_cni_and_is_constant_with_pens() -> None:
     chances = cni(20, 100, 25, 10, 5)
     assert chances[0] == pens(100, 25, 10, 5)
     assert all(later > earlier for earlier, later in pairwise(chances[:10]))
@@ -30,7 +30,7 @@ def test_cni_grows_every_round_and_pens_stands_still() -> None:
     assert 0.999 < chances[-1] <= 1.0
 
 
-def test_the_draws_are_a_distribution() -> None:
+def test_the_probabilities_of_a_draw_add_up_to_one() -> None:
     assert sum(drawn(x, 30, 7, 9) for x in range(10)) == pytest.approx(1.0)
     assert drawn(7, 30, 7, 9) == 0.0  # only six others are of the cluster
 

@@ -1,4 +1,4 @@
-"""Linear models in three clusters: methods that look for their like find it, Random does not."""
+"""Linear models in three clusters: methods that search for similar peers find them, random does not."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ def network() -> nn.Module:
 
 
 def inside(method: dict[str, Any], rounds: int, **keys: Any) -> float:
-    """Share of merges inside the cluster over the last ten rounds."""
+    """The share of same-cluster merges in the last ten rounds."""
     config = {"rounds": rounds, "method": method, "evaluate": rounds, **keys}
     found = homophily.run(config, model=network(), data=federation())
     shares = [line["same_cluster_merges"] for line in found.metrics()[-10:]]
@@ -53,7 +53,7 @@ def inside(method: dict[str, Any], rounds: int, **keys: Any) -> float:
         ({"name": "oracle", "k": 3}, 10),
     ],
 )
-def test_the_like_find_each_other(method: dict[str, Any], rounds: int) -> None:
+def test_peers_of_a_cluster_find_each_other(method: dict[str, Any], rounds: int) -> None:
     assert inside(method, rounds) >= 0.95
 
 
@@ -75,7 +75,7 @@ def test_ifca_sorts_clients_by_cluster_and_fedavg_cannot() -> None:
     assert homophily.run(built, data=federation()).summary["mse"] < 0.1
 
 
-def test_a_servers_cost_is_its_models_and_one_back() -> None:
+def test_a_server_costs_all_its_models_and_one_back() -> None:
     config = {"rounds": 4, "method": {"name": "ifca", "models": 3}, "model": {"name": "linear"}}
     found = homophily.run(config, data=federation()).summary
     assert found["models_sent_per_peer"] == found["nominal_models_per_peer"] == 4 * (3 + 1)
@@ -112,7 +112,7 @@ def test_on_peer_sends_another_model_and_the_panm_metric_twice_the_bytes() -> No
     assert sent(metric="panm") == (models, 2 * size)
 
 
-def test_an_own_metric_is_sent_updates_which_it_may_ask_for() -> None:
+def test_updates_are_sent_for_a_metric_that_does_not_declare_its_cost() -> None:
     config = {"rounds": 3, "method": {"name": "dac", "k": 3, "estimate": False, "metric": f"{__name__}:nearness"}}
     found = homophily.run(config, model=network(), data=federation()).summary
     assert found["models_sent_per_peer"] == 9
@@ -124,8 +124,8 @@ def nearness(pairs: Pairs) -> Tensor:
 
 
 @pytest.mark.parametrize(("rounds", "entries"), [(1, 0), (2, 3)])
-def test_dacs_tables_are_bytes_too(rounds: int, entries: int) -> None:
-    """With the first model comes no table; with the second, an id and a number for everyone met in the first round."""
+def test_the_tables_of_dac_count_as_bytes(rounds: int, entries: int) -> None:
+    """No table in the first round; in the second, an id and a number for each peer met in the first."""
 
     def size(estimate: bool) -> float:
         config = {"rounds": rounds, "method": {"name": "dac", "k": 3, "estimate": estimate}}
@@ -134,7 +134,7 @@ def test_dacs_tables_are_bytes_too(rounds: int, entries: int) -> None:
     assert size(True) - size(False) == 3 * entries * (8 + 8)
 
 
-def test_dacs_tables_are_full_at_last() -> None:
+def test_the_tables_of_dac_fill_up() -> None:
     def size(rounds: int) -> float:
         config = {"rounds": rounds, "method": {"name": "dac", "k": PEERS - 1, "tau": 1.0}}
         return float(homophily.run(config, model=network(), data=federation()).summary["bytes_sent_per_peer"])
@@ -142,7 +142,7 @@ def test_dacs_tables_are_full_at_last() -> None:
     assert size(3) - size(2) == (PEERS - 1) * (4 * (CLUSTERS + 1) + (PEERS - 1) * (8 + 8))
 
 
-def test_a_run_says_where_dacs_estimates_cannot_apply() -> None:
+def test_a_note_says_that_the_estimates_of_dac_cannot_apply() -> None:
     def notes(topology: str) -> list[str]:
         config = {"rounds": 1, "topology": topology, "method": {"name": "dac", "k": 2}}
         found = homophily.run(config, model=network(), data=federation())

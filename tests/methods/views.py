@@ -1,4 +1,4 @@
-"""Small federations of numbers only, for the methods' tests."""
+"""Small federations without models, for the tests of methods."""
 
 import torch
 from torch import Tensor
@@ -32,18 +32,18 @@ def members(mask: Tensor) -> list[list[int]]:
 
 
 def similarities(met: Tensor, table: Tensor) -> Tensor:
-    """What an evaluator would say of the peers met."""
+    """The similarities of the peers met, as an evaluator returns them."""
     return torch.where(met, table.double(), -torch.inf)
 
 
 def random_table(view: View, round: int) -> Tensor:
-    """Similarities by id, whoever asks: cluster mates, if known, are closer."""
+    """Similarities by id, the same for every row; peers of the same cluster, if known, are more similar."""
     noise = uniform(view.seed[:, None], view.me[:, None], 1000 + round, view.contacts)
     return noise + (0.0 if view.same is None else 1.5 * view.same)
 
 
 def shared_tables(method: Method, view: View, memory: dict[str, Tensor]) -> SharedTables:
-    """What everyone shares, as remembered at the end of the last round."""
+    """The tables that all peers share, as of the end of the last round."""
     tables = {name: memory[name] for name in method.shares if name in memory}
     return SharedTables(tables, view.contacts, local=lambda ids: ids.clamp(min=0), peers=len(view.me))
 
@@ -51,7 +51,7 @@ def shared_tables(method: Method, view: View, memory: dict[str, Tensor]) -> Shar
 def play(
     method: Method, view: View, rounds: int, table: Tensor | None = None
 ) -> list[tuple[Tensor, Tensor, RoundContext]]:
-    """Whom peers meet and choose, round by round, with every friend's table shared as it was a round before."""
+    """Whom peers meet and choose in each round, with the tables of all friends as of the round before."""
     played: list[tuple[Tensor, Tensor, RoundContext]] = []
     memory: dict[str, Tensor] = {}
     for round in range(1, rounds + 1):

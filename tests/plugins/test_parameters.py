@@ -10,7 +10,16 @@ import pytest
 from pydantic import Field
 
 from homophily.errors import UserError
-from homophily.plugins.parameters import accepted, checked, must_take, parsed, refuse_unknown, required, taken
+from homophily.plugins.parameters import (
+    accepted,
+    checked,
+    documented,
+    must_take,
+    parsed,
+    refuse_unknown,
+    required,
+    taken,
+)
 
 
 def shift(
@@ -53,6 +62,24 @@ def test_required_are_parameters_without_a_default() -> None:
     assert required(Sized) == []
     assert required(several) == ["first"]
     assert required(anything) == ["first"]
+
+
+def test_documented_are_type_bounds_default_and_description() -> None:
+    def item(
+        seed: int, k: Annotated[int, Field(ge=1, description="partners per round")] = 4, on: str = "own"
+    ) -> None: ...
+
+    found = documented(item, ("seed",))
+    assert list(found) == ["k", "on"]
+    assert found["k"] | {"title": ""} == {
+        "type": "integer",
+        "minimum": 1,
+        "default": 4,
+        "description": "partners per round",
+        "title": "",
+    }
+    assert "description" not in found["on"]
+    assert documented(anything) == {}
 
 
 def test_taken_is_what_a_function_has_parameters_for() -> None:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from homophily.federation import peer_sets as sets
 from homophily.federation.view import View
 from homophily.fingerprints.fingerprint import Fingerprints
-from homophily.methods.base import Count, Memory, Method, RoundContext, methods
+from homophily.methods.base import Memory, Method, Partners, Reach, Renewal, RoundContext, methods
 from homophily.methods.kin import power
 from homophily.methods.kin.families import Kinship, kinship
 from homophily.randomness import Purpose
@@ -31,9 +29,9 @@ ADVICE = (
 class Kin(Method):
     """kin, our own: kilobyte fingerprints, compared once before training, say who is like whom."""
 
-    k: Count = 4
-    hops: Count = 1
-    renew: Annotated[int, Field(ge=0)] = 0  # fingerprints are made anew every so many rounds; 0: never
+    k: Partners = 4
+    hops: Reach = 1
+    renew: Renewal = 0
     uses_fingerprints = True
 
     def on_fingerprints(self, view: View, prints: Fingerprints, ids: Tensor, known_to: Tensor | None) -> Memory:

@@ -62,7 +62,7 @@ panm 0.1 0.9
 - A key of a table is written `table.key` on the command line. The value is a TOML value, or a string without quotes.
 - A string stands for a table with that name: `method = "panm"` is `[method]` with `name = "panm"`. This holds for
   `data`, `model`, `method` and `topology`.
-- `package.module:name` names a class or function of your own ([bring-your-own.md](bring-your-own.md)).
+- `package.module:name` names a class or function of your own ([extending.md](extending.md)).
 - A key with a wrong name, type or value ends the run before it starts, with exit code 2 and a message that names it.
 - `config.toml` in a [run folder](run-folder.md) holds the config of a run with every default filled in.
 - `homophily compare` also reads `methods` and `seeds`, two lists ([methods.md](methods.md#all-methods-and-their-keys)).

@@ -131,8 +131,8 @@ def test_the_page_on_writing_a_method_is_short_and_names_everything() -> None:
     assert not missing, f"docs/write-a-method.md does not mention {missing}"
 
 
-def test_the_bring_your_own_page_names_what_a_merge_is_given() -> None:
-    page = (ROOT / "docs/bring-your-own.md").read_text(encoding="utf-8")
+def test_the_page_on_extending_names_what_a_merge_is_given() -> None:
+    page = (ROOT / "docs/extending.md").read_text(encoding="utf-8")
     assert not [field.name for field in dataclasses.fields(MergeGroup) if f"`{field.name}`" not in page]
 
 

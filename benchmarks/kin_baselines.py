@@ -58,7 +58,7 @@ def _indices(asked: dict[str, Any], device: str) -> tuple[float, float, float]:
     task = prepare(as_config(asked), UserObjects(), chosen_device(device))[0].task
     assert task.data.cluster is not None
     truth = task.data.cluster.cpu().numpy()
-    found = kinship(task_fingerprints(task, asked["seed"]), task.ids, asked["seed"]).family
+    found = kinship(task_fingerprints(task, asked["seed"], task.data.peers), task.ids, asked["seed"]).family
     said = np.arange(len(truth)) if found is None else found.cpu().numpy()
     kin = float(adjusted_rand_score(truth, said))
     return kin, _pacfl(task.data.train, truth), _cosines(task, truth)

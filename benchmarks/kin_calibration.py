@@ -18,13 +18,15 @@ from kin_work import Row, Study
 
 import homophily
 from homophily.experiments.runner import chosen_device
-from homophily.fingerprints.compute import contrasts
-from homophily.fingerprints.fingerprint import BUCKETS, ROWS, checked
+from homophily.fingerprints.compute import folded, summed_up
+from homophily.fingerprints.embedding import BUCKETS
+from homophily.fingerprints.fingerprint import checked, format_of
 from homophily.methods.kin.families import kinship
 from homophily.randomness import normal
 
 DATA = ("digits", "fashion-mnist", "gaussian")
 PEERS = (12, 60, 200)
+LARGE = ((1000, (20, 20)),)  # peers and samples of federations whose fingerprints are small; only with --peers
 SAMPLES = ((20, 20), (50, 50), (200, 200), (10, 40), (20, 200))  # from, to
 HEAD = ("data", "peers", "samples a peer", "federations", "rank above 0")
 
@@ -32,8 +34,9 @@ HEAD = ("data", "peers", "samples a peer", "federations", "rank above 0")
 def study(options: Any) -> Study:
     """A row for each kind of data, number of peers and of samples that there are enough of."""
     rows: list[Row] = []
-    for number, (data, peers, (low, high)) in enumerate(product(DATA, PEERS, SAMPLES)):
-        asked = data in (options.data or DATA) and options.peers in (None, peers)
+    small, large = product(DATA, product(PEERS, SAMPLES)), product(DATA, LARGE)
+    for number, (data, (peers, (low, high))) in enumerate([*small, *large]):
+        asked = data in (options.data or DATA) and options.peers in ((None, peers) if peers in PEERS else (peers,))
         if asked and (data == "gaussian" or sum(counts(peers, low, high)) <= len(pool(data)[1])):
             rank = _noise_rank if data == "gaussian" else partial(_rank, data)
             seeds = (1000 * number + seed for seed in options.seeds)
@@ -56,9 +59,9 @@ def _noise_rank(peers: int, low: int, high: int, seed: int, device: str) -> int:
     scale = torch.linspace(2, 0.1, BUCKETS, device=on)
     x = normal(seed, 1, peer, sample[:, None], torch.arange(BUCKETS, device=on)) * scale
     there = (sample < count[:, None])[..., None]
-    mean = (x * there).sum(1) / count[:, None]
-    factor = torch.linalg.qr(contrasts(x[:, :ROWS]) * there[:, 1:ROWS], mode="r").R
-    return kinship(checked(mean.float(), factor.float(), count), torch.arange(peers, device=on), seed).rank
+    ids, form = torch.arange(peers, device=on), format_of(peers)
+    mean, factor = summed_up(folded(x * there, form.buckets), count, ids, seed, form)
+    return kinship(checked(mean, factor, count, form), ids, seed).rank
 
 
 def _above(ranks: list[int]) -> int:

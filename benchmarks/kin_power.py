@@ -17,8 +17,9 @@ from torch import Tensor
 
 import homophily
 from homophily.data.sources import load_source
-from homophily.fingerprints.fingerprint import ROWS, Fingerprints
-from homophily.methods.kin.families import dimension, folded, pooled, ridge, whitening
+from homophily.fingerprints.compute import folded
+from homophily.fingerprints.fingerprint import Fingerprints, format_of
+from homophily.methods.kin.families import dimension, pooled, ridge, whitening
 from homophily.methods.kin.power import edge, expected, samples_needed
 
 DATA = ("fashion-mnist", "mnist", "cifar-10")
@@ -48,7 +49,8 @@ def _both(about: tuple[str, str, str, int], samples: int, seed: int, device: str
     many = min(REFERENCE, 3 * len(load_source(data, 0, {}).train) // (4 * peers))
     prints, cluster = _reference(about, many, seed, device)
     buckets = prints.mean.shape[1]
-    numbers = dimension(peers * (min(samples, ROWS) - 1), buckets)
+    freedom = peers * int(format_of(peers).freedom(torch.tensor(samples)))
+    numbers = dimension(freedom, buckets)
     assert numbers is not None
     strength, level, levels = weakest_direction(prints, cluster, numbers)
     whole, whole_level, _ = weakest_direction(prints, cluster, buckets)

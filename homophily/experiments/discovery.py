@@ -107,7 +107,7 @@ def kin(
     experiment, _, plan = prepare(chosen, UserObjects(model, data, loss), chosen_device(device))
     began = time.perf_counter()
     with threads(plan.threads):
-        prints = task_fingerprints(experiment.task, chosen.seed)
+        prints = task_fingerprints(experiment.task, chosen.seed, experiment.task.data.peers)
         found = kinship(prints, experiment.task.ids, chosen.seed)
     took = time.perf_counter() - began
     shares = experiment.task.data

@@ -1,56 +1,46 @@
-"""A peer's fingerprint: mean and noise of its samples' gradients at one common model, sketched to a few numbers.
-
-Nothing is trained.
-"""
+"""A peer's fingerprint: mean and noise of its embedded training samples. Nothing is trained."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable
-
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from homophily.data.types import Split
-from homophily.fingerprints.fingerprint import ROWS, Fingerprints, checked
-from homophily.fingerprints.sketching import Sketch, sketcher
-from homophily.randomness import Purpose, bits
-from homophily.training.losses import Loss
+from homophily.fingerprints.embedding import BUCKETS, Embedding, Targets
+from homophily.fingerprints.fingerprint import SAMPLES, SMALL_FEDERATION, Fingerprints, Format, checked
+from homophily.randomness import Purpose, bits, normal
 
-SAMPLES = 500  # of a peer, at most
-_BYTES = 64 << 20  # of gradients and the like held at a time: about what a CPU's caches take
+ROWS = 64  # samples behind the noise of a fingerprint, at most
+_BYTES = 64 << 20  # of embedded samples and the like held at a time: about what a CPU's caches take
 
 
 def fingerprints(
-    module: nn.Module, loss: Loss, data: Split, ids: Tensor, seed: int, cast: Callable[[Tensor], Tensor]
+    data: Split, targets: Targets, ids: Tensor, seed: int, form: Format = SMALL_FEDERATION
 ) -> Fingerprints:
-    """Of every peer [N] on its training data, at the weights of ``module``. cast: to the network's precision."""
-    module, device = copy.deepcopy(module).eval(), data.x.device
-    shapes = {name: p.shape for name, p in module.named_parameters() if p.requires_grad}
-    sketch = Sketch(shapes, seed, device)
-    sketched = sketcher(module, loss, tuple(data.x.shape[1:]), sketch)
-    piece = max(1, _bytes(device) // (4 * sketched.held))
+    """Of each peer [N], from its training data."""
+    device = data.x.device
+    embed = Embedding(data.x[:1], data.y[:1], targets, seed, device)
+    piece = max(1, _bytes(device) // (4 * embed.held))
 
     def of(peers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         samples, count = _drawn(data, ids, peers, seed)
         mask = torch.arange(samples.shape[1], device=device) < count[:, None]
-        parts = [sketched(cast(data.x[some]), cast(data.y[some])) for some in samples[mask].split(piece)]
-        sketches = torch.zeros(*samples.shape, sketch.buckets, device=device)
-        sketches[mask] = torch.cat(parts)
-        return *summed_up(sketches, count), count
+        embedded = torch.zeros(*samples.shape, BUCKETS, device=device)
+        embedded[mask] = torch.cat([embed(data.x[some], data.y[some]) for some in samples[mask].split(piece)])
+        return *summed_up(folded(embedded, form.buckets), count, ids.to(device)[peers], seed, form), count
 
-    # On a CPU everyone's are computed apart, with the very numbers of a peer on its own; a GPU wants many samples.
-    together = _bytes(device) // (16 * SAMPLES * sketch.buckets) if data.x.is_cuda else 1
+    # A CPU computes each peer's by itself, so that a real peer gets the same bits; a GPU needs many samples at once.
+    together = _bytes(device) // (16 * SAMPLES * BUCKETS) if data.x.is_cuda else 1
     made = [of(peers) for peers in torch.arange(len(ids), device=device).split(max(1, together))]
     most = max(factor.shape[1] for _, factor, _ in made)
     mean, count = torch.cat([mean for mean, _, _ in made]), torch.cat([count for _, _, count in made])
     factor = torch.cat([F.pad(factor, (0, 0, 0, most - factor.shape[1])) for _, factor, _ in made])
-    return checked(mean.to(ids.device), factor.to(ids.device), count.to(ids.device))
+    return checked(mean.to(ids.device), factor.to(ids.device), count.to(ids.device), form)
 
 
 def _bytes(device: torch.device) -> int:
-    """How many bytes of gradients to hold at a time."""
+    """How many bytes to hold at a time."""
     return _BYTES if device.type == "cpu" else torch.cuda.get_device_properties(device).total_memory // 16
 
 
@@ -63,22 +53,35 @@ def _drawn(data: Split, ids: Tensor, peers: Tensor, seed: int) -> tuple[Tensor, 
     index = torch.arange(int(count.max()), device=data.x.device)
     chance = bits(seed, ids.to(data.x.device)[peers, None], Purpose.FINGERPRINT, index)
     order = torch.where(count[:, None] > ROWS, chance, index)
-    last = torch.iinfo(torch.int64).max  # whoever has fewer samples
+    last = torch.iinfo(torch.int64).max  # peers with fewer samples
     drawn = torch.where(index < count[:, None], order, last).argsort(stable=True)[:, :SAMPLES]
     return data.start[peers, None] + drawn, count.clamp(max=SAMPLES)
 
 
-def summed_up(sketches: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
-    """Means [P, d] and triangular factors [P, F, d] of peers' sketches [P, n, d], of which each has ``count`` [P].
+def folded(values: Tensor, d: int) -> Tensor:
+    """Embedded samples [..., buckets] in d numbers: bucket modulo d."""
+    out: Tensor = values.unflatten(-1, (-1, d)).sum(-2) if values.shape[-1] != d else values
+    return out
 
-    Rounded to what travels. Factors are padded with rows of 0; they are no more telling than the covariance.
+
+def summed_up(embedded: Tensor, count: Tensor, ids: Tensor, seed: int, form: Format) -> tuple[Tensor, Tensor]:
+    """Means [P, d] and noise [P, F, d] of peers' embedded samples [P, n, d], of which each has ``count`` [P].
+
+    The noise is a triangular factor of the covariance, which shows no more than that, or random directions of it if
+    the format has few. Rounded to what travels, and padded with rows of 0.
     """
-    mean = sketches.sum(1, dtype=torch.float64) / count[:, None]
-    finite = sketches.isfinite().flatten(1).all(1)
-    apart = contrasts(torch.where(finite[:, None, None], sketches[:, :ROWS], 0.0).double())
+    mean = embedded.sum(1, dtype=torch.float64) / count[:, None]
+    finite = embedded.isfinite().flatten(1).all(1)
+    apart = contrasts(torch.where(finite[:, None, None], embedded[:, :ROWS], 0.0).double())
     mask = torch.arange(1, apart.shape[1] + 1, device=count.device) < count[:, None]
-    factor = torch.linalg.qr(torch.where(mask[..., None], apart, 0.0), mode="r").R
-    return rounded(mean), rounded(factor)
+    apart = torch.where(mask[..., None], apart, 0.0)
+    if apart.shape[1] > form.rows:
+        direction = torch.arange(form.rows * apart.shape[1], device=count.device).view(form.rows, -1)
+        turn = normal(seed, ids[:, None, None], Purpose.FINGERPRINT, -1 - direction) * mask[:, None]
+        apart = torch.linalg.qr(turn.mT).Q.mT @ apart
+    else:
+        apart = torch.linalg.qr(apart, mode="r").R
+    return rounded(mean), rounded(apart)
 
 
 def contrasts(rows: Tensor) -> Tensor:

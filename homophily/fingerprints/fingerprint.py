@@ -1,4 +1,4 @@
-"""Fingerprints, which peers send each other once before the first round, as they arrive."""
+"""Fingerprints as they travel: peers send them to each other once, before the first round."""
 
 from __future__ import annotations
 
@@ -7,53 +7,75 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-BUCKETS = 512  # numbers of a sketch; a large network's has twice as many
-ROWS = 64  # samples behind the noise of a fingerprint, at most
+from homophily.fingerprints.embedding import BUCKETS
+from homophily.randomness import Purpose, bits
+
+SAMPLES = 500  # samples of a peer behind its fingerprint, at most
+LARGE = 1000  # peers: from here on fingerprints are small; of more than these, a sample is compared
 
 
-def buckets(parameters: int) -> int:
-    """Of the sketches of a network's gradients: 1,024 if a fingerprint is then a tenth of a model at most; else 512."""
-    largest = int(print_bytes(2 * BUCKETS, torch.tensor(ROWS)))
-    return 2 * BUCKETS if 10 * largest <= 4 * parameters else BUCKETS
+@dataclass(frozen=True)
+class Format:
+    """What a fingerprint holds of a peer's embedded samples: their mean, and directions of their noise."""
+
+    buckets: int  # numbers of the mean and of each direction
+    rows: int  # directions of noise, at most
+
+    def freedom(self, count: Tensor) -> Tensor:
+        """Directions of noise that fingerprints of so many samples hold."""
+        return (count - 1).clamp(min=0, max=self.rows)
+
+    def bytes(self, count: Tensor) -> Tensor:
+        """Bytes of fingerprints of so many samples: mean and directions, without the zeros of a triangle, as float16,
+        and two scales. Fewer than two samples make none, which costs nothing."""
+        rows = self.freedom(count)
+        return torch.where(count >= 2, 2 * (self.buckets * (1 + rows) - rows * (rows - 1) // 2) + 16, 0)
 
 
-def print_bytes(buckets: int, count: Tensor) -> Tensor:
-    """Bytes of fingerprints of so many samples: mean, factor without the zeros below its diagonal, as float16; scales.
+SMALL_FEDERATION = Format(BUCKETS, 63)
+LARGE_FEDERATION = Format(BUCKETS // 2, 1)
 
-    Fewer than two samples make none, and cost nothing.
+
+def format_of(peers: int) -> Format:
+    """How fingerprints travel in a federation of so many peers.
+
+    In a large one everyone's noise together is known well from one direction of each, and 1,000 of these are compared
+    in 256 numbers.
     """
-    rows = _rows(count)
-    return torch.where(count >= 2, 2 * (buckets * (1 + rows) - rows * (rows - 1) // 2) + 16, 0)
-
-
-def _rows(count: Tensor) -> Tensor:
-    """Degrees of freedom behind the factor, which is made of 64 samples at most."""
-    return (count.clamp(max=ROWS) - 1).clamp(min=0)
+    return LARGE_FEDERATION if peers >= LARGE else SMALL_FEDERATION
 
 
 @dataclass(frozen=True)
 class Fingerprints:
-    """Of N peers, d numbers a sketch, rounded to what travels. A peer whose fingerprint cannot be used has count 0."""
+    """Of N peers, d numbers each, rounded to what travels. A peer whose fingerprint cannot be used has count 0."""
 
-    mean: Tensor  # [N, d] float32: mean of the sketched gradients
-    factor: Tensor  # [N, F, d] float32: triangular R, R'R = freedom times their covariance; padded with 0
+    mean: Tensor  # [N, d] float32: mean of the embedded samples
+    factor: Tensor  # [N, F, d] float32: directions of their noise; R'R = freedom times their covariance; padded with 0
     count: Tensor  # [N] int64: samples behind the mean
+    freedom: Tensor  # [N] int64: degrees of freedom behind the factor
     bytes: Tensor  # [N] int64: what it takes to send it
 
-    @property
-    def freedom(self) -> Tensor:
-        """[N] int64: degrees of freedom behind the factor."""
-        return _rows(self.count)
-
     def to(self, device: torch.device) -> Fingerprints:
-        return Fingerprints(self.mean.to(device), self.factor.to(device), self.count.to(device), self.bytes.to(device))
+        return Fingerprints(*(table.to(device) for table in self._tables()))
 
     def of(self, peers: Tensor) -> Fingerprints:
         """Those of some peers [M]."""
-        return Fingerprints(self.mean[peers], self.factor[peers], self.count[peers], self.bytes[peers])
+        return Fingerprints(*(table[peers] for table in self._tables()))
+
+    def _tables(self) -> tuple[Tensor, ...]:
+        return self.mean, self.factor, self.count, self.freedom, self.bytes
 
 
-def checked(mean: Tensor, factor: Tensor, count: Tensor) -> Fingerprints:
+def sampled(prints: Fingerprints, ids: Tensor, seed: int) -> Tensor:
+    """The peers [S], ascending, that are compared: all that can be, or a keyed draw of 1,000."""
+    usable = (prints.count >= 2).nonzero()[:, 0]
+    if len(usable) <= LARGE:
+        return usable
+    order = bits(seed, Purpose.KIN, ids[usable]).argsort(stable=True)
+    return usable[order[:LARGE]].sort().values
+
+
+def checked(mean: Tensor, factor: Tensor, count: Tensor, form: Format) -> Fingerprints:
     """Fingerprints as received: those that are not finite or have fewer than two samples are left out (count 0)."""
     usable = (count >= 2) & mean.isfinite().all(1) & factor.isfinite().flatten(1).all(1)
     count = torch.where(usable, count, 0)
@@ -61,5 +83,6 @@ def checked(mean: Tensor, factor: Tensor, count: Tensor) -> Fingerprints:
         torch.where(usable[:, None], mean, 0.0),
         torch.where(usable[:, None, None], factor, 0.0),
         count,
-        print_bytes(mean.shape[1], count),
+        form.freedom(count),
+        form.bytes(count),
     )

@@ -174,10 +174,10 @@ class Method:
         """
         return met
 
-    def on_fingerprints(self, view: View, prints: Fingerprints, ids: Tensor, known_to: Tensor | None) -> Memory:
+    def on_fingerprints(self, view: View, prints: Fingerprints, ids: Tensor, limited: bool) -> Memory:
         """What the peers of ``view`` remember of the fingerprints ``prints`` of the peers ``ids`` [M], ascending.
 
-        known_to: [P, H] ids, padded with -1: the peers whose fingerprints each row knows; None: each row knows all.
+        limited: a peer knows all these fingerprints, but can merge only with its contacts, some of these peers.
         """
         raise UserError(
             f"method: {type(self).__name__} uses fingerprints, and has no on_fingerprints, which says what to remember"

@@ -71,7 +71,7 @@ class PeerSetup:
 
     def fingerprint(self) -> Fingerprints:
         """The fingerprint of this peer's data."""
-        return task_fingerprints(self.training.task, self.config.seed).to(_CPU)
+        return task_fingerprints(self.training.task, self.config.seed, 1 + len(self.me.contacts)).to(_CPU)
 
 
 def prepare_peer(settings: PeerSettings) -> PeerSetup:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from homophily.federation.layout import Layout
 from homophily.federation.view import View
-from homophily.fingerprints.fingerprint import Fingerprints, checked, print_bytes
+from homophily.fingerprints.fingerprint import Fingerprints, checked, format_of
 from homophily.peer.blob_transfer import BlobId, BlobTransfer
 from homophily.peer.identity import Refused
 from homophily.peer.membership import Announcer, Members
@@ -76,6 +76,7 @@ class NetworkSource:
         self._transfer, self._members, self._announcer, self._pacing = transfer, members, announcer, pacing
         self._ids = torch.tensor(list(me.contacts), dtype=torch.int64)
         self._names = list(me.contacts.values())
+        self._form = format_of(1 + len(me.contacts))
         self._own: Published | None = None
         self._prints: dict[str, tuple[int, Print]] = {}  # by name: the round it is of, and it
         self._own_print: Fingerprints | None = None
@@ -137,11 +138,10 @@ class NetworkSource:
             for name, stamp in said.items()
             if stamp >= 0 and self._prints.get(name, (-1,))[0] < stamp
         ]
-        assert self._own_print is not None
-        unpack = partial(unpack_print, buckets=self._own_print.mean.shape[1], network=self._expected.network)
+        unpack = partial(unpack_print, form=self._form, network=self._expected.network)
         new = self._unpacked(wanted, deadline, unpack)
         self._prints |= {blob.origin: (blob.round, made) for blob, made in new.items()}
-        sizes = {blob.origin: print_bytes(len(mean), torch.tensor(count)) for blob, (mean, _, count) in new.items()}
+        sizes = {blob.origin: self._form.bytes(torch.tensor(count)) for blob, (_, _, count) in new.items()}
         return float(sum(int(size) * hops[name] for name, size in sizes.items())) if new else None
 
     def _heard(self, received: float) -> Heard:
@@ -159,10 +159,11 @@ class NetworkSource:
             torch.stack([mean for mean, _, _ in everyone.values()]),
             torch.stack([torch.nn.functional.pad(f, (0, 0, 0, most - len(f))) for _, f, _ in everyone.values()]),
             torch.tensor([count for _, _, count in everyone.values()]),
+            self._form,
         )
         view = self._view(0)
         view = replace(view, known=torch.ones_like(view.known))  # a peer that is offline now may come back
-        return Heard(view, prints, torch.tensor(list(everyone)), None, received)
+        return Heard(view, prints, torch.tensor(list(everyone)), False, received)
 
     # Models
 

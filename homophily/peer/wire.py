@@ -16,8 +16,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from homophily.federation.layout import Layout
-from homophily.fingerprints.compute import SAMPLES
-from homophily.fingerprints.fingerprint import BUCKETS, ROWS
+from homophily.fingerprints.fingerprint import SAMPLES, SMALL_FEDERATION, Format
 from homophily.peer.identity import Refused
 from homophily.simulation.communication import table_bytes
 
@@ -138,8 +137,9 @@ def pack_print(mean: Tensor, factor: Tensor, count: int, network: int) -> bytes:
     return save({**tensors, **about})
 
 
-def unpack_print(data: bytes, buckets: int, network: int) -> tuple[Tensor, Tensor, int]:
+def unpack_print(data: bytes, form: Format, network: int) -> tuple[Tensor, Tensor, int]:
     """The mean [buckets], factor [F, buckets] and count of a fingerprint, exactly as they were packed."""
+    buckets = form.buckets
     tensors = _load(data)
     _check_network(tensors, network)
     count = int(_pop(tensors, "count", (1,), torch.int64))
@@ -149,7 +149,7 @@ def unpack_print(data: bytes, buckets: int, network: int) -> tuple[Tensor, Tenso
         if tensors:
             raise Refused("malformed fingerprint")
         return torch.zeros(buckets), torch.zeros(0, buckets), count
-    rows = min(count, ROWS) - 1
+    rows = int(form.freedom(torch.tensor(count)))
     upper = torch.ones(rows, buckets, dtype=torch.bool).triu()
     mean = _finite(_pop(tensors, "mean", (buckets,), torch.float16))
     factor = _finite(_pop(tensors, "factor", (int(upper.sum()),), torch.float16))
@@ -161,7 +161,7 @@ def unpack_print(data: bytes, buckets: int, network: int) -> tuple[Tensor, Tenso
     return _finite((mean.double() * scales[0]).float()), _finite(whole.float()), count
 
 
-MAX_FINGERPRINT_BYTES = 2 * 2 * BUCKETS * (1 + ROWS) + 4096  # bytes, of a large network's
+MAX_FINGERPRINT_BYTES = int(SMALL_FEDERATION.bytes(torch.tensor(SAMPLES))) + 4096
 
 
 def _check_network(tensors: dict[str, Tensor], network: int) -> None:

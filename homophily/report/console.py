@@ -167,7 +167,7 @@ def _unseen(found: Discovery) -> str:
     least, most = int(counts.min()), int(counts.max())
     samples = f"{least} samples" if least == most else f"{least} to {most} samples"
     unseen = power.in_words(found.smallest_difference)
-    return f": {unseen} would not have been seen with {samples} per peer and this network"
+    return f": {unseen} would not have been seen with {samples} per peer"
 
 
 def _ranges(peers: list[int]) -> str:

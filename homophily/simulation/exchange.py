@@ -140,7 +140,7 @@ class PeerExchange:
         if self.method.uses_fingerprints:
             heard = self.source.fingerprints(round, self.method.renew, active, needed=not self.memory)
             if heard is not None:
-                found = self.method.on_fingerprints(heard.view, heard.prints, heard.ids, heard.known_to)
+                found = self.method.on_fingerprints(heard.view, heard.prints, heard.ids, heard.limited)
                 self.memory = self.memory | dispatch.remembered(found, len(heard.view.me))
                 self.traffic.extra_bytes(heard.bytes)
         return active

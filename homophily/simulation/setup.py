@@ -20,7 +20,8 @@ from homophily.federation.rows import Federation
 from homophily.federation.similarity import cost_of
 from homophily.federation.topology import all_distances, topologies, view_of_all
 from homophily.fingerprints.compute import fingerprints
-from homophily.fingerprints.fingerprint import Fingerprints
+from homophily.fingerprints.embedding import Targets
+from homophily.fingerprints.fingerprint import Fingerprints, format_of
 from homophily.methods import Method, methods
 from homophily.methods.base import metric_cost, metric_of, usable
 from homophily.methods.server import ServerMethod
@@ -346,9 +347,9 @@ def _peer_exchange(
         view,
         start.rows,
         data.train.count.to(where),
-        lambda: task_fingerprints(task, config.seed),
+        lambda: task_fingerprints(task, config.seed, data.peers),
         distances=all_distances(graph).to(where) if method.uses_fingerprints and graph is not None else None,
-        bounded=contacts is not None and contacts < data.peers - 1,
+        limited=contacts is not None and contacts < data.peers - 1,
     )
     observer = ClusterObserver(view, cluster, method.finds, _start_notes(method, start.rows))
     return PeerExchange(method, merge, evaluator, source, observer, data.peers, where)
@@ -368,9 +369,17 @@ def check_merge(config: Config, evaluator: PairwiseEvaluator | None) -> None:
         )
 
 
-def task_fingerprints(task: Task, seed: int) -> Fingerprints:
-    """Everyone's fingerprint at the common model."""
-    return fingerprints(task.module, task.loss, task.data.train, task.ids, seed, task.cast)
+def task_fingerprints(task: Task, seed: int, peers: int) -> Fingerprints:
+    """The fingerprint of every peer of a task, which may be one of a federation of ``peers``."""
+    data = task.data
+    mean, std = (None, None) if data.classes is not None else _target_scale(data.train.y)
+    targets = Targets(data.classes, mean, std)
+    return fingerprints(data.train, targets, task.ids, seed, format_of(peers))
+
+
+def _target_scale(y: Tensor) -> tuple[Tensor, Tensor]:
+    y = y.flatten(1).float()
+    return y.mean(0), y.std(0).clamp(min=1e-6)
 
 
 def evaluator_of(method: Method, task: Task, engine: Engine, chunk: int) -> PairwiseEvaluator | None:

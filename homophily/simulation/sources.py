@@ -16,7 +16,7 @@ from torch import Tensor
 from homophily.federation.layout import Kept
 from homophily.federation.rows import Federation
 from homophily.federation.view import View
-from homophily.fingerprints.fingerprint import Fingerprints
+from homophily.fingerprints.fingerprint import Fingerprints, sampled
 from homophily.simulation.communication import table_bytes
 
 Memory = dict[str, Tensor]
@@ -65,7 +65,7 @@ class Heard:
     view: View  # of these peers: everyone that they may ever choose counts as known
     prints: Fingerprints  # of M peers
     ids: Tensor  # [M] int64, ascending: whose they are
-    known_to: Tensor | None  # [P, H] ids: those that each peer knows, padded with -1; None: each peer knows all
+    limited: bool  # each peer can merge only with some of these peers, its contacts
     bytes: float  # what travelled for those that are new
 
 
@@ -116,12 +116,12 @@ class InMemory:
         samples: Tensor,
         make_fingerprints: Callable[[], Fingerprints],
         distances: Tensor | None,
-        bounded: bool,
+        limited: bool,
     ) -> None:
         """start: [N, D]; samples: [N]; distances: [N, N] hops of a partial topology, if fingerprints travel;
-        bounded: peers hear only of their contacts, not of everyone."""
+        limited: peers have a limited number of contacts."""
         self._view, self._start, self._samples = view, start, samples
-        self._make, self._distances, self._bounded = make_fingerprints, distances, bounded
+        self._make, self._distances, self._limited = make_fingerprints, distances, limited
         self._own: Published | None = None
 
     def view(self, round: int) -> View:
@@ -132,18 +132,20 @@ class InMemory:
             return None
         view = self._view
         prints = self._make().to(view.me.device)
-        known_to = None
-        if self._bounded:
-            known_to = torch.cat([torch.where(view.known, view.contacts, -1), view.me[:, None]], dim=1).sort(1).values
-        return Heard(view, prints, view.me, known_to, self._fingerprint_bytes(prints, active.to(view.me.device)))
+        sent = self._fingerprint_bytes(prints, active.to(view.me.device))
+        return Heard(view, prints, view.me, self._limited, sent)
 
     def _fingerprint_bytes(self, prints: Fingerprints, active: Tensor) -> float:
-        """Every active peer receives one from every other active one that it hears of, over the hops between them."""
-        sent = torch.where(active, prints.bytes, 0)
-        if self._bounded or self._distances is None:
-            received = (sent[self._view.contacts.clamp(min=0)] * self._view.hops * self._view.known).sum(1)
+        """Every active peer receives those of the active peers in the keyed sample, and those of its contacts."""
+        view, sent = self._view, torch.where(active, prints.bytes, 0)
+        sample = sampled(prints, view.me, int(view.seed[0]))
+        outside = sent.index_fill(0, sample, 0)
+        if self._distances is None:
+            received = sent[sample].sum() - (sent - outside)
         else:
-            received = (self._distances * sent).sum(1)
+            received = (self._distances[:, sample] * sent[sample]).sum(1)
+        if bool(outside.any()):
+            received = received + (outside[view.contacts.clamp(min=0)] * view.hops * view.known).sum(1)
         return float(received[active].sum())
 
     def publish(self, round: int, own: Published) -> None:

@@ -1,6 +1,6 @@
 """Who is alike, from fingerprints: whiten, find the rank of the signal, then families or a continuum.
 
-Steps 2 to 5 of kin. N peers, n_i samples behind each fingerprint, n of all, d numbers a sketch. All in float64.
+Steps 2 to 5 of kin. N peers, n_i samples behind each fingerprint, n of all, d numbers each. All in float64.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from homophily.fingerprints.fingerprint import BUCKETS, Fingerprints
-from homophily.randomness import Purpose, bits, generator
+from homophily.fingerprints.compute import folded
+from homophily.fingerprints.embedding import BUCKETS
+from homophily.fingerprints.fingerprint import Fingerprints, sampled
+from homophily.randomness import Purpose, generator
 
 RIDGE = 0.2  # of the mean variance
-DRAWS, DEVIATIONS = (
-    50,
-    3.0,
-)  # the noise edge: mean + 3 standard deviations of so many simulated tops, which 1 in 300 passes
+DRAWS = 50  # simulations behind the noise edge
+DEVIATIONS = 3.0  # the edge is so many standard deviations above their mean, which 1 in 300 passes
 TRIES = 20  # starts of k-means
 CLOUDS, MARGIN = 15, 0.4  # families must beat uniform clouds by so much in log residual
 _NORMAL_999 = 3.0902323061678132  # 99.9 % point of the normal distribution
-SAMPLE = 1000  # of a larger contacts
-_LEAST, _SWEEPS, _STEPS, _NEGLIGIBLE = 32, 100, 500, 1e-9
+_LEAST, _SWEEPS, _STEPS, _NEGLIGIBLE, _FAR = 32, 100, 500, 1e-9, 1e12
+_AT_ONCE = 256  # peers whose mixtures are computed together, if each has its own candidates
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """How much data the noise edge rests on, and how noisy it is; in a large contacts, that of the keyed sample."""
+    """How much data the noise edge rests on, and how noisy it is; in a large federation, that of the keyed sample."""
 
     peers: int  # with a usable fingerprint
     samples: int  # behind the means of all these peers together
@@ -38,15 +38,52 @@ class Evidence:
 
 
 @dataclass(frozen=True)
+class Continuum:
+    """Peers that differ without forming families: the distribution of each is a mixture of those of others."""
+
+    place: Tensor  # [N, r]: in the signal directions; NaN without a fingerprint
+    count: Tensor  # [N] float64: samples behind each fingerprint
+    inside: float  # noise of one sample in the signal directions
+    outside: float  # and in the others
+    sample: Tensor  # [S]: peers that the mixtures of all are made of
+
+    def of_all(self) -> Tensor:
+        """[N, S]: the mixture of each peer, of the peers in the sample; 0 for a peer without a fingerprint."""
+        usable = self.count >= 2
+        noise = self.inside / self.count[self.sample], self.outside / self.count[self.sample]
+        out = torch.zeros(len(self.place), len(self.sample), dtype=torch.float64, device=self.place.device)
+        oneself = usable.nonzero() == self.sample
+        out[usable] = mixtures(self.place[usable], self.place[self.sample], oneself, *noise)
+        return out
+
+    def among(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """[P, B]: the mixture of each peer of ``rows`` [P], of candidates ``columns`` [P, B] (-1: none) and itself."""
+        found = [self._among(*some) for some in zip(rows.split(_AT_ONCE), columns.split(_AT_ONCE), strict=True)]
+        return torch.cat(found)
+
+    def _among(self, rows: Tensor, columns: Tensor) -> Tensor:
+        everyone = torch.cat([columns, rows[:, None]], 1)
+        index = everyone.clamp(min=0)
+        count = self.count[index]
+        mask = (everyone >= 0) & (count >= 2)
+        count = count.clamp(min=2.0)
+        oneself = torch.zeros_like(mask)
+        oneself[:, -1] = True
+        others = torch.where(mask[..., None], self.place[index], 0.0)
+        mixture = mixtures(others[:, -1], others, oneself, self.inside / count, self.outside / count, mask)
+        return torch.where(mask, mixture, 0.0)[:, :-1]
+
+
+@dataclass(frozen=True)
 class Kinship:
-    """What the fingerprints of contacts say. Peers are in the order of the fingerprints."""
+    """What fingerprints say about their peers, in the order of the fingerprints."""
 
     rank: int  # directions in which peers differ by more than noise
     edge: float  # the largest squared singular value that noise would show
     squared: Tensor  # squared singular values of the whitened means, falling
     place: Tensor  # [N, max(rank, 2)]: where peers are in the signal directions; NaN without a fingerprint
     family: Tensor | None  # [N] int64, numbered by first member; -1: no fingerprint; None: a continuum
-    mixture: Tensor | None  # [N, N]: in a continuum, everyone's distribution as a mixture of all; None: families
+    continuum: Continuum | None  # None: families
     evidence: Evidence | None  # None: too few samples to compare anyone, so all count as alike
 
     @property
@@ -59,56 +96,61 @@ class Kinship:
         """Whether the fingerprints show that peers differ: there were enough samples, and the rank is above 0.
 
         Rank 0 is never conclusive. It means that no difference was found, not that there is none: smaller differences
-        drown in the noise (``power.smallest_difference`` says how small), and the gradients of a network at its initial
-        weights may not show a difference of the data at all, however large.
+        are hidden by the noise (``power.smallest_difference`` says how small), and the embedding may not show a
+        difference of the data at all.
         """
         return self.enough_samples and self.rank > 0
 
-    def weights(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """How much peers ``columns`` [P, B] count for peers ``rows`` [P]: 1 for kin, 0 for others, or the mixture."""
-        if self.family is None:
-            assert self.mixture is not None
-            return self.mixture[rows[:, None], columns]
-        mine, theirs = self.family[rows, None], self.family[columns]
-        return ((mine == theirs) & (mine >= 0)).to(torch.float64)
+    def weights(self, rows: Tensor, columns: Tensor, limited: bool) -> Tensor:
+        """How much peers ``columns`` [P, B] (-1: none) count for peers ``rows`` [P]: 1 for kin, 0 for others.
+
+        In a continuum, their shares in the mixture: of all peers, or of these columns alone if partners are limited.
+        """
+        if self.family is not None:
+            mine, theirs = self.family[rows, None], self.family[columns.clamp(min=0)]
+            return ((mine == theirs) & (mine >= 0) & (columns >= 0)).to(torch.float64)
+        assert self.continuum is not None
+        if limited:
+            return self.continuum.among(rows, columns)
+        sample = self.continuum.sample
+        position = torch.searchsorted(sample, columns.clamp(min=0)).clamp(max=len(sample) - 1)
+        shares = self.continuum.of_all()[rows].gather(1, position)
+        return torch.where(sample[position] == columns, shares, 0.0)
 
 
 def kinship(prints: Fingerprints, ids: Tensor, seed: int) -> Kinship:
-    """Who is alike among the peers ``ids`` [N] of contacts: the same for everyone with that contacts.
+    """Which of the peers ``ids`` [N] are alike: the same answer for each peer that has these fingerprints.
 
-    Among many peers, covariance, rank and centres come from a keyed sample, and the others are put where they fit.
+    Among many peers, covariance, rank and centres come from a keyed sample, and each of the others is placed by its
+    own fingerprint.
     """
     usable = prints.count >= 2
-    sample = usable.nonzero()[:, 0]
-    if len(sample) > SAMPLE:
-        order = bits(seed, Purpose.KIN, ids[sample]).argsort(stable=True)
-        sample = sample[order[:SAMPLE]].sort().values
+    sample = sampled(prints, ids, seed)
     space = Space.of(prints.of(sample), seed)
     place = torch.full((len(ids), max(space.rank, 2)), torch.nan, dtype=torch.float64, device=ids.device)
     place[usable] = space.place(prints.mean[usable])
-    count = prints.count.double()
-    family, mixture = _settled(space, place, count, sample, usable, seed)
-    return Kinship(space.rank, space.edge, space.squared, place, family, mixture, space.evidence)
+    family = _family(space, place, prints.count.double(), sample, usable, seed)
+    continuum = None
+    if family is None:
+        inside = float(space.level.sum())
+        continuum = Continuum(
+            place[:, : space.rank], prints.count.double(), inside, max(space.delta - inside, 0.0), sample
+        )
+    return Kinship(space.rank, space.edge, space.squared, place, family, continuum, space.evidence)
 
 
-def _settled(
-    space: Space, place: Tensor, count: Tensor, sample: Tensor, usable: Tensor, seed: int
-) -> tuple[Tensor | None, Tensor | None]:
-    """Families [N], or mixtures [N, N], of all from what the sample shows."""
+def _family(space: Space, place: Tensor, count: Tensor, sample: Tensor, usable: Tensor, seed: int) -> Tensor | None:
+    """Families [N] of all peers, from what the sample shows; None: a continuum."""
     if space.rank == 0:
-        return torch.where(usable, 0, -1), None
+        return torch.where(usable, 0, -1)
     noise = space.level * inflated_noise(space.squared[: space.rank], len(sample), space.delta, space.freedom)
     z = place[:, : space.rank]
     centres = families(z[sample], count[sample], noise, seed)
-    if centres is not None:
-        family = torch.full((len(place),), -1, dtype=torch.int64, device=place.device)
-        family[usable] = _by_first_member(torch.cdist(z[usable], centres).argmin(1))
-        return family, None
-    mixture = torch.zeros(len(place), len(place), dtype=torch.float64, device=place.device)
-    inside = float(space.level.sum())
-    noises = inside / count[sample], (space.delta - inside) / count[sample]
-    mixture[usable.nonzero(), sample] = mixtures(z[usable], z[sample], usable.nonzero() == sample, *noises)
-    return None, mixture
+    if centres is None:
+        return None
+    family = torch.full((len(place),), -1, dtype=torch.int64, device=place.device)
+    family[usable] = _by_first_member(torch.cdist(z[usable], centres).argmin(1))
+    return family
 
 
 @dataclass(frozen=True)
@@ -149,22 +191,16 @@ class Space:
         return cls(d, freedom, rank, edge, values, delta, level, basis, centre, evidence)
 
     def place(self, mean: Tensor) -> Tensor:
-        """[N, max(rank, 2)] of sketched means [N, buckets]: whitened, in the signal directions, y_i / sqrt(n_i)."""
+        """[N, max(rank, 2)] of means [N, buckets]: whitened, in the signal directions, y_i / sqrt(n_i)."""
         return (folded(mean.double(), self.d) - self.centre) @ self.basis
 
 
 def dimension(freedom: int, buckets: int = BUCKETS) -> int | None:
-    """How many numbers a sketch is folded to: a power of two of at least 32, and at most a third of the degrees of
+    """How many numbers fingerprints are folded to: a power of two of at least 32, and at most a third of the degrees of
     freedom behind the covariance; None: too few samples."""
     if freedom < 3 * _LEAST:
         return None
     return int(min(buckets, 2 ** int(math.log2(freedom / 3))))
-
-
-def folded(values: Tensor, d: int) -> Tensor:
-    """Sketches [..., buckets] in d numbers: bucket modulo d."""
-    out: Tensor = values.unflatten(-1, (-1, d)).sum(-2)
-    return out
 
 
 def pooled(prints: Fingerprints, d: int) -> tuple[Tensor, Tensor]:
@@ -322,25 +358,34 @@ def _starts(z: Tensor, count: Tensor, clusters: int, seed: int) -> Tensor:
     return torch.stack(chosen, dim=1)
 
 
-def mixtures(rows: Tensor, others: Tensor, oneself: Tensor, inside: Tensor, outside: Tensor) -> Tensor:
+def mixtures(
+    rows: Tensor, others: Tensor, oneself: Tensor, inside: Tensor, outside: Tensor, mask: Tensor | None = None
+) -> Tensor:
     """Each row's distribution as a mixture of the others', as widely spread as possible: [M, S] on the simplex.
 
-    rows: places [M, r]; others: places [S, r], with their noise [S] inside and outside the signal directions; oneself:
-    [M, S] bool. Minimises Mallows' risk, bias in the signal directions plus variance in all, by accelerated projected
+    rows: places [M, r]; others: places [S, r], or [M, S, r] if each row has its own, with their noise ([S] or [M, S])
+    inside and outside the signal directions; oneself, mask: [M, S] bool; mask: the others that there are.
+    Minimises Mallows' risk, bias in the signal directions plus variance in all, by accelerated projected
     gradients. Using one's own sample costs twice its noise, since its noise explains itself.
     """
-    target = rows @ others.T - torch.where(oneself, inside, 0.0)
-    steepest = float(torch.linalg.matrix_norm(others, 2).square() + outside.max())
-    root = math.sqrt(steepest / max(float(outside.min()), 1e-12 * steepest))
+    target = _each(rows, others.mT) - torch.where(oneself, inside, 0.0)
+    steepest = torch.linalg.eigvalsh(others.mT @ others)[..., -1:] + outside.amax(-1, keepdim=True)
+    root = (steepest / outside.amin(-1, keepdim=True).maximum(1e-12 * steepest)).sqrt()
     momentum = (root - 1.0) / (root + 1.0)  # at which the distance falls by 1 - 1 / root a step
-    p = torch.full(target.shape, 1.0 / len(others), dtype=torch.float64, device=rows.device)
+    forbidden = torch.zeros_like(target) if mask is None else torch.where(mask, 0.0, -_FAR)
+    p = on_simplex(torch.ones_like(target) + forbidden)
     ahead = p
-    for _ in range(min(_STEPS, math.ceil(20.0 * root))):
-        slope = (ahead @ others) @ others.T + ahead * outside - target
-        after = on_simplex(ahead - slope / steepest)
+    for _ in range(min(_STEPS, math.ceil(20.0 * float(root.max())))):
+        slope = _each(_each(ahead, others), others.mT) + ahead * outside - target
+        after = on_simplex(ahead - slope / steepest + forbidden)
         ahead = after + momentum * (after - p)
         p = after
     return torch.where(p > _NEGLIGIBLE, p, 0.0)
+
+
+def _each(rows: Tensor, matrix: Tensor) -> Tensor:
+    """Rows [M, a] times a matrix [a, b], or times one of their own each [M, a, b]: [M, b]."""
+    return rows @ matrix if matrix.dim() == 2 else (rows[:, None] @ matrix)[:, 0]
 
 
 def on_simplex(rows: Tensor) -> Tensor:

@@ -19,8 +19,8 @@ from homophily.randomness import Purpose
 _SHOWN = 8  # families whose sizes are listed one by one
 TOO_FEW = "too few samples to compare anyone: all peers with a fingerprint count as one family"
 ADVICE = (
-    "the data may still differ in ways that this network's gradients do not show: try more samples per peer or another "
-    "network, and compare with method=random"
+    "the data may still differ in ways that fingerprints do not show: try more samples per peer, and compare with "
+    "method=random"
 )  # if no difference was found
 
 
@@ -34,32 +34,22 @@ class Kin(Method):
     renew: Renewal = 0
     uses_fingerprints = True
 
-    def on_fingerprints(self, view: View, prints: Fingerprints, ids: Tensor, known_to: Tensor | None) -> Memory:
-        if known_to is None:
-            found = kinship(prints, ids, int(view.seed[0]))
-            place = torch.searchsorted(ids, view.contacts.clamp(min=0)).clamp(max=len(ids) - 1)
-            columns = torch.where(ids[place] == view.contacts, place, -1)
-            return _memory(found, view, torch.searchsorted(ids, view.me), columns)
-        parts = []
-        for row in range(len(view.me)):  # bounded contacts: every peer decides for itself
-            mine = known_to[row][known_to[row] >= 0]
-            some = prints.of(torch.searchsorted(ids, mine))
-            parts.append(self.on_fingerprints(view.rows(slice(row, row + 1)), some, mine, None))
-        return {name: _stacked([part[name] for part in parts]) for name in parts[0]}
+    def on_fingerprints(self, view: View, prints: Fingerprints, ids: Tensor, limited: bool) -> Memory:
+        found = kinship(prints, ids, int(view.seed[0]))
+        place = torch.searchsorted(ids, view.contacts.clamp(min=0)).clamp(max=len(ids) - 1)
+        columns = torch.where(view.known & (ids[place] == view.contacts), place, -1)
+        return _memory(found, torch.searchsorted(ids, view.me), columns, limited)
 
     def meet(self, now: RoundContext) -> Tensor:
-        """Kin at random; in a continuum, of twice as many drawn from the mixture, those who balance each other."""
+        """Kin at random; in a continuum, of twice as many drawn from the mixture, those that balance each other."""
         weights, away = now.memory["weights"], now.memory["away"]
         among = now.known & (weights > 0)
-        plain = now.pick_weighted(among, self.k, weights.log(), Purpose.MEET)
         if not away.shape[2]:
-            return plain
+            return now.pick_weighted(among, self.k, weights.log(), Purpose.MEET)
         columns, mask = sets.compact(now.pick_weighted(among, 2 * self.k, weights.log(), Purpose.MEET))
-        mixed = now.memory["family"][:, None] < 0  # with bounded contacts, some may see families, others a continuum
-        slot = torch.where(mask & mixed, ((weights > 0).cumsum(1) - 1).gather(1, columns), 0)
+        slot = torch.where(mask, ((weights > 0).cumsum(1) - 1).gather(1, columns), 0)
         drawn = away.gather(1, slot[..., None].expand(-1, -1, away.shape[2]))
-        chosen = sets.spread(columns, balanced(drawn, mask, self.k), weights.shape[1])
-        return torch.where(mixed, chosen, plain)
+        return sets.spread(columns, balanced(drawn, mask, self.k), weights.shape[1])
 
     def neighbours(self, now: RoundContext, partners: Tensor) -> Tensor:
         weights = torch.where(now.known, now.memory["weights"], 0.0)
@@ -69,10 +59,7 @@ class Kin(Method):
         return float(rounds * self.k)
 
     def notes(self, view: View, memory: Memory) -> list[str]:
-        """What was found, if everyone knows everyone: with bounded contacts each peer has families of its own."""
-        if view.contacts.stride(0):
-            blind = int((~memory["conclusive"]).sum())
-            return [f"{blind} of {len(view.me)} peers found no difference between the peers they know"] if blind else []
+        """What was found: one answer for all peers, whichever of them are their contacts."""
         if memory["away"].shape[2]:
             return ["found no families but a continuum, and draws partners by likeness"]
         family = memory["family"]
@@ -110,17 +97,17 @@ def _nothing_found(peers: int, difference: float) -> str:
     found = f"found no difference between the fingerprints of {peers} peers, so all count as one family"
     if not math.isfinite(difference):
         return found
-    return f"{found}; {power.in_words(difference)} would not have been seen with these samples and this network"
+    return f"{found}; {power.in_words(difference)} would not have been seen with these samples"
 
 
-def _memory(found: Kinship, view: View, rows: Tensor, columns: Tensor) -> Memory:
-    """What a peer remembers: how much everyone in its contacts counts, its family (-1: none, or a continuum), in a
-    continuum the displacements to those who count, in the order of the contacts, and how far the answer can be trusted:
-    ``enough_samples``, ``conclusive`` and the ``smallest_difference`` of two groups (infinite: unknown).
+def _memory(found: Kinship, rows: Tensor, columns: Tensor, limited: bool) -> Memory:
+    """What a peer remembers: how much each of its contacts counts, its family (-1: none, or a continuum), in a
+    continuum the displacements to those that count, in the order of the contacts, and how far the answer can be
+    trusted: ``enough_samples``, ``conclusive`` and the ``smallest_difference`` of two groups (infinite: unknown).
 
-    columns: of the contacts in the answer; -1: not in it.
+    columns: [P, B], of the contacts in the answer; -1: not in it.
     """
-    weights = torch.where(view.known & (columns >= 0), found.weights(rows, columns.clamp(min=0)), 0.0)
+    weights = found.weights(rows, columns, limited)
     smallest = power.smallest_difference(found.evidence) if found.evidence is not None else None
     trust = {
         "enough_samples": torch.full_like(rows, found.enough_samples, dtype=torch.bool),
@@ -135,12 +122,3 @@ def _memory(found: Kinship, view: View, rows: Tensor, columns: Tensor) -> Memory
     away = place[columns.gather(1, counting).clamp(min=0)] - place[rows, None]
     away = torch.where(mask[..., None], away, 0.0)
     return {"weights": weights, "family": torch.full_like(rows, -1), "away": away, **trust}
-
-
-def _stacked(tables: list[Tensor]) -> Tensor:
-    """One below the other, each padded to the largest."""
-    most = [max(sizes) for sizes in zip(*(table.shape[1:] for table in tables), strict=True)]
-    pads = [
-        [n for size, full in zip(t.shape[:0:-1], most[::-1], strict=True) for n in (0, full - size)] for t in tables
-    ]
-    return torch.cat([torch.nn.functional.pad(t, pad) for t, pad in zip(tables, pads, strict=True)])

@@ -1,6 +1,6 @@
 """How many samples kin needs, and the smallest difference that it would have seen with those it had.
 
-N peers with n samples each, c groups of N / c peers, C the covariance of one sample's sketched gradient and r kin's
+N peers with n samples each, c groups of N / c peers, C the covariance of one embedded sample and r kin's
 ridge. D^2 = (m - m')' (C + r)^-1 (m - m') is the squared whitened distance of two groups. Groups that are all equally
 far apart give c - 1 directions of strength t = n N D^2 / (2 c) each. Whitening leaves less than one of the noise in a
 direction of variance v: the level l = v / (v + r).
@@ -33,8 +33,8 @@ import torch
 from torch import Tensor
 
 from homophily.errors import UserError
-from homophily.fingerprints.compute import SAMPLES
-from homophily.fingerprints.fingerprint import BUCKETS, ROWS
+from homophily.fingerprints.embedding import BUCKETS
+from homophily.fingerprints.fingerprint import LARGE, SAMPLES, format_of
 from homophily.methods.kin.families import RIDGE, Evidence, dimension
 
 LEVEL = 0.7  # of a difference between groups: 0.6 to 0.9 if images are turned or labels exchanged
@@ -52,7 +52,7 @@ def smallest_difference(evidence: Evidence, groups: int = 2, level: float = LEVE
     expected squared singular value reaches the edge that kin simulated. None: the fingerprints do not vary at all.
 
     Groups that differ by this much are found in about half of all federations. Nothing is said about differences of the
-    data that the network's gradients do not show.
+    data that the embedding does not show.
 
     evidence: ``homophily.kin(...).kinship.evidence``. Numbers of samples may differ from peer to peer: only their total
     counts, and the degrees of freedom that the noise was estimated from.
@@ -82,7 +82,7 @@ def typical_levels(numbers: int) -> Tensor:
 
 
 def folded_strength(strength: float, level: float, numbers: int, buckets: int = BUCKETS) -> float:
-    """What is left of a strength when a sketch of so many buckets is folded to fewer numbers.
+    """What is left of a strength when fingerprints of so many buckets are folded to fewer numbers.
 
     Half the numbers hold half the directions. The others get in their way like a ridge that is, with the usual fall of
     the variances, 2^FALL times as high.
@@ -106,11 +106,14 @@ def samples_needed(
     """The fewest samples per peer whose expected squared singular value passes the edge by that factor; None: more than
     a fingerprint is made of.
 
-    per_sample: the strength in an unfolded sketch. The margin is for chance: kin's own edge is about a tenth higher, so
-    that noise rarely passes it, and the weakest of several directions shows less than their mean.
+    per_sample: the strength in unfolded fingerprints. The margin is for chance: kin's own edge is about a tenth higher,
+    so that noise rarely passes it, and the weakest of several directions shows less than their mean.
     """
     if per_sample < 0 or peers < 3 or not 0 <= level <= 1:
         raise UserError(f"strength = {per_sample}, peers = {peers}, level = {level}: must be at least 0, 3, and 0 to 1")
+
+    per_sample, peers = per_sample * min(1.0, LARGE / peers), min(peers, LARGE)  # of more peers, a sample is compared
+    buckets = min(buckets, format_of(peers).buckets)
 
     def enough(samples: int) -> bool:
         freedom = _freedom(peers, samples)
@@ -218,4 +221,4 @@ def _root(falling: Callable[[float], float], low: float, high: float) -> float:
 
 def _freedom(peers: int, samples: int) -> int:
     """Degrees of freedom behind the covariance."""
-    return peers * (min(samples, ROWS) - 1)
+    return peers * int(format_of(peers).freedom(torch.tensor(samples)))

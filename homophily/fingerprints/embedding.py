@@ -1,0 +1,178 @@
+"""The embedding behind a fingerprint: a sample's input and target as a vector, by one function for all peers.
+
+The function depends on the shape of the data, the number of classes, the agreed constants and the federation's seed. It
+does not depend on the network or on anyone's data, so that fingerprints of different peers can be compared.
+
+    e(x, y) = S1 wide(x) + S2 vec(t(y) few(x)')
+
+``wide`` shows how the inputs are distributed, ``few`` times the target how the targets depend on them. S1 and S2 add
+coordinates with random signs into ``BUCKETS`` buckets. S2 is never written out: its buckets are sums of a bucket of t
+and one of ``few``, so that it is a circular convolution of two small sketches (TensorSketch; Pham and Pagh, 2013).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from homophily.fingerprints.image_features import ImageFeatures, is_image
+from homophily.randomness import Purpose, bits, normal
+
+BUCKETS = 512  # numbers of an embedded sample
+WIDTH = 128  # random rectified features of the inputs
+FEW = 64  # linear features of the inputs, if there are more of them
+ONE_HOT = 128  # classes; more are embedded at random
+CONSTANT = 2.0  # the feature that lets a target show by itself
+_LINEAR = 3.0  # larger values are compressed logarithmically: one outlier must not hide a peer's other samples
+_CENTRE = 0.416  # mean of relu(z + b) for standard normal z and b of standard deviation 0.3
+_BIAS = 0.3
+_R, _B, _FEW, _TOKEN, _PAIR, _CLASS, _OUTPUT, _WIDE_SKETCH, _FEW_SKETCH, _TARGET_SKETCH = range(10)  # keys
+
+
+@dataclass(frozen=True)
+class Targets:
+    """What targets are: classes, or numbers with the constants that all peers standardise them by."""
+
+    classes: int | None  # None: numbers
+    mean: Tensor | None = None  # [outputs]
+    std: Tensor | None = None  # [outputs]
+
+
+class Embedding:
+    """Embeds samples of one shape."""
+
+    def __init__(self, x: Tensor, y: Tensor, targets: Targets, seed: int, device: torch.device) -> None:
+        """x, y: samples [n, ...] of the shapes and types to come."""
+        keyed = _Keyed(seed, device)
+        self._inputs = _input_features(x, keyed)
+        self._targets = _target_features(y, targets, keyed)
+        wide, few = self._inputs(x[:1].to(device))
+        self._wide = keyed.sketch(_WIDE_SKETCH, wide.shape[1])
+        self._few = keyed.sketch(_FEW_SKETCH, few.shape[1])
+        self._target = keyed.sketch(_TARGET_SKETCH, self._targets(y[:1].to(device)).shape[1])
+        self.held = 4 * (x[0].numel() + 4 * BUCKETS)  # values held for each sample, about
+
+    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
+        """[n, BUCKETS] float32 of inputs x [n, ...], as the network gets them, and targets y [n, ...]."""
+        wide, few = self._inputs(x)
+        product = torch.fft.rfft(self._targets(y) @ self._target) * torch.fft.rfft(few @ self._few)
+        out: Tensor = wide @ self._wide + torch.fft.irfft(product, n=BUCKETS)
+        return out
+
+
+@dataclass(frozen=True)
+class _Keyed:
+    """Random matrices that every peer draws alike."""
+
+    seed: int
+    device: torch.device
+
+    def normal(self, what: int, *shape: int) -> Tensor:
+        """[*shape] float32."""
+        index = torch.arange(math.prod(shape), device=self.device)
+        return normal(self.seed, Purpose.SKETCH, what, index).float().view(shape)
+
+    def vectors(self, what: int, ids: Tensor, size: int) -> Tensor:
+        """[*ids.shape, size] float32: a standard normal vector for each id."""
+        different, where = ids.unique(return_inverse=True)
+        index = torch.arange(size, device=ids.device)
+        return normal(self.seed, Purpose.SKETCH, what, different[:, None], index).float()[where]
+
+    def sketch(self, what: int, size: int) -> Tensor:
+        """[size, BUCKETS] float32: the bucket and sign of each coordinate."""
+        drawn = bits(self.seed, Purpose.SKETCH, what, torch.arange(size, device=self.device))
+        sign = 1.0 - 2.0 * ((drawn >> 32) & 1).float()
+        return torch.zeros(size, BUCKETS, device=self.device).scatter_(1, drawn[:, None] & (BUCKETS - 1), sign[:, None])
+
+
+Features = Callable[[Tensor], tuple[Tensor, Tensor]]  # inputs [n, ...] -> wide [n, W] and few [n, P]
+
+
+def compressed(x: Tensor) -> Tensor:
+    """Values as they are up to 3, and beyond as 3 + log(|x| / 3), in float32."""
+    size = x.float().abs()
+    return x.sign() * torch.where(size <= _LINEAR, size, _LINEAR + torch.log(size.clamp(min=_LINEAR) / _LINEAR))
+
+
+def _input_features(x: Tensor, keyed: _Keyed) -> Features:
+    if not x.is_floating_point():
+        return _tokens(keyed)
+    if not is_image(tuple(x.shape[1:])):
+        return _vectors(x[0].numel(), keyed)
+    rectified, image = (
+        _rectified(ImageFeatures.reduced(x[:1])[0].numel(), keyed),
+        ImageFeatures(x.shape[1:], keyed.device),
+    )
+
+    def features(x: Tensor) -> tuple[Tensor, Tensor]:
+        x = ImageFeatures.reduced(compressed(x))
+        low, bands = image(x)
+        return torch.cat([rectified(x.flatten(1)), bands / 2], 1), _with_constant(torch.cat([low, 2 * bands], 1))
+
+    return features
+
+
+def _vectors(size: int, keyed: _Keyed) -> Features:
+    """Of numbers of any shape: as they are, or FEW random projections."""
+    rectified = _rectified(size, keyed)
+    projection = None if size <= FEW else keyed.normal(_FEW, size, FEW) / math.sqrt(size)
+
+    def features(x: Tensor) -> tuple[Tensor, Tensor]:
+        x = compressed(x).flatten(1)
+        return rectified(x), _with_constant(x if projection is None else x @ projection)
+
+    return features
+
+
+def _tokens(keyed: _Keyed) -> Features:
+    """Of whole numbers: random vectors of the tokens and of neighbouring pairs, summed over the sequence."""
+    vectors = _vectors(2 * FEW, keyed)
+
+    def features(x: Tensor) -> tuple[Tensor, Tensor]:
+        x = x.flatten(1).long()
+        pairs = bits(keyed.seed, Purpose.SKETCH, x[:, :-1], x[:, 1:])
+        sums = [keyed.vectors(what, ids, FEW).sum(1) for what, ids in ((_TOKEN, x), (_PAIR, pairs))]
+        return vectors(torch.cat(sums, 1) / math.sqrt(x.shape[1]))
+
+    return features
+
+
+def _rectified(size: int, keyed: _Keyed) -> Callable[[Tensor], Tensor]:
+    """[n, size] -> [n, WIDTH]: relu(R x / sqrt(size) + b), centred for standard normal inputs."""
+    weight, bias = keyed.normal(_R, size, WIDTH) / math.sqrt(size), _BIAS * keyed.normal(_B, WIDTH)
+    return lambda x: torch.relu(x @ weight + bias) - _CENTRE
+
+
+def _with_constant(few: Tensor) -> Tensor:
+    return torch.cat([torch.full_like(few[:, :1], CONSTANT), few], 1)
+
+
+def _target_features(y: Tensor, targets: Targets, keyed: _Keyed) -> Callable[[Tensor], Tensor]:
+    """Targets [n, ...] -> [n, T], of variance about one each."""
+    classes = targets.classes
+    if classes is not None and classes <= ONE_HOT:
+        root = math.sqrt(classes)
+        return lambda y: root * _over_positions(F.one_hot(y.long(), classes).float()) - 1.0 / root
+    if classes is not None:
+        return lambda y: _over_positions(keyed.vectors(_CLASS, y.long(), FEW)) / math.sqrt(FEW)
+    outputs = y[0].numel()
+    projection = None if outputs <= FEW else keyed.normal(_OUTPUT, outputs, FEW) / math.sqrt(outputs)
+
+    def numbers(y: Tensor) -> Tensor:
+        y = y.flatten(1).float()
+        if targets.mean is not None and targets.std is not None:
+            y = (y - targets.mean.flatten().to(y)) / targets.std.flatten().to(y)
+        y = compressed(y if projection is None else y @ projection)
+        return torch.cat([y, (y.square() - 1.0) / math.sqrt(2.0)], 1)
+
+    return numbers
+
+
+def _over_positions(values: Tensor) -> Tensor:
+    """[n, ..., T] -> [n, T]: the mean over a sample's positions."""
+    return values.flatten(1, -2).mean(1) if values.dim() > 2 else values

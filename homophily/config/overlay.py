@@ -15,12 +15,12 @@ from homophily.errors import UserError
 NAMED = ("data", "model", "method", "topology")  # tables that can be given as a name only
 
 
-def read(path: Path) -> dict[str, Any]:
-    """The content of a TOML file. Raises UserError if it cannot be read."""
+def read(path: Path, what: str = "config") -> dict[str, Any]:
+    """The content of a TOML file. what: its name in error messages. Raises UserError if it cannot be read."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
-        raise UserError(f"cannot read the config {path}: {error.strerror}") from error
+        raise UserError(f"cannot read the {what} {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not a TOML file: {error}") from error
 

@@ -26,6 +26,12 @@ def _amount(least: int, word: str) -> Any:
     return Annotated[Any, pydantic.AfterValidator(check), pydantic.WithJsonSchema(allowed)]
 
 
+def _path_or_table(value: Any) -> Any:
+    if value is None or isinstance(value, str | dict):
+        return value
+    raise ValueError("must be the path of a TOML file, or a table")
+
+
 class Table(pydantic.BaseModel):
     """A closed table: its keys are its fields."""
 
@@ -63,6 +69,16 @@ class Data(OpenTable):
         description='how inputs are scaled: `"standard"` to mean 0 and standard deviation 1 per channel, `"half"` from '
         '0..1 to -1..1, `"unit"` not at all. Left out: the default of the data set, else `"standard"`; your own data: '
         '`"unit"`',
+    )
+    scale: Annotated[
+        Any,
+        pydantic.AfterValidator(_path_or_table),
+        pydantic.WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object"}]}),
+    ] = Field(
+        None,
+        description="constants that all peers share, instead of `normalise`: the path of a TOML file that "
+        "`homophily scale` writes, or a table with its keys: `mean` and `std` of inputs, `fill` for missing values, "
+        "`classes`, `target_mean`, `target_std`. Left out: constants are computed from the data",
     )
     train: _amount(1, "all") = Field(  # type: ignore[valid-type]
         None,

@@ -3,13 +3,15 @@
 Importing this registers the bundled data sets and shifts.
 """
 
-from homophily.data.setup import PreparedData, prepared_data
+from homophily.data.constants import AgreedConstants, write_constants
+from homophily.data.setup import PreparedData, prepared_data, sample_constants
 from homophily.data.shifts import shifts
 from homophily.data.sources import sources
 from homophily.data.types import ClusterSpec, FederatedData, PartitionPlan, Samples, Source, Split
 from homophily.data.user_data import PeerData
 
 __all__ = [
+    "AgreedConstants",
     "ClusterSpec",
     "FederatedData",
     "PartitionPlan",
@@ -19,6 +21,8 @@ __all__ = [
     "Source",
     "Split",
     "prepared_data",
+    "sample_constants",
     "shifts",
     "sources",
+    "write_constants",
 ]

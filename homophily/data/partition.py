@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from homophily.data.allotment import Allotment, Demand, allot_test, allot_training
+from homophily.data.constants import AgreedScale, classes_by, scale_by, target_scale_by
 from homophily.data.missing import fill_in
-from homophily.data.normalise import Scale
 from homophily.data.preparation import Preparation, raw_kind
 from homophily.data.proportions import apportion
 from homophily.data.types import ClusterSpec, FederatedData, PartitionPlan, Samples, Source, Split, check_classes
@@ -31,12 +31,13 @@ def share_out(
     validation: int,
     test: Amount,
     balanced: bool,
-    normalise: str,
+    normalise: str | AgreedScale,
     seed: int,
 ) -> FederatedData:
     """Every peer's data, peers of cluster 0 first: ``train``, ``validation`` and ``test`` samples each.
 
     ``sizes``: peers of each cluster (None: the plan's, or equal). ``balanced``: classes as equal as they can be.
+    ``normalise``: how inputs are scaled, or the constants on which all peers agree.
     """
     source = plan.source
     _check(plan, train, validation, test, balanced)
@@ -59,19 +60,25 @@ def share_out(
         splits.append(_split(plan, source.train, for_validation, cluster))
     if source.classes is not None:
         check_classes(torch.cat([split.y.flatten() for split in splits]), source.classes)
-    scale = Scale.of(normalise, source.train.x)
+    scale = scale_by(normalise, source.train.x)
     splits = [replace(split, x=scale(split.x)) for split in splits]
     raw = raw_kind(source.train.x)
-    fill = None if raw == "pixels" else _filled(splits, shared_test=test == "all")  # of pixels none is missing
+    fill = None
+    if isinstance(normalise, AgreedScale):
+        splits, fill = normalise.prepare(splits, scale)
+    elif raw != "pixels":  # of pixels none is missing
+        fill = _filled(splits, shared_test=test == "all")
+    classes = classes_by(normalise, source.classes)
     return FederatedData(
         train=splits[0],
         test=splits[1],
         validation=splits[2] if validation else None,
-        classes=source.classes,
-        outputs=source.classes or prod(source.train.y.shape[1:]),
+        classes=classes,
+        outputs=classes or prod(source.train.y.shape[1:]),
         cluster=cluster if plan.clustered else None,
         cluster_names=tuple(k.name for k in plan.clusters) if plan.clustered else (),
         preparation=Preparation(raw, scale, fill),
+        target_scale=target_scale_by(normalise, splits[0].y, classes),
     )
 
 

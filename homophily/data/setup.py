@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from homophily.data.constants import AgreedConstants, AgreedScale, constants_of
 from homophily.data.partition import share_out
 from homophily.data.shifts import shifts
 from homophily.data.sources import sources
 from homophily.data.types import FederatedData, PartitionPlan, Source
-from homophily.data.user_data import PeerData, read_folder, share_own
+from homophily.data.user_data import PeerData, read_file, read_folder, share_own
 from homophily.errors import UserError
 from homophily.plugins.parameters import accepted, checked, must_take, refuse_unknown, taken
 from homophily.plugins.registry import GIVEN, import_object
@@ -38,6 +39,12 @@ def prepared_data(
 ) -> PreparedData:
     """The data called ``name``. keys: of the source and the shift; settings: how it is partitioned (None: left out)."""
     given = {key: value for key, value in settings.items() if value is not None}
+    if "scale" in given and "normalise" in given:
+        raise UserError(
+            f"data.normalise = {given['normalise']!r}: data.scale is given too, and replaces it; leave one of them out"
+        )
+    if "scale" in given:
+        given["scale"] = AgreedScale.read(given["scale"])
     if arrays is not None:
         return _own(arrays, given, keys, peers, seed)
     if ":" in name:
@@ -54,6 +61,20 @@ def prepared_data(
     if "/" in name or name.startswith("."):
         raise UserError(f"data.name = {name!r}: there is no such folder")
     raise UserError(f"{sources.unknown(name)}; nor is there a folder of that name")
+
+
+def sample_constants(
+    name: str, keys: Mapping[str, Any], settings: Mapping[str, Any], peers: int | None, seed: int
+) -> AgreedConstants:
+    """The constants for ``data.scale`` from a sample: the data called ``name``, or one peer's .npz file.
+
+    The other arguments are those of ``prepared_data``; ``normalise`` has no effect.
+    """
+    if settings.get("scale") is not None:
+        raise UserError("data.scale: leave it out, because this command computes the constants from the data")
+    arrays = [read_file(Path(name))] if name.endswith(".npz") and name not in sources else None
+    data = prepared_data(name, keys, {**settings, "normalise": "standard"}, peers, seed, arrays)
+    return constants_of(data.shares)
 
 
 def _made(
@@ -95,7 +116,7 @@ def _shifted(
     names = accepted(shift, passed)
     if names is not None:
         owner = f"data set {source.name!r} under shift {answers['shift']!r}"
-        refuse_unknown("data", shift_keys, ["name", *_SHARING, *source_keys, *names], f"{owner} has")
+        refuse_unknown("data", shift_keys, ["name", *_SHARING, "scale", *source_keys, *names], f"{owner} has")
     asked = checked("data", f"shift {answers['shift']!r}", shift, shift_keys, passed)
     must_take(shift, passed, f"data.shift = {answers['shift']!r}", asked)
     plan = shift(source, count, seed, **asked)
@@ -103,8 +124,17 @@ def _shifted(
         raise UserError(f"data.shift = {answers['shift']!r}: must return a PartitionPlan, not {type(plan).__name__}")
     sharing: dict[str, Any] = {key: answers.get(key) for key in _SHARING if key != "shift"}
     sharing["balanced"] = bool(sharing["balanced"])
-    shares = share_out(plan, peers=count, seed=seed, **sharing)
-    return PreparedData(shares, {**source_keys, **asked, **sharing, "shift": answers["shift"]})
+    normalise, scaling = _scaling(given, answers["normalise"])
+    shares = share_out(plan, peers=count, seed=seed, **{**sharing, "normalise": normalise})
+    return PreparedData(shares, {**source_keys, **asked, **sharing, **scaling, "shift": answers["shift"]})
+
+
+def _scaling(given: Mapping[str, Any], normalise: str) -> tuple[str | AgreedScale, dict[str, Any]]:
+    """How inputs are scaled, and the settings that say so. normalise: if no constants are agreed."""
+    agreed = given.get("scale")
+    if agreed is None:
+        return normalise, {"normalise": normalise}
+    return agreed, {"normalise": None, "scale": agreed.constants.table}
 
 
 def _own(
@@ -116,7 +146,7 @@ def _own(
     made_with: Mapping[str, Any] | None = None,
 ) -> PreparedData:
     """Per-peer arrays as they are: the data says whose it is."""
-    refuse_unknown("data", keys, ["name", "train", "validation", "test", "normalise"], "own data has")
+    refuse_unknown("data", keys, ["name", "train", "validation", "test", "normalise", "scale"], "own data has")
     if given.get("shift", "natural") != "natural":
         raise UserError(
             f"data.shift = {given['shift']!r}: own data is already divided among peers; leave data.shift out"
@@ -127,6 +157,6 @@ def _own(
     if peers is not None and peers != len(arrays):
         raise UserError(f"peers = {peers}: the data is of {len(arrays)} peers")
     sharing = {key: given.get(key) for key in ("train", "validation", "test")}
-    normalise = given.get("normalise", "unit")
+    normalise, scaling = _scaling(given, given.get("normalise", "unit"))
     shares = share_own(list(arrays), **sharing, seed=seed, normalise=normalise)
-    return PreparedData(shares, {**(made_with or {}), **sharing, "normalise": normalise, "shift": "natural"})
+    return PreparedData(shares, {**(made_with or {}), **sharing, **scaling, "shift": "natural"})

@@ -148,6 +148,8 @@ class FederatedData:
     cluster_names: tuple[str, ...] = field(default=())
     preparation: Preparation = field(default_factory=Preparation)  # what the samples have gone through
     names: tuple[str | None, ...] | None = None  # of the peers; None: nobody has one
+    target_scale: tuple[Tensor, Tensor] | None = None  # mean and standard deviation [outputs] of a regression's targets
+    agreed: bool = True  # the constants of inputs and targets are the same for all peers of the federation
 
     @property
     def peers(self) -> int:
@@ -174,4 +176,5 @@ class FederatedData:
             test=self.test.to(device),
             validation=None if self.validation is None else self.validation.to(device),
             cluster=None if self.cluster is None else self.cluster.to(device),
+            target_scale=self.target_scale and (self.target_scale[0].to(device), self.target_scale[1].to(device)),
         )

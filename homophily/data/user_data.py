@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from homophily.data.constants import AgreedScale, classes_by, scale_by, target_scale_by
 from homophily.data.missing import fill_in
-from homophily.data.normalise import Scale, as_floats
+from homophily.data.normalise import as_floats
 from homophily.data.preparation import Preparation, raw_kind
 from homophily.data.types import FederatedData, Split
 from homophily.errors import UserError
@@ -138,12 +139,13 @@ def share_own(
     validation: int | None,
     test: Amount,
     seed: int,
-    normalise: str = "unit",
+    normalise: str | AgreedScale = "unit",
 ) -> FederatedData:
     """Every peer gets its own samples; validation and test samples it did not bring are cut from them by a keyed draw.
 
     ``train`` and ``test`` None or "all": all there are, or a fifth as test samples if they have to be cut.
-    ``validation`` None: what peers brought; 0: none.
+    ``validation`` None: what peers brought; 0: none. ``normalise``: how inputs are scaled, or the constants on which
+    all peers agree.
     """
     if not peers:
         raise UserError("there are no peers")
@@ -155,7 +157,8 @@ def share_own(
     divided = [_divided(peer, train, validation, test, seed, i) for i, peer in enumerate(checked)]
     (training, validating, testing), preparation = _prepared(divided, normalise)
     targets = [part.y for peer in checked for part in peer.parts()]
-    classes = None if targets[0].is_floating_point() else 1 + max(int(y.max()) for y in targets)
+    found = None if targets[0].is_floating_point() else 1 + max(int(y.max()) for y in targets)
+    classes = classes_by(normalise, found)
     cluster, cluster_names = _clusters(peers)
     return FederatedData(
         train=training,
@@ -167,6 +170,7 @@ def share_own(
         cluster_names=cluster_names,
         preparation=preparation,
         names=tuple(peer.name for peer in peers) if any(peer.name for peer in peers) else None,
+        target_scale=target_scale_by(normalise, training.y, classes),
     )
 
 
@@ -314,16 +318,20 @@ def _drawn(peer: _Peer, key: str, part: _Part, amount: Amount, seed: int, number
     return part.rows(permutation(len(part), seed, number, Purpose.SHARE_TEST, stream)[:amount])
 
 
-def _prepared(divided: list[_Divided], normalise: str) -> tuple[tuple[Split, Split | None, Split], Preparation]:
+def _prepared(
+    divided: list[_Divided], normalise: str | AgreedScale
+) -> tuple[tuple[Split, Split | None, Split], Preparation]:
     """All peers' samples on one scale, their missing values filled."""
     training = _split([own for own, _, _ in divided])
     testing = _split([held for _, _, held in divided])
     validating = [held for _, held, _ in divided if held is not None]
     splits = [training, testing, *([_split(validating)] if validating else [])]
-    scale = Scale.of(normalise, training.x)
+    scale = scale_by(normalise, training.x)
     splits = [replace(split, x=scale(split.x)) for split in splits]
-    # filled after scaling, where the 0 for what a peer never observed is a middling value
-    fill = fill_in([[split.peer(i)[0] for split in splits] for i in range(len(divided))])
+    if isinstance(normalise, AgreedScale):
+        splits, fill = normalise.prepare(splits, scale)
+    else:  # filled after scaling, where the 0 for what a peer never observed is a middling value
+        fill = fill_in([[split.peer(i)[0] for split in splits] for i in range(len(divided))])
     parts = splits[0], splits[2] if validating else None, splits[1]
     return parts, Preparation(raw_kind(divided[0][0].x), scale, fill)
 

@@ -46,6 +46,8 @@ from homophily.training.resources import ExecutionPlan, deciding_device, plan_ex
 from homophily.training.stacked.chain import Chain
 from homophily.training.task import Engine, Settings, Task
 
+_LEAST_DEVIATION = 1e-6  # of targets that do not vary
+
 
 @dataclass(frozen=True)
 class UserObjects:
@@ -372,14 +374,9 @@ def check_merge(config: Config, evaluator: PairwiseEvaluator | None) -> None:
 def task_fingerprints(task: Task, seed: int, peers: int) -> Fingerprints:
     """The fingerprint of every peer of a task, which may be one of a federation of ``peers``."""
     data = task.data
-    mean, std = (None, None) if data.classes is not None else _target_scale(data.train.y)
-    targets = Targets(data.classes, mean, std)
+    mean, std = data.target_scale or (None, None)
+    targets = Targets(data.classes, mean, None if std is None else std.clamp(min=_LEAST_DEVIATION))
     return fingerprints(data.train, targets, task.ids, seed, format_of(peers))
-
-
-def _target_scale(y: Tensor) -> tuple[Tensor, Tensor]:
-    y = y.flatten(1).float()
-    return y.mean(0), y.std(0).clamp(min=1e-6)
 
 
 def evaluator_of(method: Method, task: Task, engine: Engine, chunk: int) -> PairwiseEvaluator | None:

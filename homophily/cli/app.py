@@ -27,7 +27,7 @@ from homophily.api import resume as resume_run
 from homophily.api import run as start_run
 from homophily.atomic_io import write_json
 from homophily.config.overlay import nested, split
-from homophily.data import shifts, sources
+from homophily.data import sample_constants, shifts, sources, write_constants
 from homophily.errors import DivergedWarning, UserError
 from homophily.experiments.runner import chosen_device
 from homophily.federation.merging import merges
@@ -44,6 +44,7 @@ from homophily.report import paper_figures, papers
 from homophily.runs.reader import Run
 from homophily.runs.writer import RunWriter
 from homophily.simulation.configuration import load
+from homophily.training.resources import threads
 from homophily.version import __version__
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -128,6 +129,23 @@ def show_kin(words: Words = None, out: Out = None, device: Device = "auto", as_j
     write_json(folder / "kin.json", found.summary())
     picture = show.picture(found, folder / "kin.png")
     _print({**found.summary(), "run": str(folder)}, as_json, lambda: show.acquaintance(found, picture))
+
+
+@app.command("scale")
+def write_scale(
+    words: Words = None,
+    out: Annotated[Path, typer.Option("--out", help="The file to write.")] = Path("scale.toml"),
+    as_json: Json = False,
+) -> None:
+    """Compute constants for data.scale, on which all peers agree, from a sample, and write them to a file."""
+    config, assignments = split(words or [])
+    chosen = load(config, nested(assignments))
+    data = chosen.data
+    settings = {key: getattr(data, key) for key in type(data).model_fields if key != "name"}
+    with threads(1):  # as in a run: the constants must be the same bits
+        found = sample_constants(data.name, data.keys, settings, chosen.peers, chosen.seed)
+    write_constants(found, out, data.name)
+    _print({**found.table, "file": str(out)}, as_json, lambda: show.constants(found, out))
 
 
 @app.command()

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from homophily.data import AgreedConstants
 from homophily.errors import UserError
 from homophily.experiments.callbacks import Callback, RunHandle
 from homophily.experiments.comparison import Comparison
@@ -19,10 +20,11 @@ from homophily.experiments.discovery import Discovery
 from homophily.methods.kin import power
 from homophily.methods.kin.method import ADVICE, TOO_FEW
 from homophily.report import plots as pictures
-from homophily.report.tables import print_table
+from homophily.report.tables import print_pairs, print_table
 from homophily.runs.reader import Run
 
 _DIVERGED = "diverged"  # instead of a mean that is not known
+_SHOWN_VALUES = 8  # of a list of constants
 _COLUMNS = (
     TextColumn("{task.description}"),
     BarColumn(),
@@ -117,6 +119,20 @@ def comparison(result: Comparison) -> None:
     for note in [*notes, *(f"{name} is left out: {why}" for name, why in result.left_out.items())]:
         console.print(f"note: {escape(note)}", soft_wrap=True, highlight=False)
     console.print(f"run folder: {escape(str(result.path))}", soft_wrap=True, highlight=False)
+
+
+def constants(found: AgreedConstants, path: Path) -> None:
+    """The constants that were written to a file; of a long list only the first values."""
+    console = Console()
+    print_pairs(console, {key: _values(value) for key, value in found.table.items()})
+    console.print(f"file: {escape(str(path))}", soft_wrap=True, highlight=False)
+
+
+def _values(value: Any) -> str:
+    if not isinstance(value, list):
+        return str(value)
+    some = ", ".join(f"{number:.6g}" for number in value[:_SHOWN_VALUES])
+    return some if len(value) <= _SHOWN_VALUES else f"{some}, ... ({len(value)} values)"
 
 
 def picture(found: Discovery, path: Path) -> Path | None:

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from homophily.atomic_io import read_json, read_tensors
 from homophily.config.schema import Config
+from homophily.data.constants import AgreedScale
 from homophily.errors import UserError
 from homophily.experiments.simulate import run as simulate
 from homophily.peer import certificates
@@ -139,6 +140,7 @@ def write_files(
 
     hosts: an address for each peer; None: all peers are on this machine.
     """
+    config = _with_constants(config)
     graph, _ = graph_of(config, peers)
     names = [f"peer-{i}" for i in range(peers)]
     certs = folder / "certs"
@@ -164,6 +166,14 @@ def write_files(
         path.write_text(tomli_w.dumps({**config.toml(), "peer": table}), encoding="utf-8")
         files.append(path)
     return files
+
+
+def _with_constants(config: Config) -> Config:
+    """The config with the constants of data.scale themselves: the path of their file may be relative."""
+    scale = config.data.scale
+    if not isinstance(scale, str):
+        return config
+    return over(config, {"data": {"scale": AgreedScale.read(scale).constants.table}})
 
 
 def run_peer(file: Path, log: Path) -> None:

@@ -34,7 +34,7 @@ class Status:
     printed: int = -1  # the round that its fingerprint is of; -1: none yet
     finished: bool = False
     neighbours: tuple[str, ...] = ()
-    plan: str = ""  # method, merge and rounds as a phrase: only used to report files that differ
+    plan: str = ""  # method, merge, rounds and constants as a phrase: only used to report files that differ
 
     @property
     def round(self) -> int:

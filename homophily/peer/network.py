@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from homophily.peer.identity import Refused
 from homophily.peer.membership import OFFLINE_SECONDS, Announcer, Members, Status, open_status, seal_status
 from homophily.peer.pacing import Pacing
 from homophily.peer.refusals import Refusals
-from homophily.peer.setup import PeerSetup
+from homophily.peer.setup import PeerSetup, constants_digest
 from homophily.peer.source import NetworkSource
 from homophily.peer.transport import Address, LinkHandlers, Links, ZenohLinks
 from homophily.peer.wire import MAX_FINGERPRINT_BYTES
@@ -77,7 +78,7 @@ class PeerNetwork:
         """The functions that handle messages, requests and connections."""
         peer, authority = setup.settings.peer, setup.authority
         plan, refusals = self.announcer.plan, self.transfer.refusals
-        differing: set[str] = set()  # peers whose method, merge or rounds differ: each is reported once
+        differing: set[str] = set()  # peers whose method, merge, rounds or constants differ: each is reported once
 
         def on_message(sealed: bytes) -> None:
             name = ""
@@ -90,7 +91,7 @@ class PeerNetwork:
             if news and status.plan != plan and name not in differing:
                 differing.add(name)
                 _log.warning(
-                    "%s runs %s, but this peer runs %s: give both files the same method, merge and rounds",
+                    "%s runs %s, but this peer runs %s: give both files the same method, merge, rounds and data.scale",
                     name,
                     status.plan,
                     plan,
@@ -141,14 +142,17 @@ def address_of(setup: PeerSetup, insecure: bool) -> Address:
 
 def _plan(config: Config) -> str:
     """What all peers must agree on, as a phrase for the log."""
-    return f"{config.method.name} with merge {config.merge} for {config.rounds} rounds"
+    digest = constants_digest(config)
+    constants = "" if digest is None else f" with the constants {digest[:8]} (data.scale)"
+    return f"{config.method.name} with merge {config.merge} for {config.rounds} rounds{constants}"
 
 
 class NamedObserver:
     """Records by name whom a real peer met and merged with. It knows no true clusters."""
 
-    def __init__(self, source: NetworkSource) -> None:
-        self._source = source
+    def __init__(self, source: NetworkSource, notes: Sequence[str] = ()) -> None:
+        """notes: on this peer's data, for the summary."""
+        self._source, self._notes = source, notes
 
     def observe(self, record: RoundRecord) -> RoundMetrics:
         ids = set(record.group.ids[record.merged].tolist())
@@ -173,7 +177,8 @@ class NamedObserver:
         return {"neighbour_precision": None, "neighbour_recall": None, "same_cluster_merges": None}
 
     def notes(self, traffic: Traffic) -> list[str]:
-        return [] if bool(traffic.received.any()) else ["this peer received no model from any other peer"]
+        alone = [] if bool(traffic.received.any()) else ["this peer received no model from any other peer"]
+        return [*alone, *self._notes]
 
     def final(self) -> dict[str, Tensor]:
         return {}

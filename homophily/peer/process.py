@@ -105,6 +105,8 @@ class Peer:
         peer, rounds, expires = self.settings.peer, self._setup.config.rounds, self._setup.identity.expires
         listens = f"listens on {', '.join(peer.listen)}" if peer.listen else "does not listen (peer.listen is empty)"
         _log.info("%s %s; its state folder holds %d of %d rounds", peer.name, listens, round, rounds)
+        for note in self._setup.notes:
+            _log.warning("%s", note)
         if expires - datetime.now(UTC) < _EXPIRY_WARNING:
             _log.warning(
                 "the certificate %s expires on %s: issue a new one and restart this peer",
@@ -189,6 +191,7 @@ class Peer:
             "unreachable": sorted(away.union(metrics.get("unreachable", []))),
             "bytes_received": active.state.exchange.traffic.bytes,
             "refused": network.transfer.refusals.counts(),
+            "notes": list(self._setup.notes),
         }
         write_json(active.path / "status.json", status)
 
@@ -207,7 +210,7 @@ def _active_run(setup: PeerSetup, network: PeerNetwork, writer: RunWriter, callb
         merges.get(setup.config.merge),
         setup.evaluator,
         network.source,
-        NamedObserver(network.source),
+        NamedObserver(network.source, setup.notes),
         1,
         _CPU,
     )
@@ -249,7 +252,10 @@ def _logged(path: Path, name: str) -> Iterator[None]:
 
 def _check_config(path: Path, stored: Config, now: Config, asked: Config) -> None:
     """Only rounds (more of them), peers and the path of the data may differ from the stored config."""
-    for key, (before, after) in differing(stored, now).items():
+    changes = differing(stored, now)
+    if any(key == "data.scale" or key.startswith("data.scale.") for key in changes):
+        raise UserError(f"data.scale: {path} holds a state with other constants: set peer.state to a new folder")
+    for key, (before, after) in changes.items():
         open_then = key.startswith("method.") and before is None  # the state is of a version that did not store t1
         derived = open_then and key.removeprefix("method.") not in asked.method.keys
         if key not in ("rounds", "peers", "evaluate", "data.name") and not derived:

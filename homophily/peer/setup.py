@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from inspect import signature
+from typing import Any
 
 import networkx as nx
 import torch
 from torch import Tensor
 
 from homophily.config.schema import Config
-from homophily.data import FederatedData, sources
+from homophily.data import AgreedConstants, FederatedData, PreparedData, sources
 from homophily.data.types import Split
 from homophily.data.user_data import read_file
 from homophily.errors import UnsuitableError, UserError
@@ -64,6 +65,7 @@ class PeerSetup:
     policy: SyncPolicy
     identity: Identity
     authority: Authority
+    notes: tuple[str, ...]  # what the operator should know of this peer's data
 
     @property
     def device(self) -> torch.device:
@@ -78,7 +80,7 @@ def prepare_peer(settings: PeerSettings) -> PeerSetup:
     """Prepare what a peer's file asks for. Raises UserError for every mistake in it."""
     device = chosen_device(settings.peer.device, "peer.device")
     identity, authority = _credentials(settings)
-    training, config = _training(settings, _peer_config(settings), device)
+    training, config, notes = _training(settings, _peer_config(settings), device)
     task, peer = training.task, settings.peer
     start = start_of(training.network, config, task.layout, task.ids.tolist(), device)
     method = peer_method(config, len(peer.allow))
@@ -96,6 +98,7 @@ def prepare_peer(settings: PeerSettings) -> PeerSetup:
         _policy(settings, config),
         identity,
         authority,
+        notes,
     )
 
 
@@ -109,7 +112,8 @@ def _me(settings: PeerSettings, config: Config, method: Method, task: Task, star
 
 
 def _expected(task: Task, config: Config, method: Method, peers: int) -> ExpectedModel:
-    number = network_number(task.layout, config.seed, task.layout.frozen_hash(task.module))
+    frozen = task.layout.frozen_hash(task.module)
+    number = network_number(task.layout, config.seed, frozen, constants_digest(config))
     expected = ExpectedModel(task.layout.sent_parameters, task.layout.dtype, method.shares, number, peers)
     if expected.max_bytes > MAX_BLOB_BYTES:
         raise UserError(
@@ -156,24 +160,46 @@ def _with_derived_keys(settings: PeerSettings, config: Config) -> Config:
     return make(overlaid(config.toml(), {"method": {"name": name, **decided}}))
 
 
-def _training(settings: PeerSettings, config: Config, device: torch.device) -> tuple[TrainingSetup, Config]:
-    """Data, network and engine of this peer, on the device on which it trains."""
+def _training(
+    settings: PeerSettings, config: Config, device: torch.device
+) -> tuple[TrainingSetup, Config, tuple[str, ...]]:
+    """Data, network and engine of this peer, on the device on which it trains; its config; and notes on its data."""
     peer = settings.peer
     id = _ids(settings)[peer.name]
-    shares, config = _own_data(settings, config)
+    data, config = _own_data(settings, config)
+    notes = () if peer.share is not None else _own_constants(data)
+    shares = replace(data.shares, agreed=peer.share is not None or (not notes and _agreed_targets(data)))
+    agreed_classes = (data.settings.get("scale") or {}).get("classes")
+    if None not in (peer.classes, agreed_classes) and peer.classes != agreed_classes:
+        raise UserError(f"peer.classes = {peer.classes}, but data.scale has classes = {agreed_classes}")
     if peer.classes is not None:
         if shares.classes is None or shares.classes > peer.classes:
             raise UserError(f"peer.classes = {peer.classes}: this peer's data has {shares.classes or 'no'} classes")
         shares = replace(shares, classes=peer.classes, outputs=peer.classes)
     ids = torch.tensor([id], device=device)
-    return training_setup(config, UserObjects(), shares, shares.to(device), ids, None, SetupCache()), config
+    return training_setup(config, UserObjects(), shares, shares.to(device), ids, None, SetupCache()), config, notes
 
 
-def _own_data(settings: PeerSettings, config: Config) -> tuple[FederatedData, Config]:
-    """This peer's data: its part of simulated data (peer.share), or the data that its file names."""
+def _own_data(settings: PeerSettings, config: Config) -> tuple[PreparedData, Config]:
+    """This peer's data: its part of simulated data (peer.share), or the data that its file names.
+
+    The config holds the constants of data.scale themselves, so that the state folder holds them, too.
+    """
+    if isinstance(config.data.scale, str):
+        config = _with_data(config, scale=str(settings.path(config.data.scale)))
+    data, config = _named_data(settings, config)
+    return data, _with_data(config, scale=data.settings.get("scale"))
+
+
+def _with_data(config: Config, **keys: Any) -> Config:
+    return config.model_copy(update={"data": config.data.model_copy(update=keys)})
+
+
+def _named_data(settings: PeerSettings, config: Config) -> tuple[PreparedData, Config]:
     if settings.peer.share is not None:
         config = config.model_copy(update={"peers": len(settings.peer.allow)})
-        return _part_of(data_of(config, UserObjects(), _CPU, SetupCache())[1], settings.peer.share), config
+        data = data_of(config, UserObjects(), _CPU, SetupCache())[0]
+        return replace(data, shares=_part_of(data.shares, settings.peer.share)), config
     own = settings.path(config.data.name)
     given = UserObjects()
     if own.suffix == ".npz":
@@ -181,14 +207,36 @@ def _own_data(settings: PeerSettings, config: Config) -> tuple[FederatedData, Co
     elif own.is_file():
         raise UserError(f"data.name = {config.data.name!r}: must be a .npz file, a folder or package.module:function")
     elif own.is_dir() and config.data.name not in sources:
-        config = config.model_copy(update={"data": config.data.model_copy(update={"name": str(own)})})
+        config = _with_data(config, name=str(own))
     config = config.model_copy(update={"peers": None})
-    shares = data_of(config, given, _CPU, SetupCache())[1]
-    if shares.peers != 1:
+    data = data_of(config, given, _CPU, SetupCache())[0]
+    if data.shares.peers != 1:
         raise UserError(
-            f"data.name = {config.data.name!r} holds the data of {shares.peers} peers: a peer needs its own"
+            f"data.name = {config.data.name!r} holds the data of {data.shares.peers} peers: a peer needs its own"
         )
-    return shares, config
+    return data, config
+
+
+def _own_constants(data: PreparedData) -> tuple[str, ...]:
+    """A note for each constant of the inputs that this peer computes from its own data."""
+    prepared, remedy = data.shares.preparation, "give data.scale, written by `homophily scale`"
+    scaled = data.settings["normalise"] == "standard" and prepared.scale.mean is not None
+    filled = "scale" not in data.settings and prepared.fill is not None
+    own = {
+        "inputs are scaled by this peer's own data (data.normalise = 'standard')": scaled,
+        "missing values are filled with means of this peer's own data": filled,
+    }
+    return tuple(f"{note}; {remedy}, so that all peers use the same constants" for note, true in own.items() if true)
+
+
+def _agreed_targets(data: PreparedData) -> bool:
+    """Whether the scale of the targets, if they have one, is of data.scale."""
+    return data.shares.target_scale is None or "target_mean" in data.settings.get("scale", {})
+
+
+def constants_digest(config: Config) -> str | None:
+    """A hash of the constants of data.scale; None: none are given."""
+    return None if config.data.scale is None else AgreedConstants(**config.data.scale).digest
 
 
 def _part_of(shares: FederatedData, peer: int) -> FederatedData:

@@ -57,10 +57,11 @@ class ExpectedModel:
         return row + table_bytes(self.contacts, len(self.tables)) + 8 + 4096 * (4 + len(self.tables))
 
 
-def network_number(layout: Layout, seed: int, frozen: str) -> int:
+def network_number(layout: Layout, seed: int, frozen: str, constants: str | None = None) -> int:
     """The same for all peers that can compare and merge: a hash of the names and shapes of the network, the seed of its
-    start, and what is frozen in it."""
-    text = json.dumps([layout.to_json(), seed, frozen], sort_keys=True)
+    start, what is frozen in it, and the constants of data.scale (None: none are given)."""
+    agreed = [layout.to_json(), seed, frozen, *([] if constants is None else [constants])]
+    text = json.dumps(agreed, sort_keys=True)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
@@ -166,7 +167,7 @@ MAX_FINGERPRINT_BYTES = int(SMALL_FEDERATION.bytes(torch.tensor(SAMPLES))) + 409
 
 def _check_network(tensors: dict[str, Tensor], network: int) -> None:
     if int(_pop(tensors, "network", (1,), torch.int64)) != network:
-        raise Refused("made for another network (model, classes, features, frozen weights) or seed")
+        raise Refused("made for another network (model, classes, features, frozen weights), seed or data.scale")
 
 
 def _scale(values: Tensor) -> float:

@@ -1,0 +1,148 @@
+"""Real peers and the constants of data.scale: what a peer computes from its own data is reported, others refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from homophily.errors import UserError
+from homophily.peer import Peer, certificates
+from homophily.peer.deploy import deploy, status, write_files
+from homophily.peer.settings import load
+from homophily.peer.setup import PeerSetup, prepare_peer
+from homophily.simulation.configuration import make
+from tests.peer.test_commands import started
+
+SCALED = "inputs are scaled by this peer's own data (data.normalise = 'standard'); give data.scale, written by "
+FILLED = "missing values are filled with means of this peer's own data; give data.scale, written by "
+TABLE = "scale = { mean = [1.0, 2.0], std = [2.0, 0.5], classes = 2 }"
+
+
+@pytest.fixture
+def clinic(tmp_path: Path) -> Path:
+    """The folder of ann, who is alone: her certificate, and samples of which one has a missing value."""
+    certificates.init(tmp_path / "certs")
+    certificates.issue(tmp_path / "certs", "ann", ["127.0.0.1"])
+    x = np.random.default_rng(0).normal(size=(40, 2)).astype(np.float32)
+    np.savez(tmp_path / "whole.npz", x=x, y=np.arange(40) % 2)
+    np.savez(tmp_path / "numbers.npz", x=x, y=x[:, 0])
+    x[3, 0] = np.nan
+    np.savez(tmp_path / "ann.npz", x=x, y=np.arange(40) % 2)
+    return tmp_path
+
+
+def ann(clinic: Path, data: str, peer: str = "") -> Path:
+    file = clinic / "ann.toml"
+    table = f'[peer]\nname = "ann"\nallow = ["ann"]\ndevice = "cpu"\n{peer}'
+    file.write_text(f'rounds = 1\nmethod = "local"\ndata = {{ {data} }}\n{table}')
+    return file
+
+
+def prepared(clinic: Path, data: str, peer: str = "") -> PeerSetup:
+    return prepare_peer(load(ann(clinic, data, peer)))
+
+
+@pytest.mark.parametrize(
+    ("data", "notes"),
+    [
+        ('name = "ann.npz", normalise = "standard"', [SCALED, FILLED]),
+        ('name = "ann.npz"', [FILLED]),
+        ('name = "whole.npz", normalise = "standard"', [SCALED]),
+        ('name = "whole.npz", normalise = "half"', []),
+        ('name = "whole.npz"', []),
+        (f'name = "ann.npz", {TABLE}', []),
+    ],
+)
+def test_a_peer_says_what_it_computes_from_its_own_data(clinic: Path, data: str, notes: list[str]) -> None:
+    setup = prepared(clinic, data)
+    assert [note.partition("`")[0] for note in setup.notes] == notes
+    assert setup.training.task.data.agreed is not bool(notes)
+
+
+def test_the_notes_are_in_the_log_the_status_and_the_summary(clinic: Path) -> None:
+    run = Peer(ann(clinic, 'name = "ann.npz", normalise = "standard"')).result()
+    log = (clinic / "ann" / "peer.log").read_text()
+    for note in (SCALED, FILLED):
+        assert log.count(note) == 1
+        assert sum(text.startswith(note) for text in run.summary["notes"]) == 1
+        assert sum(text.startswith(note) for text in status(clinic / "ann")["notes"]) == 1
+
+
+def test_the_target_scale_of_a_peer_is_agreed_only_if_it_is_given(clinic: Path) -> None:
+    own = prepared(clinic, 'name = "numbers.npz"').training.task.data
+    assert (own.agreed, own.target_scale is not None) == (False, True)
+    inputs_only = prepared(clinic, 'name = "numbers.npz", scale = { mean = [0, 0], std = [1, 1] }')
+    assert not inputs_only.training.task.data.agreed
+    given = prepared(clinic, 'name = "numbers.npz", scale = { target_mean = [3], target_std = [2] }').training.task.data
+    assert given.agreed
+    assert given.target_scale is not None
+    assert [part.tolist() for part in given.target_scale] == [[3.0], [2.0]]
+
+
+def test_the_file_of_the_constants_is_relative_to_the_file_of_the_peer(clinic: Path) -> None:
+    (clinic / "agreed.toml").write_text(TABLE.removeprefix("scale = { ").removesuffix(" }").replace("], ", "]\n"))
+    setup = prepared(clinic, 'name = "ann.npz", scale = "agreed.toml"')
+    assert setup.config.data.scale == {"mean": [1.0, 2.0], "std": [2.0, 0.5], "classes": 2}
+    x = setup.training.task.data.train.x
+    assert torch.equal(x, prepared(clinic, f'name = "ann.npz", {TABLE}').training.task.data.train.x)
+    with pytest.raises(UserError, match=rf"data\.scale = '{clinic}/other\.toml': cannot read the file"):
+        prepared(clinic, 'name = "ann.npz", scale = "other.toml"')
+
+
+def test_a_peer_with_other_constants_makes_models_that_are_refused(clinic: Path) -> None:
+    tables: list[dict[str, Any]] = [{}, {"mean": [0, 0]}, {"mean": [0, 1]}, {"mean": [0, 0], "fill": [0, 0]}]
+    numbers = []
+    for table in tables:
+        scale = ", ".join(f"{key} = {json.dumps(values)}" for key, values in table.items())
+        given = f", scale = {{ {scale}, std = [1, 1] }}" if table else ""
+        numbers.append(prepared(clinic, f'name = "whole.npz"{given}').expected.network)
+    assert len(set(numbers[:3])) == 3
+    assert numbers[3] == numbers[1]  # the mean is what fills missing values by default
+
+
+def test_a_state_resumes_only_with_the_constants_it_began_with(clinic: Path) -> None:
+    Peer(ann(clinic, f'name = "ann.npz", {TABLE}')).result()
+    other = ann(clinic, f'name = "ann.npz", {TABLE.replace("2.0]", "3.0]")}')
+    message = r"data\.scale: .*ann holds a state with other constants: set peer\.state to a new folder"
+    with pytest.raises(UserError, match=message):
+        Peer(other).result()
+    with pytest.raises(UserError, match=message):
+        Peer(ann(clinic, 'name = "ann.npz"')).result()
+
+
+def test_two_numbers_of_classes_are_refused(clinic: Path) -> None:
+    with pytest.raises(UserError, match=r"peer\.classes = 3, but data\.scale has classes = 2"):
+        prepared(clinic, f'name = "ann.npz", {TABLE}', peer="classes = 3")
+    assert prepared(clinic, f'name = "ann.npz", {TABLE}', peer="classes = 2").training.task.data.classes == 2
+
+
+def test_a_deployment_with_constants_from_a_file_equals_its_simulation(here: Path) -> None:
+    (here / "agreed.toml").write_text("mean = [0.3]\nstd = [0.4]\nclasses = 12\n")
+    config = make(
+        {"rounds": 2, "data": {"scale": "agreed.toml", "angles": [0, 180], "test": 20}, "method": {"name": "random"}}
+    )
+    result = deploy(config, 2, here / "deployment", progress=lambda text: None).result()
+    assert result["identical"]
+    assert result["bills_identical"]
+    assert status(here / "deployment" / "peer-0")["notes"] == []
+
+
+def test_peers_with_different_constants_refuse_each_other(tmp_path: Path) -> None:
+    data = {"angles": [0, 180], "scale": {"mean": [0.25], "std": [0.5]}}
+    config = make({"rounds": 2, "peers": 2, "data": data, "method": "random"})
+    first, second = write_files(config, 2, tmp_path, "free", wait_for=1, deadline=5.0)
+    second.write_text(second.read_text().replace("0.25", "0.75"))
+    with started(second, (tmp_path / "peer-1" / "config.toml").exists) as other:
+        run = Peer(first).result()
+        other.communicate(timeout=60)
+    assert all(not line["merged"] for line in run.metrics())
+    log = (tmp_path / "peer-0" / "peer.log").read_text()
+    assert log.count(" peer-1 runs random with merge uniform for 2 rounds with the constants ") == 1
+    assert ": give both files the same method, merge, rounds and data.scale" in log
+    refused = "made for another network (model, classes, features, frozen weights), seed or data.scale"
+    assert any(reason.startswith(refused) for reason in status(tmp_path / "peer-0")["refused"])

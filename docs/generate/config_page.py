@@ -119,7 +119,7 @@ _PLUGINS = {
     ],
 }
 
-_TYPES = {"integer": "integer", "number": "float", "string": "string", "boolean": "boolean"}
+_TYPES = {"integer": "integer", "number": "float", "string": "string", "boolean": "boolean", "object": "table"}
 _BOUNDS = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
 
 

@@ -1,6 +1,7 @@
 """kin, measured: who it says is alike, how often it errs, and what its models are worth.
 
     python benchmarks/kin.py grouping       precision and recall before training
+    python benchmarks/kin.py papers         the same in the settings of the papers' tables
     python benchmarks/kin.py baselines      the same against PACFL and gradient cosines
     python benchmarks/kin.py calibration    how often it sees kinds of data where there are none
     python benchmarks/kin.py families       families taken for continua, and the other way round
@@ -21,12 +22,14 @@ import kin_baselines
 import kin_calibration
 import kin_families
 import kin_grouping
+import kin_papers
 import kin_power
 from kin_settings import SHIFTS
 from kin_work import write
 
 STUDIES = {
     "grouping": (kin_grouping, 0, 5, 100),  # first seed, how many, and peers where there is one number of them
+    "papers": (kin_papers, 0, 3, None),
     "baselines": (kin_baselines, 0, 5, 100),
     "calibration": (kin_calibration, 0, 100, None),
     "families": (kin_families, 1000, 10, None),  # no seed that anything was set by

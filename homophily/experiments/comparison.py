@@ -28,7 +28,9 @@ from homophily.runs.reader import Run
 from homophily.runs.writer import RunWriter
 from homophily.simulation.configuration import make, overlaid
 from homophily.simulation.evaluation import ExtraMetric
-from homophily.simulation.setup import SetupCache, UserObjects, prepare
+from homophily.simulation.setup import prepare
+from homophily.simulation.training_setup import SetupCache
+from homophily.simulation.user_objects import UserObjects
 from homophily.training.losses import Loss
 
 _PLAN = "asked.json"  # what is compared, so that the same call goes on

@@ -19,7 +19,9 @@ from homophily.fingerprints.fingerprint import Fingerprints
 from homophily.methods.kin import power
 from homophily.methods.kin.families import Kinship, kinship
 from homophily.simulation.evaluation import precision_and_recall
-from homophily.simulation.setup import UserObjects, prepare, task_fingerprints
+from homophily.simulation.setup import prepare
+from homophily.simulation.training_setup import task_fingerprints
+from homophily.simulation.user_objects import UserObjects
 from homophily.training.losses import Loss
 from homophily.training.resources import threads
 

@@ -23,8 +23,10 @@ from homophily.methods import Method
 from homophily.methods.server import ServerMethod
 from homophily.runs.reader import Run
 from homophily.runs.writer import RunWriter
-from homophily.simulation.setup import SetupCache, UserObjects, prepare
+from homophily.simulation.setup import prepare
 from homophily.simulation.side_by_side import runs_at_once
+from homophily.simulation.training_setup import SetupCache
+from homophily.simulation.user_objects import UserObjects
 from homophily.training.resources import ExecutionPlan
 
 

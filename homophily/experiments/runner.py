@@ -30,8 +30,8 @@ from homophily.runs.writer import Outcome, RunWriter
 from homophily.simulation.configuration import load, make
 from homophily.simulation.evaluation import Scores
 from homophily.simulation.rounds import Computation, Experiment, OneRun, RunState, play_round
-from homophily.simulation.setup import UserObjects
 from homophily.simulation.side_by_side import SideBySide
+from homophily.simulation.user_objects import UserObjects
 from homophily.training.resources import ExecutionPlan, threads
 from homophily.training.task import Task
 from homophily.version import __version__

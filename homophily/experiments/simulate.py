@@ -30,7 +30,8 @@ from homophily.runs.reader import Run
 from homophily.runs.writer import RunWriter
 from homophily.simulation.configuration import over
 from homophily.simulation.evaluation import ExtraMetric
-from homophily.simulation.setup import UserObjects, prepare
+from homophily.simulation.setup import prepare
+from homophily.simulation.user_objects import UserObjects
 from homophily.training.losses import Loss
 from homophily.training.resources import ExecutionPlan
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import torch
@@ -12,8 +13,8 @@ from homophily.methods.base import methods
 
 
 @dataclass(frozen=True)
-class ServerMethod:
-    """A server with ``models`` models; ``fraction`` of the clients take part in a round."""
+class ServerMethod(ABC):
+    """A server with ``count`` models; ``fraction`` of the clients take part in a round."""
 
     fraction: float = 1.0
 
@@ -22,9 +23,9 @@ class ServerMethod:
             raise UserError(f"method.fraction = {self.fraction}: must be above 0 and at most 1")
 
     @property
+    @abstractmethod
     def count(self) -> int:
         """How many models the server has."""
-        raise NotImplementedError
 
     def assign(self, losses: Tensor) -> Tensor:
         """Which model each client takes, from each model's loss on its training data [N, models]: [N] int64."""

@@ -33,7 +33,7 @@ from homophily.runs.reader import Run
 from homophily.runs.writer import RunWriter
 from homophily.simulation.exchange import PeerExchange
 from homophily.simulation.rounds import RunState
-from homophily.simulation.setup import UserObjects
+from homophily.simulation.user_objects import UserObjects
 
 _SOON = timedelta(days=30)  # a certificate that expires within this time is reported
 _CPU = torch.device("cpu")

@@ -31,19 +31,16 @@ from homophily.runs.reader import Run
 from homophily.runs.writer import RunWriter
 from homophily.simulation.configuration import make, overlaid
 from homophily.simulation.pairwise import PairwiseEvaluator
-from homophily.simulation.setup import (
+from homophily.simulation.setup import check_merge, evaluator_of, graph_of, method_of
+from homophily.simulation.training_setup import (
     SetupCache,
     TrainingSetup,
-    UserObjects,
-    check_merge,
     data_of,
-    evaluator_of,
-    graph_of,
-    method_of,
     start_of,
     task_fingerprints,
     training_setup,
 )
+from homophily.simulation.user_objects import UserObjects
 from homophily.training.task import Task
 
 _CPU = torch.device("cpu")

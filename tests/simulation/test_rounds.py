@@ -13,7 +13,8 @@ from homophily import Method, RoundContext
 from homophily.simulation.configuration import make
 from homophily.simulation.exchange import PeerExchange
 from homophily.simulation.rounds import OneRun, RunState, play_round
-from homophily.simulation.setup import UserObjects, prepare
+from homophily.simulation.setup import prepare
+from homophily.simulation.user_objects import UserObjects
 
 QUICK: dict[str, Any] = {
     "peers": 8,
@@ -325,4 +326,4 @@ def test_only_a_shared_table_can_be_looked_up() -> None:
 
 def test_a_note_where_the_panm_metric_has_no_common_start() -> None:
     found = run(init="independent", method={"name": "panm", "metric": "panm"}).summary
-    assert "start apart" in found["notes"][0]
+    assert "start from different models" in found["notes"][0]

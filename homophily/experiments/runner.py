@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -173,9 +173,11 @@ class RoundPlayer:
         going = {number: run for number, run in enumerate(self.runs) if not run.state.finished}
         played = play_round({number: run.state for number, run in going.items()}, self._compute)
         metrics = {number: plain(line) for number, line in played.items()}
-        for number, run in going.items():
-            run.callbacks.round(run, metrics[number])
-            run.writer.append(metrics[number])
+        with ExitStack() as lines:  # every run's line is written, also if a callback is interrupted or fails
+            for number, run in going.items():
+                lines.callback(run.writer.append, metrics[number])
+            for number, run in going.items():
+                run.callbacks.round(run, metrics[number])
         _save_if_due(list(going.values()))
         return metrics
 

@@ -209,6 +209,28 @@ def test_an_interrupted_run_names_its_folder(tmp_path: Path) -> None:
     assert not homophily.Run(tmp_path / "run").finished
 
 
+def test_an_interrupted_callback_does_not_lose_the_metrics_of_its_round(tmp_path: Path) -> None:
+    calls = [Counter(), InterruptAt(2), Counter("too")]
+    simulation = homophily.Simulation(SMALL, callbacks=calls, out=tmp_path / "run")
+    simulation.step()
+    with pytest.raises(KeyboardInterrupt):
+        simulation.step()
+    lines = homophily.Run(tmp_path / "run").metrics()
+    assert [(line["round"], line["seen"], line.get("too")) for line in lines] == [(1, 1, 1), (2, 2, None)]
+    assert simulation.step()["round"] == 3  # the simulation itself goes on with the next round
+    assert [line["round"] for line in simulation.result().metrics()] == [1, 2, 3, 4]
+
+
+def test_a_resume_simulates_the_interrupted_round_again_and_has_it_once(tmp_path: Path) -> None:
+    whole = homophily.run(SMALL, callbacks=[Counter()], out=tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        homophily.run(SMALL, callbacks=[Counter(), InterruptAt(3)], out=tmp_path / "run")
+    assert [line["round"] for line in homophily.Run(tmp_path / "run").metrics()] == [1, 2, 3]
+    found = homophily.resume(tmp_path / "run", callbacks=[Counter(), Callback()])
+    assert [(line["round"], line["seen"]) for line in found.metrics()] == [(1, 1), (2, 2), (3, 3), (4, 4)]
+    assert found.scores == whole.scores
+
+
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [

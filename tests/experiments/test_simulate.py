@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -146,3 +148,22 @@ def test_objects_are_given_as_to_run(tmp_path: Path) -> None:
     simulation.save()
     found = Simulation.resume(tmp_path / "run", **given).result()
     assert outcome(found) == outcome(homophily.run(config, **given, out=tmp_path / "whole"))
+
+
+def test_the_functions_take_the_same_arguments() -> None:
+    def named(function: Callable[..., Any]) -> dict[str, Any]:
+        return {name: (one.default, one.annotation) for name, one in signature(function).parameters.items()}
+
+    assert named(homophily.run) == named(Simulation)
+    assert named(homophily.resume) == named(Simulation.resume)
+    begun, resumed = named(homophily.run), named(homophily.resume)
+    assert {name: begun[name] for name in resumed if name in begun} == {
+        name: resumed[name] for name in resumed if name in begun
+    }
+    assert set(begun) - set(resumed) == {"config", "out", "device"}
+    assert set(resumed) - set(begun) == {"path", "overrides"}
+
+
+def test_a_resumed_simulation_is_a_simulation(tmp_path: Path) -> None:
+    Simulation(SMALL, out=tmp_path / "run").save()
+    assert isinstance(Simulation.resume(tmp_path / "run"), Simulation)

@@ -106,6 +106,14 @@ def test_runs_that_were_stopped_go_on_side_by_side(
         assert [line["round"] for line in one.metrics()] == [1, 2, 3, 4, 5, 6]
 
 
+def test_an_interrupted_callback_of_one_run_loses_no_metrics_of_the_others(tmp_path: Path) -> None:
+    keys = {"method": {"name": "random"}}
+    runs = [begun(tmp_path / str(n), SetupCache(), keys, *([InterruptAt(2)] if n == 0 else [])) for n in range(3)]
+    with pytest.raises(KeyboardInterrupt):
+        play(runs)
+    assert [[line["round"] for line in Run(run.path).metrics()] for run in runs] == [[1, 2]] * 3
+
+
 def test_what_is_new_does_not_go_beside_what_was_stopped(tmp_path: Path) -> None:
     first, second = (
         RunRequest(make({**SMALL, "checkpoint": 1, "seed": seed}), tmp_path / str(seed)) for seed in (0, 1)

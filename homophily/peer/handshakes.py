@@ -22,11 +22,10 @@ _UNREACHED = re.compile(_DIALS + rb"Unable to connect to configured peer \w+/(\S
 _LINK = re.compile(rb"^Can not create a new \w+ link bound to .*?: (?:\[\S+: )?")  # before the reason
 _LONGEST, _REASON = 1 << 16, 80  # bytes of a line, and of a reason
 _PATIENCE, _FORGOTTEN = 5.0, 30.0  # seconds: others may still be starting; a dial is retried at least every two
-_log = logging.getLogger("homophily.peer")
 
 
 @contextmanager
-def counted(refusals: Refusals) -> Iterator[None]:
+def counted(refusals: Refusals, log: logging.Logger) -> Iterator[None]:
     """Count failed handshakes and log failed dials. It must begin before the first link is opened.
 
     For a process that is one peer and nothing else: its whole standard output passes through here.
@@ -40,7 +39,7 @@ def counted(refusals: Refusals) -> Iterator[None]:
     reading, writing = os.pipe()
     os.dup2(writing, 1)
     os.close(writing)
-    passing = threading.Thread(target=_pass_on, args=(reading, screen, refusals), daemon=True)
+    passing = threading.Thread(target=_pass_on, args=(reading, screen, refusals, log), daemon=True)
     passing.start()
     try:
         yield
@@ -51,8 +50,8 @@ def counted(refusals: Refusals) -> Iterator[None]:
         os.close(screen)
 
 
-def _pass_on(reading: int, screen: int, refusals: Refusals) -> None:
-    dials, wanted = _Dials(), "RUST_LOG" in os.environ
+def _pass_on(reading: int, screen: int, refusals: Refusals, log: logging.Logger) -> None:
+    dials, wanted = _Dials(log), "RUST_LOG" in os.environ
     with os.fdopen(reading, "rb") as lines, suppress(OSError):
         while line := lines.readline(_LONGEST):
             text = _COLOUR.sub(b"", line).rstrip()
@@ -71,7 +70,8 @@ def _words(reason: bytes) -> str:
 class _Dials:
     """Logs once why an address cannot be reached, and again if the reason changes or it was reached in between."""
 
-    def __init__(self) -> None:
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
         self._failing: dict[str, tuple[float, float, str]] = {}  # by address: since when, when last, what was said
 
     def failed(self, address: str, why: str) -> None:
@@ -84,6 +84,6 @@ class _Dials:
         if now - last > _FORGOTTEN:
             since, said = now, ""
         if now - since > _PATIENCE and why != said:
-            _log.warning("connection to %s failed: %s; retrying every 2 s", address, why)
+            self._log.warning("connection to %s failed: %s; retrying every 2 s", address, why)
             said = why
         self._failing[address] = since, now, said

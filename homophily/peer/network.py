@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch import Tensor
 from homophily.config.schema import Config
 from homophily.peer.blob_transfer import BlobTransfer
 from homophily.peer.identity import Refused
+from homophily.peer.logs import peer_logger
 from homophily.peer.membership import SILENCE, Announcer, Members, Status, opened, seal
 from homophily.peer.pacing import Pacing
 from homophily.peer.refusals import Refusals
@@ -23,7 +23,6 @@ from homophily.runs.fields import Discovered, RoundMetrics
 from homophily.simulation.communication import Traffic
 from homophily.simulation.observers import RoundRecord
 
-_log = logging.getLogger("homophily.peer")
 _EVERY = 1.0  # seconds between two announcements of a status that has not changed
 _HOP_SECONDS = 10.0  # for a request over one hop
 
@@ -64,7 +63,7 @@ class PeerNetwork:
             links.tell(seal(status, peer.federation, identity))
 
         announcer = Announcer(tell, links.neighbours, _EVERY, _plan(setup.config))
-        pacing = Pacing(setup.policy, members, announcer, list(setup.me.contacts.values()))
+        pacing = Pacing(setup.policy, members, announcer, list(setup.me.contacts.values()), peer_logger(peer.name))
         layout = setup.training.task.layout
         source = NetworkSource(
             setup.me, layout, setup.expected, setup.fingerprint, transfer, members, announcer, pacing
@@ -74,7 +73,7 @@ class PeerNetwork:
     def handlers(self, setup: PeerSetup) -> LinkHandlers:
         """What handles messages, requests and connections."""
         peer, authority = setup.settings.peer, setup.authority
-        plan, refusals = self.announcer.plan, self.transfer.refusals
+        plan, refusals, log = self.announcer.plan, self.transfer.refusals, peer_logger(peer.name)
         differing: set[str] = set()  # peers whose method, merge or rounds differ: each is reported once
 
         def heard(sealed: bytes) -> None:
@@ -87,17 +86,17 @@ class PeerNetwork:
                 return
             if news and status.plan != plan and name not in differing:
                 differing.add(name)
-                _log.warning("%s plays %s, and this peer plays %s: make their files agree", name, status.plan, plan)
+                log.warning("%s plays %s, and this peer plays %s: make their files agree", name, status.plan, plan)
             if news and peer.mesh != "full":  # for peers further away
                 self.links.tell(sealed)
 
         def came(name: str) -> None:
-            _log.info("%s connected", name)
+            log.info("%s connected", name)
             self.members.came(name)
             self.announcer.soon()  # a peer that has just connected knows no status yet
 
         def went(name: str) -> None:
-            _log.info("%s disconnected", name)
+            log.info("%s disconnected", name)
             self.members.went(name)
             self.announcer.soon()  # this peer's neighbours have changed
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from homophily.atomic_io import locked, write_json, writing
+from homophily.atomic_io import locked, write_json
 from homophily.config.overlay import differing
 from homophily.config.schema import Config
 from homophily.errors import UserError
@@ -24,8 +24,9 @@ from homophily.experiments.callbacks import Callback, Callbacks
 from homophily.experiments.runner import ActiveRun, RoundPlayer, description, form, torch_settings
 from homophily.federation.merging import merges
 from homophily.peer import handshakes
+from homophily.peer.logs import logged_to, peer_logger
 from homophily.peer.network import NamedObserver, PeerNetwork, address_of
-from homophily.peer.refusals import Refusals, log_to
+from homophily.peer.refusals import Refusals
 from homophily.peer.settings import PeerSettings, load, only_loopback
 from homophily.peer.setup import PeerSetup, prepare_peer
 from homophily.peer.transport import ZenohLinks
@@ -37,7 +38,6 @@ from homophily.simulation.user_objects import UserObjects
 
 _SOON = timedelta(days=30)  # a certificate that expires within this time is reported
 _CPU = torch.device("cpu")
-_log = logging.getLogger("homophily.peer")
 
 
 class Peer:
@@ -63,6 +63,7 @@ class Peer:
             )
         self._insecure, self._alone, self._callbacks = insecure, alone, Callbacks(callbacks)
         self._setup = prepare_peer(self.settings)
+        self._log = peer_logger(self.settings.peer.name)
         self._stack = ExitStack()
         self._active: ActiveRun | None = None
         self._result: Run | None = None
@@ -73,10 +74,10 @@ class Peer:
         with ExitStack() as stack:
             stack.enter_context(locked(self.settings.state))
             writer = _opened_folder(self._setup)
-            stack.enter_context(_logged(writer.path / "peer.log", self.settings.peer.name))
-            refusals = Refusals()
+            stack.enter_context(_logged(writer.path / "peer.log", self.settings.peer.name, self._log))
+            refusals = Refusals(self._log)
             if self._alone:  # before the first link: zenoh takes the settings of its log only once
-                stack.enter_context(handshakes.counted(refusals))
+                stack.enter_context(handshakes.counted(refusals, self._log))
             links = ZenohLinks(address_of(self._setup, self._insecure))
             self._network = PeerNetwork.on(links, self._setup, refusals)
             stack.callback(self._network.close)
@@ -99,9 +100,9 @@ class Peer:
 
     def _greet(self, round: int) -> None:
         peer = self.settings.peer
-        _log.info("%s listens on %s, after round %d", peer.name, ", ".join(peer.listen) or "no address", round)
+        self._log.info("%s listens on %s, after round %d", peer.name, ", ".join(peer.listen) or "no address", round)
         if (left := self._setup.identity.ends - datetime.now(UTC)) < _SOON:
-            _log.warning("the certificate of %s expires in %d days: issue a new one", peer.name, left.days)
+            self._log.warning("the certificate of %s expires in %d days: issue a new one", peer.name, left.days)
 
     @property
     def round(self) -> int:
@@ -134,7 +135,7 @@ class Peer:
         active.state.round = pacing.next_round_after(active.round, last, self._behind)
         self._behind = last if pacing.policy.lockstep else pacing.policy.behind
         metrics = self._player.step()[0]
-        _report_divergence(metrics, was=self._diverged)
+        _report_divergence(self._log, metrics, was=self._diverged)
         self._diverged = bool(metrics["diverged"])
         active.save()  # the state folder holds every round that is over
         self._write_status(metrics)
@@ -156,7 +157,8 @@ class Peer:
                 pass
             (self._result,) = self._player.finish()
             self._network.announcer.announce(finished=True)
-            _log.info("%s has finished and stays online until the others have its last model", self.settings.peer.name)
+            name = self.settings.peer.name
+            self._log.info("%s has finished and stays online until the others have its last model", name)
             self._network.pacing.linger()
         return self._result
 
@@ -221,19 +223,16 @@ def _opened_folder(setup: PeerSetup) -> RunWriter:
 
 
 @contextmanager
-def _logged(path: Path, name: str) -> Iterator[None]:
-    with writing(path):
-        handler = log_to(path)
-    try:
-        yield
-    except (Exception, KeyboardInterrupt) as error:
-        interrupted = "interrupted; it resumes from its state folder when it is started again"
-        why = str(error) if isinstance(error, UserError) else repr(error)
-        _log.error("%s stops: %s", name, interrupted if isinstance(error, KeyboardInterrupt) else why)
-        raise
-    finally:
-        _log.removeHandler(handler)
-        handler.close()
+def _logged(path: Path, name: str, log: logging.Logger) -> Iterator[None]:
+    """Write a peer's log to a file, and at the end why it stops, if it fails or is interrupted."""
+    with logged_to(path, log):
+        try:
+            yield
+        except (Exception, KeyboardInterrupt) as error:
+            interrupted = "interrupted; it resumes from its state folder when it is started again"
+            why = str(error) if isinstance(error, UserError) else repr(error)
+            log.error("%s stops: %s", name, interrupted if isinstance(error, KeyboardInterrupt) else why)
+            raise
 
 
 def _check_config(path: Path, stored: Config, now: Config, asked: Config) -> None:
@@ -247,16 +246,16 @@ def _check_config(path: Path, stored: Config, now: Config, asked: Config) -> Non
         raise UserError(f"rounds = {now.rounds}, but {path} holds a state with {stored.rounds}: they cannot be undone")
 
 
-def _report_divergence(line: dict[str, Any], was: bool) -> None:
+def _report_divergence(log: logging.Logger, line: dict[str, Any], was: bool) -> None:
     """Log that this peer's model has diverged, or that it has recovered. was: it had diverged in the round before."""
     if line["diverged"] and not was:
-        _log.warning(
+        log.warning(
             "the model of this peer diverged in round %d (NaN or infinity) and recovers only by merging; "
             "a lower training.lr may help",
             line["round"],
         )
     elif was and not line["diverged"]:
-        _log.info("the model of this peer recovered in round %d", line["round"])
+        log.info("the model of this peer recovered in round %d", line["round"])
 
 
 @contextmanager

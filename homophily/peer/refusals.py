@@ -5,18 +5,15 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from logging.handlers import RotatingFileHandler
-from pathlib import Path
 
 _MOST_REASONS = 1000
-_LOG_BYTES = 1 << 20
-_log = logging.getLogger("homophily.peer")
 
 
 class Refusals:
     """Counts by reason, and by the peer that it came from, if that is known. Threads may share it."""
 
-    def __init__(self) -> None:
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
         self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()
 
@@ -28,18 +25,8 @@ class Refusals:
             self._counts[reason] += 1
             first = self._counts[reason] == 1
         if first:
-            _log.warning("this peer refused: %s; from now on it only counts this in status.json", reason)
+            self._log.warning("this peer refused: %s; from now on it only counts this in status.json", reason)
 
     def counts(self) -> dict[str, int]:
         with self._lock:
             return dict(self._counts)
-
-
-def log_to(path: Path) -> logging.Handler:
-    """Write the log of this process's peers to a file of bounded size; the caller removes the handler."""
-    handler = RotatingFileHandler(path, maxBytes=_LOG_BYTES, backupCount=1, encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-    _log.addHandler(handler)
-    _log.setLevel(logging.INFO)
-    _log.propagate = False
-    return handler

@@ -1,6 +1,5 @@
 """Handshakes that fail are counted by a peer that is a process of its own; links are real, over loopback."""
 
-import logging
 import os
 import resource
 import socket
@@ -14,9 +13,12 @@ from pathlib import Path
 import pytest
 
 from homophily.peer.handshakes import _Dials, counted
+from homophily.peer.logs import peer_logger
 from homophily.peer.refusals import Refusals
 from tests.peer.field import Field, until
 from tests.peer.people import People
+
+LOG = peer_logger("me")
 
 
 @pytest.fixture
@@ -89,8 +91,8 @@ def test_why_a_peer_cannot_be_reached_is_logged_once(tmp_path: Path) -> None:
 def test_an_unreached_peer_is_spoken_of_again_when_the_reason_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, said = 0.0, []
     monkeypatch.setattr("homophily.peer.handshakes.time.monotonic", lambda: clock)
-    monkeypatch.setattr(logging.getLogger("homophily.peer"), "warning", lambda text, *a: said.append(text % a))
-    dials = _Dials()
+    monkeypatch.setattr(LOG, "warning", lambda text, *a: said.append(text % a))
+    dials = _Dials(LOG)
     for clock, why in [  # noqa: B007
         (0.0, "refused"), (4.0, "refused"), (6.0, "refused"), (8.0, "refused"), (10.0, "expired"),
         (300.0, "expired"), (302.0, "expired"), (306.0, "expired"),
@@ -106,8 +108,8 @@ def test_an_unreached_peer_is_spoken_of_again_when_the_reason_changes(monkeypatc
 def test_ones_own_address_is_no_fault_and_ones_own_name_elsewhere_is(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, said = 0.0, []
     monkeypatch.setattr("homophily.peer.handshakes.time.monotonic", lambda: clock)
-    monkeypatch.setattr(logging.getLogger("homophily.peer"), "warning", lambda text, *a: said.append(text % a))
-    dials, closed = _Dials(), "Received a close message (reason %s) in response to an OpenSyn on: Transp"
+    monkeypatch.setattr(LOG, "warning", lambda text, *a: said.append(text % a))
+    dials, closed = _Dials(LOG), "Received a close message (reason %s) in response to an OpenSyn on: Transp"
     for clock in (0.0, 6.0):  # noqa: B007
         dials.failed("me:7447", closed % "CONNECTION_TO_SELF")
         dials.failed("bob:7447", closed % "MAX_LINKS")
@@ -116,9 +118,9 @@ def test_ones_own_address_is_no_fault_and_ones_own_name_elsewhere_is(monkeypatch
 
 
 def test_what_else_is_written_passes_through(capfd: pytest.CaptureFixture[str]) -> None:
-    refusals = Refusals()
+    refusals = Refusals(LOG)
     line = b"2026-11-15T21:56:19.462966Z  WARN acc-0 ThreadId(05) \x1b[2mzenoh_link_tls::unicast\x1b[0m: %s\n"
-    with counted(refusals):
+    with counted(refusals, LOG):
         print("a word of one's own")
         sys.stdout.flush()
         os.write(1, line % b"received corrupt message. Hint: increase the system open file limit.")

@@ -110,6 +110,10 @@ class Method:
         """Notes for the user about the method in these surroundings (all peers' view), and what it found."""
         return []
 
+    def peer_notes(self, view: View, memory: Memory) -> list[str]:
+        """Notes for the user of one real peer (its own view, P = 1), and what it found."""
+        return []
+
     def meet(self, now: RoundContext) -> Tensor:
         """Whom to ask for a model: [P, B] bool."""
         raise UserError(f"method: {type(self).__name__} has no meet, which says whom to ask for a model")

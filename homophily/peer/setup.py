@@ -16,9 +16,9 @@ from homophily.data.user_data import read_file
 from homophily.errors import UnsuitableError, UserError
 from homophily.experiments.runner import chosen_device
 from homophily.federation.rows import Federation
-from homophily.federation.similarity import metrics
+from homophily.federation.similarity import cost_of, declares_cost
 from homophily.fingerprints.fingerprint import Fingerprints
-from homophily.methods.base import Method, methods, metric_cost
+from homophily.methods.base import Method, methods, metric_of
 from homophily.methods.baselines import Oracle
 from homophily.methods.server import ServerMethod
 from homophily.peer.identity import Authority, Identity, Refused, number_of
@@ -226,11 +226,23 @@ def peer_method(config: Config, peers: int) -> Method:
         )
     if getattr(method, "on", "own") == "peer":
         raise UnsuitableError("method.on = 'peer': a real peer judges models on its own data only")
-    if metric_cost(method).displacement and method.metric in metrics and config.init != "common":
-        raise UnsuitableError(
-            f"metric = {method.metric!r} compares displacements from one start: init must be 'common'"
-        )
+    if config.init != "common":
+        _check_start(method)
     return method
+
+
+def _check_start(method: Method) -> None:
+    """Refuse a metric that compares displacements if peers start from different models: they know only their own."""
+    found = metric_of(method)
+    if found is None or not cost_of(*found).displacement:
+        return
+    name = f"metric = {method.metric!r}"
+    if not declares_cost(found[0]):
+        raise UnsuitableError(
+            f"{name} does not declare its cost, and may compare displacements from one start: init must be 'common', "
+            "or the metric must declare with homophily.federation.similarity.costs that it does not"
+        )
+    raise UnsuitableError(f"{name} compares displacements from one start: init must be 'common'")
 
 
 def _far(asked: PeerSettings, config: Config) -> dict[str, int]:

@@ -263,9 +263,10 @@ class PeerExchange:
         }
 
     def _notes(self, view: View) -> list[str]:
-        notes = self.method.notes(view, self.memory) if self.source.has_all_peers else []
+        asked = self.method.notes if self.source.has_all_peers else self.method.peer_notes
+        notes = asked(view, self.memory)
         if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
-            raise UserError(f"method: notes must return a list of sentences, not {notes!r}")
+            raise UserError(f"method: {asked.__name__} must return a list of sentences, not {notes!r}")
         return [*self.observer.notes(self.traffic), *notes]
 
     def final(self) -> dict[str, Tensor]:

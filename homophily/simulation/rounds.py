@@ -101,7 +101,8 @@ class RunState:
     def end_round(self, diverged: Tensor) -> None:
         """After the merge. diverged: [N] bool on the CPU, after training."""
         self.diverged_rounds += diverged
-        self.federation.recover(self.experiment.start)
+        # A peer that has stopped publishes nothing new: others keep what it published in its last round.
+        self.federation.recover(self.experiment.start, ~self.stopped)
 
     def metrics(self, exchanged: RoundMetrics, diverged: Tensor, scores: Scores | None) -> dict[str, Any]:
         """The metrics of a round."""

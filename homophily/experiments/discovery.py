@@ -1,4 +1,4 @@
-"""Who is alike, before any training: the fingerprints of a federation and what they say, as one answer."""
+"""kin without training: which peers of a federation have similar data, from their fingerprints."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from homophily.training.resources import threads
 
 @dataclass(frozen=True)
 class Discovery:
-    """The answer to "who is alike?" for one federation."""
+    """Which peers of one federation have similar data."""
 
     kinship: Kinship
     prints: Fingerprints
-    cluster: Tensor | None  # [N]: the truth, where it is known
+    cluster: Tensor | None  # [N]: the true clusters, if they are known
     cluster_names: tuple[str, ...]
     seconds: float
 
@@ -100,7 +100,7 @@ def kin(
     loss: Loss | None = None,
     device: str = "auto",
 ) -> Discovery:
-    """Compare everyone's fingerprint, without training: how many families there are, and who belongs to which."""
+    """Compare the fingerprints of all peers, without training: the number of families, and the peers in each."""
     chosen = as_config(config)
     experiment, _, plan = prepare(chosen, UserObjects(model, data, loss), chosen_device(device))
     began = time.perf_counter()

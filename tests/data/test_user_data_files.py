@@ -15,7 +15,7 @@ from homophily.errors import UserError
 from tests.data.test_user_data import GOOD, share
 
 
-def test_a_folder_is_a_peer_a_file_in_order_of_name(tmp_path: Path) -> None:
+def test_a_folder_has_one_file_per_peer_in_order_of_name(tmp_path: Path) -> None:
     np.savez(tmp_path / "b.npz", x=GOOD, y=[0, 1, 0], cluster="sea")
     np.savez_compressed(tmp_path / "a.npz", x=GOOD * 2, y=[1, 1, 1], test_x=GOOD, test_y=[1, 0, 1], cluster=4)
     (tmp_path / "readme.txt").write_text("not a peer")
@@ -80,7 +80,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, damage: Callable[[bytes], bytes
         read_folder(tmp_path)
 
 
-def test_a_single_array_is_no_peer(tmp_path: Path) -> None:
+def test_a_single_array_is_refused(tmp_path: Path) -> None:
     with (tmp_path / "lyon.npz").open("wb") as file:
         np.save(file, GOOD)
     with pytest.raises(UserError, match=r"lyon\.npz: holds a single array instead of x and y"):

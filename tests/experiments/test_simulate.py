@@ -1,4 +1,4 @@
-"""A simulation played step by step ends like one played in one go, and can be stopped and resumed anywhere."""
+"""A simulation that goes step by step ends like one that runs in one go, and can be stopped and resumed anywhere."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SMALL: dict[str, Any] = {
 
 
 def outcome(run: Run) -> dict[str, Any]:
-    """All that must not depend on how a run was played."""
+    """The results that must not depend on how a run was stepped."""
     lines = [{key: value for key, value in line.items() if key != "seconds"} for line in run.metrics()]
     summary = {key: value for key, value in run.summary.items() if key not in ("seconds", "run")}
     files = {name: (run.path / f"{name}.safetensors").read_bytes() for name in ("models", "merges", "inputs")}
@@ -32,7 +32,7 @@ def outcome(run: Run) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What ``homophily.run`` leaves behind."""
+    """The results of ``homophily.run``."""
     return outcome(homophily.run(SMALL, out=tmp_path_factory.mktemp("expected") / "run"))
 
 

@@ -193,7 +193,7 @@ def test_an_unknown_recipe_is_named() -> None:
         load("panm-table-99")
 
 
-def test_of_several_tables_all_are_known_before_the_first_is_played(
+def test_all_tables_and_options_are_checked_before_the_first_run(
     command: Callable[..., tuple[int, str, str]], here: Path
 ) -> None:
     for words in (("similarity-table-3", "foo"), ("similarity-table-3", "--budget", "nan")):

@@ -41,7 +41,7 @@ def test_numbers_may_be_numpys() -> None:
     assert config == make({"peers": 8, "training": {"lr": 0.5}, "data": {"angles": [0, 180]}})
 
 
-def test_texts_on_the_command_line_need_no_quotes() -> None:
+def test_strings_on_the_command_line_need_no_quotes() -> None:
     values = nested(["score=after-training", "data.sizes=[1, 2]", "training.lr=1e-2", "data.balanced=true", 'init="x"'])
     assert values == {
         "score": "after-training",
@@ -129,7 +129,7 @@ k = 4
 """
 
 
-def test_the_file_with_all_keys_is_what_no_file_at_all_means(here: Path) -> None:
+def test_the_file_with_all_keys_equals_the_defaults(here: Path) -> None:
     (here / "all.toml").write_text(ALL_KEYS)
     configs = [
         prepare(config, UserObjects(), torch.device("cpu"))[1] for config in (load(here / "all.toml"), load(None))

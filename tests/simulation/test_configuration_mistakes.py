@@ -10,13 +10,13 @@ import pytest
 
 import homophily
 
-Told = tuple[int, str, str]  # exit code, stdout, stderr
-Command = Callable[..., Told]
+Ended = tuple[int, str, str]  # exit code, stdout, stderr
+Command = Callable[..., Ended]
 
 
-def assert_one_sentence(told: Told, *parts: str) -> None:
+def assert_one_sentence(ended: Ended, *parts: str) -> None:
     """Exit code 2, nothing on stdout, one line on stderr that has all parts; no traceback."""
-    code, out, err = told
+    code, out, err = ended
     assert code == 2, err
     assert out == ""
     assert err.startswith("error: ")
@@ -97,7 +97,7 @@ BAD_RUNS = [
     fails("data.train=some", says=["data.train", '"some"', 'a whole number of at least 1 or "all"']),
     fails("data.validation=-1", says=["data.validation = -1", "must be at least 0"]),
     fails("contacts=0", says=["contacts = 0", 'a whole number of at least 1 or "all"']),
-    # Words that are none of those there are.
+    # Values that are not among the choices.
     fails("score=after", says=["score", '"after"', "'after-merge' or 'after-training'"]),
     fails("engine=fast", says=["engine", '"fast"', "'auto', 'stacked', 'vectorised' or 'one-by-one'"]),
     fails("precision=half", says=["precision", '"half"', "'full' or 'fast'"]),
@@ -218,14 +218,14 @@ BAD_FILES = [
 
 @pytest.mark.parametrize("action", ["run", "compare"])
 @pytest.mark.parametrize(("text", "words", "says"), BAD_FILES)
-def test_a_mistake_in_the_file_is_told_even_where_it_is_overridden(
+def test_a_mistake_in_the_file_is_reported_even_if_it_is_overridden(
     action: str, text: str, words: list[str], says: list[str], command: Command
 ) -> None:
     Path("bad.toml").write_text(text)
     assert_one_sentence(command(action, "bad.toml", "peers=8", *words), *says)
 
 
-def test_a_mistake_in_the_file_is_told_even_where_another_method_would_drop_it(command: Command) -> None:
+def test_a_mistake_in_the_file_is_reported_even_if_another_method_would_drop_it(command: Command) -> None:
     Path("bad.toml").write_text("[method]\nkk = 9\n")
     assert_one_sentence(command("run", "bad.toml", "method=local"), "unknown key method.kk", "'kin' has name, k")
     assert_one_sentence(command("compare", "bad.toml", "methods=random"), "unknown key method.kk", "did you mean k?")
@@ -258,7 +258,7 @@ def test_a_method_among_the_keys_of_a_comparison_is_refused_in_python(values: di
             homophily.compare(*arguments, methods=["local"])
 
 
-def test_a_file_that_is_no_text_and_one_that_is_a_folder_are_told(command: Command) -> None:
+def test_a_binary_file_and_a_folder_are_refused(command: Command) -> None:
     Path("bytes.toml").write_bytes(b"\xff\xfe\x00")
     Path("folder.toml").mkdir()
     assert_one_sentence(command("run", "bytes.toml"), "bytes.toml is not a TOML file")
@@ -305,9 +305,7 @@ def test_python_callers_get_the_same_sentence_as_an_error() -> None:
         ("data=nosuch", "unknown data set 'nosuch'; there are cifar-10"),
     ],
 )
-def test_numbers_beyond_all_measure_and_names_of_nothing_are_refused(
-    command: Command, word: str, sentence: str
-) -> None:
+def test_numbers_out_of_range_and_unknown_names_are_refused(command: Command, word: str, sentence: str) -> None:
     code, out, err = command("run", word)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert f"error: {sentence}" in err

@@ -81,7 +81,7 @@ def test_runs_that_compare_and_merge_differently(tmp_path: Path) -> None:
 def test_runs_that_were_stopped_go_on_side_by_side(
     noticeable: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where saving takes a while there are fewer checkpoints, but all runs have the same ones."""
+    """If saving takes long there are fewer checkpoints, but all runs have the same ones."""
     monkeypatch.setattr("homophily.experiments.runner._NOTICEABLE", noticeable)
     keys: list[dict[str, Any]] = [
         {"method": {"name": name}, "checkpoint": 1} for name in ("panm", "dac", "kin", "pens")
@@ -114,7 +114,7 @@ def test_an_interrupted_callback_of_one_run_loses_no_metrics_of_the_others(tmp_p
     assert [[line["round"] for line in Run(run.path).metrics()] for run in runs] == [[1, 2]] * 3
 
 
-def test_what_is_new_does_not_go_beside_what_was_stopped(tmp_path: Path) -> None:
+def test_a_new_run_does_not_go_beside_a_stopped_one(tmp_path: Path) -> None:
     first, second = (
         RunRequest(make({**SMALL, "checkpoint": 1, "seed": seed}), tmp_path / str(seed)) for seed in (0, 1)
     )

@@ -200,7 +200,7 @@ class PeerExchange:
         return MergeRequest(now.federation, models, now.group, self.merge)
 
     def _take(self, similarity: Tensor, now: _Round) -> Tensor:
-        """Store the similarities [Q] of the peers met; returns the peers that measured nothing or have stopped: [P] bool."""
+        """Store the similarities [Q] of the peers met; returns [P] bool: they measured nothing or have stopped."""
         assert self.evaluator is not None
         models, device = now.models, similarity.device
         row, column = models.met.nonzero(as_tuple=True)

@@ -37,7 +37,7 @@ class ServerExchange:
         self.shared = self.task.layout.mask(shared=True).to(device)
 
     def before_training(self, federation: Federation, round: int, active: Tensor) -> Tensor:
-        """The clients that take part: [N] bool. They, and in round 1 all, choose the server model with the lowest loss."""
+        """The clients that take part: [N] bool. They, and in round 1 all, choose the model with the lowest loss."""
         active = active.to(self.choice.device)
         self.taking_part = self._asked(active, round)
         if len(self.models) > 1:

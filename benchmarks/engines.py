@@ -31,7 +31,8 @@ from homophily.errors import UserError
 from homophily.experiments.runner import chosen_device, machine, torch_settings
 from homophily.simulation.configuration import make
 from homophily.simulation.rounds import Experiment
-from homophily.simulation.setup import UserObjects, prepare
+from homophily.simulation.setup import prepare
+from homophily.simulation.user_objects import UserObjects
 from homophily.training.resources import threads
 from homophily.training.schedule import shuffled
 

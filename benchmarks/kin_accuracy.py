@@ -22,7 +22,7 @@ from kin_work import Row, Study
 from homophily.experiments.queue import RunRequest, execute
 from homophily.experiments.runner import chosen_device
 from homophily.simulation.configuration import make
-from homophily.simulation.setup import UserObjects
+from homophily.simulation.user_objects import UserObjects
 
 METHODS = ("random", "panm", "dac", "kin", "oracle")
 KEYS: dict[str, dict[str, Any]] = {"panm": {"l": 10, "tau": 10}}  # all have k = 5, and the package's other defaults

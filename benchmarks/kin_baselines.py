@@ -27,7 +27,9 @@ from torch import Tensor
 from homophily.data.types import Split
 from homophily.experiments.runner import as_config, chosen_device
 from homophily.methods.kin.families import kinship
-from homophily.simulation.setup import UserObjects, prepare, task_fingerprints
+from homophily.simulation.setup import prepare
+from homophily.simulation.training_setup import task_fingerprints
+from homophily.simulation.user_objects import UserObjects
 from homophily.training.task import Task
 
 DATA = ("fashion-mnist", "mnist", "cifar-10")

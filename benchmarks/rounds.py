@@ -31,7 +31,9 @@ import homophily
 from homophily.experiments.runner import chosen_device, machine, torch_settings
 from homophily.simulation.configuration import make
 from homophily.simulation.rounds import OneRun, RunState, play_round
-from homophily.simulation.setup import SetupCache, UserObjects, prepare
+from homophily.simulation.setup import prepare
+from homophily.simulation.training_setup import SetupCache
+from homophily.simulation.user_objects import UserObjects
 from homophily.training.engines import read_chain
 from homophily.training.stacked.chain import Chain, Convolution
 

@@ -11,7 +11,7 @@ import torch
 import homophily
 from homophily.models import models
 from homophily.randomness import Purpose, bits, normal, uniform
-from homophily.simulation.setup import task_fingerprints
+from homophily.simulation.training_setup import task_fingerprints
 from homophily.training.engines import read_chain
 from homophily.training.one_by_one import OneByOne
 from homophily.training.stacked.cpu import Stacked

@@ -21,7 +21,8 @@ import homophily
 from homophily.config.schema import Config
 from homophily.randomness import Purpose, bits, permutation, uniform
 from homophily.simulation.configuration import make
-from homophily.simulation.setup import SetupCache, UserObjects, data_of
+from homophily.simulation.training_setup import SetupCache, data_of
+from homophily.simulation.user_objects import UserObjects
 
 RECORD = Path(__file__).with_name("recorded.json")
 BASE: dict[str, Any] = {"peers": 12, "rounds": 3, "data": {"train": 12, "test": 10, "angles": [0, 90, 180]}}

@@ -68,10 +68,10 @@ class Federation:
             self.rows[here] = rows
         return partners
 
-    def recover(self, start: Federation) -> None:
-        """Personal parameters that are not finite start again: merging cannot reach them."""
+    def recover(self, start: Federation, active: Tensor) -> None:
+        """Reset the personal parameters of active peers [N] that are not finite: merging cannot reach them."""
         if self.layout.has_personal:
-            personal = self.layout.mask(shared=False).to(self.rows.device)
+            personal = self.layout.mask(shared=False).to(self.rows.device) & active.to(self.rows.device)[:, None]
             shared_well = torch.where(personal, 0.0, self.rows).isfinite().all(1, keepdim=True)
             self.rows.copy_(torch.where(personal & shared_well & ~self.rows.isfinite(), start.rows, self.rows))
 

@@ -65,7 +65,7 @@ class MetricCost:
         return self.losses != "own"
 
 
-_UNDECLARED = MetricCost(updates=True, displacement=True)  # a metric that does not say may ask for anything
+_UNDECLARED = MetricCost(updates=True, displacement=True)  # of a metric that may ask for anything
 
 
 def costs(cost: MetricCost | Callable[..., MetricCost]) -> Callable[[Metric], Metric]:
@@ -78,9 +78,14 @@ def costs(cost: MetricCost | Callable[..., MetricCost]) -> Callable[[Metric], Me
     return declare
 
 
+def declares_cost(metric: Metric) -> bool:
+    """Whether a metric says what it asks for; one that does not may ask for anything."""
+    return hasattr(metric, "cost")
+
+
 def cost_of(metric: Metric, keys: Mapping[str, Any]) -> MetricCost:
     """What a metric asks for, with these keys."""
-    cost = getattr(metric, "cost", _UNDECLARED)
+    cost = metric.cost if declares_cost(metric) else _UNDECLARED  # type: ignore[attr-defined]
     return cost if isinstance(cost, MetricCost) else cost(**keys)
 
 

@@ -21,7 +21,7 @@ from homophily.experiments.queue import RunRequest, execute, work
 from homophily.papers.recipe import Recipe, load
 from homophily.runs.reader import Run
 from homophily.runs.writer import RunWriter
-from homophily.simulation.setup import UserObjects
+from homophily.simulation.user_objects import UserObjects
 
 _CURVES = (
     "round", "accuracy", "accuracy_over_clusters", "accuracy_by_cluster", "mse", "mse_over_clusters", "mse_by_cluster",

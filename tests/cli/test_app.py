@@ -18,7 +18,8 @@ from torch import nn
 import homophily
 from homophily.methods import methods
 from homophily.simulation.configuration import load
-from homophily.simulation.setup import UserObjects, prepare
+from homophily.simulation.setup import prepare
+from homophily.simulation.user_objects import UserObjects
 
 Printed = tuple[int, str, str]  # exit code, stdout, stderr
 Command = Callable[..., Printed]

@@ -255,7 +255,7 @@ WRONG_DATA = [
 
 
 @pytest.mark.parametrize(("keys", "says"), WRONG_DATA)
-def test_a_mistake_about_own_data_is_told(keys: dict[str, Any], says: str, own_things: Any) -> None:
+def test_a_mistake_about_own_data_is_reported(keys: dict[str, Any], says: str, own_things: Any) -> None:
     with pytest.raises(homophily.UserError, match=says):
         homophily.run(settings(data={"name": "own_things:data", **keys}))
     with pytest.raises(homophily.UserError, match=r"peers = 9: the data is of 5 peers"):
@@ -289,7 +289,7 @@ def test_own_source_and_own_shift(own_things: Any) -> None:
         ("train", "12", r"data\.train must be at least 1, not '12'"),
     ],
 )
-def test_a_mistake_about_the_defaults_of_an_own_source_is_told(
+def test_a_mistake_about_the_defaults_of_an_own_source_is_reported(
     own_things: Any, key: str, value: str, says: str
 ) -> None:
     with pytest.raises(homophily.UserError, match=says):
@@ -371,7 +371,9 @@ WRONG_METHODS = [
 
 
 @pytest.mark.parametrize(("method", "says"), WRONG_METHODS)
-def test_a_mistake_about_an_own_method_is_told(method: dict[str, Any], says: str, own_things: Any, here: Path) -> None:
+def test_a_mistake_about_an_own_method_is_reported(
+    method: dict[str, Any], says: str, own_things: Any, here: Path
+) -> None:
     with pytest.raises(homophily.UserError, match=says):
         homophily.run({"rounds": 1, "method": method}, model=network(), data=peers())
     assert not (here / "runs").exists()

@@ -1,5 +1,6 @@
 """A recipe is played run by run; results add up, and end in a table beside the paper's numbers."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,11 @@ from rich.console import Console
 
 from homophily.atomic_io import locked
 from homophily.errors import UserError
-from homophily.experiments.callbacks import Callback, RunHandle
 from homophily.papers import pages, tables
 from homophily.papers.recipe import Recipe, load
 from homophily.papers.reproduce import Reproduction
 from homophily.report import papers
+from tests.callbacks import InterruptAt, Rounds
 
 CPU = torch.device("cpu")
 RECIPE: dict[str, Any] = {
@@ -47,24 +48,6 @@ RECIPE: dict[str, Any] = {
 
 def reproduction(folder: Path, quick: bool = False, seeds: int = 2) -> Reproduction:
     return Reproduction("small", Recipe.model_validate(RECIPE), folder, quick, seeds)
-
-
-class Stop(Callback):
-    """Interrupts a run before its second round is over."""
-
-    def on_round(self, run: RunHandle, metrics: dict[str, Any]) -> None:
-        if metrics["round"] == 2:
-            raise KeyboardInterrupt
-
-
-class Rounds(Callback):
-    """Notes the rounds of all runs."""
-
-    def __init__(self) -> None:
-        self.seen: list[int] = []
-
-    def on_round(self, run: RunHandle, metrics: dict[str, Any]) -> None:
-        self.seen.append(metrics["round"])
 
 
 def test_columns_that_ask_for_the_same_run_share_it(tmp_path: Path) -> None:
@@ -114,7 +97,7 @@ def test_a_run_that_was_stopped_goes_on(tmp_path: Path) -> None:
     recipe = Recipe.model_validate({**RECIPE, "base": {**RECIPE["base"], "checkpoint": 1}})
     found = Reproduction("small", recipe, tmp_path, quick=False, seeds=1)
     with pytest.raises(KeyboardInterrupt):
-        found.play(CPU, 1e9, lambda: [Stop()])
+        found.play(CPU, 1e9, lambda: [InterruptAt(2)])
     rounds = Rounds()
     assert found.play(CPU, 1e9, lambda: [rounds]) == 0
     assert rounds.seen == [2, *[1, 2] * 3]
@@ -123,7 +106,7 @@ def test_a_run_that_was_stopped_goes_on(tmp_path: Path) -> None:
 def test_a_run_that_was_stopped_on_another_device_begins_anew(tmp_path: Path) -> None:
     found = reproduction(tmp_path, seeds=1)
     with pytest.raises(KeyboardInterrupt):
-        found.play(CPU, 1e9, lambda: [Stop()])
+        found.play(CPU, 1e9, lambda: [InterruptAt(2)])
     about = next((tmp_path / "running" / "small").glob("*/run.json"))
     about.write_text(about.read_text().replace('"device": "cpu"', '"device": "cuda"'))
     assert found.play(CPU, 1e9) == 0
@@ -208,3 +191,12 @@ def test_the_quick_form_says_that_it_is_not_the_papers(tmp_path: Path) -> None:
 def test_an_unknown_recipe_is_named() -> None:
     with pytest.raises(UserError, match="there is no recipe 'panm-table-99'; there are"):
         load("panm-table-99")
+
+
+def test_all_tables_and_options_are_checked_before_the_first_run(
+    command: Callable[..., tuple[int, str, str]], here: Path
+) -> None:
+    for words in (("similarity-table-3", "foo"), ("similarity-table-3", "--budget", "nan")):
+        code, _, err = command("reproduce", *words, "--quick")
+        assert (code, err.count("\n")) == (2, 1)
+    assert not any(here.iterdir())

@@ -176,15 +176,15 @@ def test_communication_that_differs_is_shown_for_both() -> None:
         ({"peers": 5}, r"peers = 5: must be 4"),
         (
             {"init": "independent", "method": {"name": "dac", "metric": "cosine-gradients"}},
-            r"metric = 'cosine-gradients' compares displacements from one start: init must be 'common'",
+            r"init = 'independent': must be 'common' for metric 'cosine-gradients', which compares displacements",
         ),
         (
             {"init": "independent", "method": {"name": "dac", "metric": f"{__name__}:aligned"}},
-            r"metric = '.*:aligned' compares displacements from one start: init must be 'common'",
+            r"init = 'independent': must be 'common' for metric '.*:aligned', which compares displacements",
         ),
         (
             {"init": "independent", "method": {"name": "dac", "metric": f"{__name__}:undeclared"}},
-            r"metric = '.*:undeclared' does not declare its cost, and may compare displacements from one start",
+            r"for metric '.*:undeclared', which does not declare its cost and may compare displacements",
         ),
     ],
 )

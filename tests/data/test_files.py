@@ -182,7 +182,7 @@ def test_one_sentence_tells_what_was_missing_where_and_why(
         f"data set 'singly' was not found in {tmp_path}/a/singly (no two.bin), {tmp_path}/b/singly (no one.gz), "
         f"{cache_folder()}/singly (no one.gz), and could not be downloaded: "
         f"{mirror.url}/singly/one.gz: HTTP Error 404: File not found; "
-        "if you have its files, set HOMOPHILY_DATA to the folder that holds singly/one.gz"
+        "if you have its files, set HOMOPHILY_DATA to the folder that contains singly/one.gz"
     )
 
 
@@ -204,7 +204,7 @@ def test_a_cache_that_cannot_be_written_is_reported(mirror: Mirror, tmp_path: Pa
 
 
 def test_a_data_set_published_nowhere_is_only_looked_for() -> None:
-    with pytest.raises(UserError, match=r"data set 'mine' was not found in .*no address is known for it"):
+    with pytest.raises(UserError, match=r"data set 'mine' was not found in .*no URL is known for it"):
         find_files("mine", ["x.npz"])
 
 
@@ -256,7 +256,7 @@ def test_of_an_archive_only_the_expected_files_are_taken(mirror: Mirror, tmp_pat
 
 def test_a_link_is_never_taken_for_a_file(mirror: Mirror) -> None:
     mirror.put("packed/all.tar.gz", archive({"train.bin": None, "test.bin": TWO}))
-    with pytest.raises(UserError, match=r"all\.tar\.gz holds no train\.bin"):
+    with pytest.raises(UserError, match=r"all\.tar\.gz does not contain train\.bin"):
         find_files("packed", ["train*.bin", "test.bin"])
     assert everything_under(cache_folder()) == ["packed/test.bin"]
 

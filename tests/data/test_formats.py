@@ -95,7 +95,7 @@ def test_a_cifar_file_of_the_wrong_size_is_named(tmp_path: Path, size: int) -> N
 
 
 def test_a_label_beyond_the_classes_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"some\.file: holds the label 10, and there are 10 classes"):
+    with pytest.raises(UserError, match=r"some\.file: contains the label 10, but there are 10 classes"):
         read_cifar(written(tmp_path, bytes([10]) + bytes(3072)), (10,))
 
 
@@ -113,10 +113,10 @@ def test_a_question_mark_is_a_missing_number(tmp_path: Path) -> None:
     ("content", "complaint"),
     [
         (b"", "the file is empty"),
-        (b"1,2\n1,two\n", "line 2 holds something other than numbers"),
-        (b"1,2\n\xff\xfe,2\n", "line 2 holds something other than numbers"),
+        (b"1,2\n1,two\n", "line 2 contains something other than numbers"),
+        (b"1,2\n\xff\xfe,2\n", "line 2 contains something other than numbers"),
         (b"1,2\n3,4\n5\n", "line 3 has 1 values instead of 2"),
-        (b"<html>404</html>", "line 1 holds something other than numbers"),
+        (b"<html>404</html>", "line 1 contains something other than numbers"),
     ],
 )
 def test_a_damaged_table_is_named_with_its_line(tmp_path: Path, content: bytes, complaint: str) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from homophily.data.partition import share_out
+from homophily.data.partition import partition_source
 from homophily.data.shifts import shifts
 from homophily.data.types import ClusterSpec, FederatedData, PartitionPlan, Samples, Source, Split
 from homophily.errors import UserError
@@ -51,7 +51,7 @@ def mixed(proportions: list[list[float]], source: Source | None = None) -> Parti
 
 def shared(plan: PartitionPlan, peers: int = 6, **settings: Any) -> FederatedData:
     usual = {"sizes": None, "train": 10, "validation": 0, "test": 8, "balanced": False, "normalise": "unit", "seed": 0}
-    return share_out(plan, peers=peers, **{**usual, **settings})
+    return partition_source(plan, peers=peers, **{**usual, **settings})
 
 
 def numbers(split: Split | None, peer: int) -> list[int]:
@@ -294,18 +294,18 @@ REFUSED = [
         replace(alike(), clusters=[ClusterSpec("a", torch.arange(9), torch.arange(200))]),
         "test of cluster 'a' must be indices",
     ),
-    (changed(lambda x, y: x), "change of cluster 'cluster 1' must return x and y, a row for each sample"),
+    (changed(lambda x, y: x), "change of cluster 'cluster 1' must return x and y, one row per sample"),
     (changed(lambda x, y: (x[:1], y)), "change of cluster 'cluster 1' must return x and y"),
     (changed(lambda x, y: (x.numpy(), y)), "change of cluster 'cluster 1' must return x and y"),
-    (changed(lambda x, y: (x.double(), y)), "'cluster 1' must return x as torch.float32, as it was given, not as"),
-    (changed(lambda x, y: (x, y.float())), "'cluster 1' must return y as torch.int64, as it was given, not as"),
+    (changed(lambda x, y: (x.double(), y)), "'cluster 1' must return x in the dtype it was given, torch.float32, not"),
+    (changed(lambda x, y: (x, y.float())), "'cluster 1' must return y in the dtype it was given, torch.int64, not"),
     (
         changed(lambda x, y: (x.repeat(1, 3), y)),
-        "a sample's x must have one shape in all clusters, not [1] and [3]",
+        "a sample's x must have the same shape in all clusters, not [1] and [3]",
     ),
-    (mixed([[1.0] * 4] * 6), "proportions must have a weight for each peer and class, [6, 5], not [6, 4]"),
-    (replace(alike(), sizes=[3, 4]), "data.sizes: 3 + 4 = 7, and there are 6 peers"),
-    (changed(lambda x, y: (x, y + 1)), "data: y holds the class 5, but classes count from 0 to 4"),
+    (mixed([[1.0] * 4] * 6), "proportions must have a weight per peer and class, [6, 5], not [6, 4]"),
+    (replace(alike(), sizes=[3, 4]), "data.sizes: 3 + 4 = 7, but there are 6 peers"),
+    (changed(lambda x, y: (x, y + 1)), "data: y contains the class 5, but classes must be 0 to 4"),
 ]
 
 

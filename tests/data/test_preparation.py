@@ -90,11 +90,11 @@ def test_a_network_of_doubles_is_given_doubles(tmp_path: Path) -> None:
         (np.zeros((3, 5)), r"x: must have the shape \[n, 4\], not \[3, 5\]"),
         (np.zeros(4), r"x: must have the shape \[n, 4\], not \[4\]"),
         (np.zeros((3, 1)), r"x: must have the shape \[n, 4\], not \[3, 1\]"),
-        (np.zeros((3, 4), dtype=complex), "x: the training samples were real numbers, and these are torch.complex128"),
+        (np.zeros((3, 4), dtype=complex), "x: the training samples were real numbers, but these are torch.complex128"),
         ([[1.0], [1.0, 2.0]], "x: cannot be made a tensor: "),
         ("text", "x: cannot be made a tensor: "),
         (None, "x: cannot be made a tensor: "),
-        (np.array([[1.0, NAN, 2.0, 3.0]]), "x: it has missing values, and in training nothing was missing"),
+        (np.array([[1.0, NAN, 2.0, 3.0]]), "x has missing values \(NaN\), but the training samples had none"),
     ],
 )
 def test_what_is_no_sample_is_reported(tmp_path: Path, x: Any, sentence: str) -> None:
@@ -112,7 +112,7 @@ def test_pixels_must_be_pixels(tmp_path: Path) -> None:
     one = homophily.PeerData(x=images, y=np.arange(12) % 2, test_x=images, test_y=np.arange(12) % 2)
     ended = run(tmp_path / "run", "half", one, one)
     assert torch.equal(ended.prepared(0, images.astype(np.int64)), ended.prepared(0, images))
-    with pytest.raises(homophily.UserError, match="the training samples were whole numbers from 0 to 255, and these"):
+    with pytest.raises(homophily.UserError, match="the training samples were whole numbers from 0 to 255, but these"):
         ended.prepared(0, images.astype(np.float32))
-    with pytest.raises(homophily.UserError, match="pixels are whole numbers from 0 to 255, and these are 300 to 300"):
+    with pytest.raises(homophily.UserError, match="pixels are whole numbers from 0 to 255, but these are 300 to 300"):
         ended.prepared(0, images.astype(np.int64) + 300)

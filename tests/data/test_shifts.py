@@ -268,7 +268,7 @@ REFUSED = [
     ("label-swap", images(classes=5), {}, "data.pairs"),
     ("label-swap", images(), {"pairs": [(0, 1), (1, 0)]}, "data.pairs = [[0, 1], [1, 0]]: two of them"),
     ("label-groups", linear(0, samples=6), {}, "data.shift = 'label-groups' needs data with classes"),
-    ("label-groups", images(), {}, "data.groups = 'vehicles-animals' are labels of cifar-10"),
+    ("label-groups", images(), {}, "data.groups = 'vehicles-animals' needs cifar-10"),
     ("label-groups", images(classes=5), {"groups": "pairs"}, "data.groups = 'pairs' needs an even number"),
     ("label-groups", images(), {"groups": "superclasses"}, "data.groups = 'superclasses'"),
     ("label-groups", images(), {"groups": "birds"}, "data.groups must be"),
@@ -285,7 +285,7 @@ REFUSED = [
     ("dirichlet", linear(0, samples=6), {}, "data.shift = 'dirichlet' needs data with classes"),
     ("dirichlet", images(), {"alpha": 0.0}, "data.alpha"),
     ("dirichlet", images(), {"alpha": float("inf")}, "data.alpha"),
-    ("natural", images(), {}, "data.shift = 'natural' needs data that says whose"),
+    ("natural", images(), {}, "data.shift = 'natural' needs data with an owner for each sample"),
 ]
 
 

@@ -44,10 +44,10 @@ def test_an_unknown_data_set_is_reported_with_the_known_ones() -> None:
 
 @pytest.mark.parametrize(
     ("name", "key", "known"),
-    [("digits", "noise", "no keys of its own"), ("linear", "nois", "own keys are features, noise, samples")],
+    [("digits", "noise", "it has no keys"), ("linear", "nois", "its keys are features, noise, samples")],
 )
 def test_an_unknown_key_is_reported_with_the_known_ones(name: str, key: str, known: str) -> None:
-    with pytest.raises(UserError, match=rf"data\.{key}: the data set '{name}' does not know this key; .*{known}"):
+    with pytest.raises(UserError, match=rf"data\.{key}: the data set '{name}' does not have this key; .*{known}"):
         load_source(name, 0, {key: 1})
 
 

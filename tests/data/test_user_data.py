@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from homophily.data.types import FederatedData
-from homophily.data.user_data import PeerData, read_folder, share_own
+from homophily.data.user_data import PeerData, partition_user_data, read_folder
 from homophily.errors import UserError
 
 
@@ -25,7 +25,7 @@ def numbered(n: int, start: int = 0, **more: Any) -> PeerData:
 
 
 def share(*peers: PeerData, **keys: Any) -> FederatedData:
-    return share_own(list(peers), **{"train": None, "validation": None, "test": None, "seed": 0, **keys})
+    return partition_user_data(list(peers), **{"train": None, "validation": None, "test": None, "seed": 0, **keys})
 
 
 def held(shares: FederatedData, i: int) -> dict[str, list[float]]:
@@ -250,24 +250,24 @@ GOOD = np.ones((3, 2))
         (PeerData(np.ones((0, 2)), []), "x has no samples"),
         (PeerData(GOOD, [0, 1]), "x has 3 samples but y has 2"),
         (PeerData(GOOD, [0, 1, 0], test_x=GOOD, test_y=[1]), "test_x has 3 samples but test_y has 1"),
-        (PeerData(GOOD, [0, 1, 0], test_x=GOOD), "test_x and test_y must come together"),
-        (PeerData(GOOD, [0, 1, 0], validation_y=[1]), "validation_x and validation_y must come together"),
-        (PeerData(np.ones(3), [0, 1, 0]), r"x must have a row for each sample, not the shape \[3\]"),
-        (PeerData(np.array([["a"], ["b"]]), [0, 1]), "x must hold plain numbers, not <U1"),
-        (PeerData(np.array([[{}], [{}]]), [0, 1]), "x must hold plain numbers, not object"),
-        (PeerData(GOOD, ["cat", "dog", "cat"]), "y must hold plain numbers"),
-        (PeerData(torch.ones(2, 2, dtype=torch.complex64), [0, 1]), "x must hold plain numbers, not torch.complex64"),
+        (PeerData(GOOD, [0, 1, 0], test_x=GOOD), "test_x and test_y must be given together"),
+        (PeerData(GOOD, [0, 1, 0], validation_y=[1]), "validation_x and validation_y must be given together"),
+        (PeerData(np.ones(3), [0, 1, 0]), r"x must have one row per sample, not the shape \[3\]"),
+        (PeerData(np.array([["a"], ["b"]]), [0, 1]), "x must contain real numbers, not <U1"),
+        (PeerData(np.array([[{}], [{}]]), [0, 1]), "x must contain real numbers, not object"),
+        (PeerData(GOOD, ["cat", "dog", "cat"]), "y must contain real numbers"),
+        (PeerData(torch.ones(2, 2, dtype=torch.complex64), [0, 1]), "x must contain real numbers, not torch.complex64"),
         (PeerData([[1.0, 2.0], [3.0]], [0, 1]), "x is not an array: its rows differ in length"),
         (PeerData(GOOD, [[1.0], [2.0, 3.0], [4.0]]), "y is not an array: its rows differ in length"),
         (PeerData(GOOD, [torch.ones(2, requires_grad=True)] * 3), "y is not an array: Can't call numpy"),
         (PeerData(GOOD, torch.ones(3, 5, 2)), r"y must have the shape \[n\] or \[n, outputs\], not \[3, 5, 2\]"),
         (PeerData(GOOD, torch.ones(3, 2).to_sparse()), "y must be a dense tensor"),
         (PeerData(torch.ones(3, 2, device="meta"), [0, 1, 0]), "x must be a dense tensor"),
-        (PeerData(GOOD, [0, -1, 0]), "y holds the class -1, but classes count from 0"),
-        (PeerData(GOOD, [0, 2**40, 0]), "y holds the class 1099511627776, but classes count from 0 to 1,000,000"),
-        (PeerData(GOOD, [0.0, np.nan, 1.0]), "y holds NaN or infinite values"),
-        (PeerData([[np.inf]], [0]), "x holds infinite values"),
-        (PeerData(GOOD, [[0], [1], [0]]), r"y must have the shape \[n\], as whole numbers are classes, not \[3, 1\]"),
+        (PeerData(GOOD, [0, -1, 0]), "y contains the class -1, but classes must be 0"),
+        (PeerData(GOOD, [0, 2**40, 0]), "y contains the class 1099511627776, but classes must be 0 to 1,000,000"),
+        (PeerData(GOOD, [0.0, np.nan, 1.0]), "y contains NaN or infinite values"),
+        (PeerData([[np.inf]], [0]), "x contains infinite values"),
+        (PeerData(GOOD, [[0], [1], [0]]), r"y must have the shape \[n\] if it holds classes, not \[3, 1\]"),
         (PeerData(GOOD, 3.0), r"y must have the shape \[n\] or \[n, outputs\], not \[\]"),  # type: ignore[arg-type]
         (PeerData(GOOD[:1], [0]), r"has 1 samples in x, too few for data\.train = 1, data\.test = 1"),
     ],
@@ -285,15 +285,18 @@ def test_a_peer_with_a_name_is_called_by_it() -> None:
 @pytest.mark.parametrize(
     ("other", "complaint"),
     [
-        (PeerData(np.ones((5, 3)), [0] * 5), r"x holds float32 \[3\] a sample, but peer 'a' has float32 \[2\]"),
+        (
+            PeerData(np.ones((5, 3)), [0] * 5),
+            r"each sample of x is float32 \[3\], but for peer 'a' it is float32 \[2\]",
+        ),
         (
             PeerData(np.ones((5, 2), np.uint8), [0] * 5),
-            r"x holds uint8 \[2\] a sample, but peer 'a' has float32 \[2\]",
+            r"each sample of x is uint8 \[2\], but for peer 'a' it is float32 \[2\]",
         ),
-        (PeerData(np.ones((5, 2)), [0.5] * 5), r"y holds float32 \[1\] a sample, but peer 'a' has int64 \[\]"),
+        (PeerData(np.ones((5, 2)), [0.5] * 5), r"each sample of y is float32 \[1\], but for peer 'a' it is int64 \[\]"),
         (
             PeerData(np.ones((5, 2)), [0] * 5, test_x=np.ones((1, 4)), test_y=[0]),
-            r"test_x holds float32 \[4\] a sample, but peer 'a' has float32 \[2\]",
+            r"each sample of test_x is float32 \[4\], but for peer 'a' it is float32 \[2\]",
         ),
     ],
 )
@@ -307,7 +310,7 @@ def test_validation_samples_come_from_all_peers_or_are_asked_for(first_has_it: b
     brought: dict[str, Any] = {"validation_x": [[1.0]], "validation_y": [0]}
     peers = [numbered(9, **brought, name="with"), numbered(9, name="without")]
     peers = peers if first_has_it else peers[::-1]
-    with pytest.raises(UserError, match=r"peer 'without' has no validation_x while others have; set data\.validation"):
+    with pytest.raises(UserError, match=r"peer 'without' has no validation_x, but others have; set data\.validation"):
         share(*peers)
     assert share(*peers, validation=1).validation is not None
 
@@ -324,7 +327,7 @@ def test_an_amount_that_is_none_is_refused(key: str, value: object) -> None:
 
 
 def test_no_peers_are_refused() -> None:
-    with pytest.raises(UserError, match="there are no peers"):
+    with pytest.raises(UserError, match="the list of peers is empty"):
         share()
 
 
@@ -358,13 +361,13 @@ def npz(path: Path, **arrays: Any) -> bytes:
     ("arrays", "complaint"),
     [
         ({"x": GOOD}, "the key 'y' is missing"),
-        ({"x": GOOD, "y": [0, 1, 0], "labels": [1]}, "unknown key 'labels'; there are x, y, validation_x"),
+        ({"x": GOOD, "y": [0, 1, 0], "labels": [1]}, "unknown key 'labels'; allowed keys are x, y, validation_x"),
         (
             {"x": np.array([{}, {}]), "y": [0, 1]},
-            "'x' holds Python objects instead of numbers, and no pickles",
+            r"'x' contains Python objects \(pickles\), which are not read",
         ),
-        ({"x": GOOD, "y": [0, 1, 0], "cluster": [1, 2]}, "'cluster' must be one name or one whole number"),
-        ({"x": GOOD, "y": [0, 1, 0], "cluster": 1.5}, "'cluster' must be one name or one whole number"),
+        ({"x": GOOD, "y": [0, 1, 0], "cluster": [1, 2]}, "'cluster' must be a string or a whole number"),
+        ({"x": GOOD, "y": [0, 1, 0], "cluster": 1.5}, "'cluster' must be a string or a whole number"),
     ],
 )
 def test_a_file_with_wrong_content_is_named(tmp_path: Path, arrays: dict[str, Any], complaint: str) -> None:
@@ -392,12 +395,12 @@ class Boom:
 def test_a_damaged_file_is_named(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     whole = npz(tmp_path / "lyon.npz", x=GOOD, y=[0, 1, 0])
     (tmp_path / "lyon.npz").write_bytes(damage(whole))
-    with pytest.raises(UserError, match=r"lyon\.npz: "):
+    with pytest.raises(UserError, match=r"lyon\.npz is damaged or not a \.npz file"):
         read_folder(tmp_path)
 
 
 def test_a_single_array_is_no_peer(tmp_path: Path) -> None:
     with (tmp_path / "lyon.npz").open("wb") as file:
         np.save(file, GOOD)
-    with pytest.raises(UserError, match=r"lyon\.npz: holds a single array instead of x and y"):
+    with pytest.raises(UserError, match=r"lyon\.npz contains a single array instead of x and y"):
         read_folder(tmp_path)

@@ -124,5 +124,5 @@ def test_a_pattern_that_matches_nothing_is_refused() -> None:
 def test_networks_without_parameters_or_of_mixed_precision_are_refused() -> None:
     with pytest.raises(UserError, match="no parameters"):
         Layout.of(nn.ReLU())
-    with pytest.raises(UserError, match="one dtype"):
+    with pytest.raises(UserError, match="the same dtype"):
         Layout.of(nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1).double()))

@@ -107,8 +107,8 @@ def test_impossible_graphs_are_refused(name: str, keys: dict[str, object], sente
         ("0,1\n1,2\n", "3 peers"),
         ("0,1\nx,y\n", "line 2"),
         ("0;1\n1,2\n2,3\n", "line 1"),
-        ("0,1\n2,3\n", "2 parts"),
-        ("0,1\n1,2\n2,9\n", "must have 0 to 3"),
+        ("0,1\n2,3\n", "must be connected, but has 2 components"),
+        ("0,1\n1,2\n2,9\n", "must contain each peer from 0 to 3"),
     ],
 )
 def test_files_that_do_not_fit_are_refused(tmp_path: Path, text: str, sentence: str) -> None:

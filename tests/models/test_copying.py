@@ -75,7 +75,7 @@ class Holding(nn.Module):
     ],
 )
 def test_a_tensor_that_wants_a_gradient_and_gets_none_is_refused(net: Any, named: str, here: Path) -> None:
-    says = f"model: the attribute {named!r} is a tensor that requires a gradient and is not a parameter"
+    says = f"model: the attribute {named!r} is a tensor that requires a gradient but is not a parameter"
     with pytest.raises(UserError) as refused:
         homophily.run(settings(), model=net(), data=peers())
     assert str(refused.value).startswith(says)

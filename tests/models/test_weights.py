@@ -67,7 +67,7 @@ def test_a_file_may_lie_in_the_cache_or_anywhere(home: Path) -> None:
 def test_a_file_that_is_not_there_is_told_with_where_it_was_looked_for(home: Path) -> None:
     sentence = (
         f"model.weights = 'no.safetensors': there is no such file in {home}/none/weights, {home}/weights, "
-        f"{home}/cache/homophily/data/weights; set HOMOPHILY_DATA to the folder that holds weights/no.safetensors, "
+        f"{home}/cache/homophily/data/weights; set HOMOPHILY_DATA to the folder that contains weights/no.safetensors, "
         "or give its absolute path"
     )
     with pytest.raises(UserError, match=f"^{re.escape(sentence)}$"):
@@ -80,13 +80,13 @@ def test_a_file_that_is_not_there_is_told_with_where_it_was_looked_for(home: Pat
         ({"0.bias": None}, "0.bias is missing"),
         ({"0.bias": None, "1.bias": None}, "0.bias is missing"),
         ({"3.weight": torch.ones(2)}, "3.weight is not in the network"),
-        ({"0.weight": torch.ones(3, 7)}, "0.weight has shape [3, 7], and the network has [3, 2]"),
+        ({"0.weight": torch.ones(3, 7)}, "0.weight has shape [3, 7], but the network has [3, 2]"),
     ],
 )
 def test_a_file_of_another_network_is_refused(change: dict[str, Tensor | None], said: str, home: Path) -> None:
     path = home / "weights" / "other.safetensors"
     save_file({name: tensor for name, tensor in (fitting() | change).items() if tensor is not None}, path)
-    with pytest.raises(UserError, match=f"^{re.escape(f'model.weights: {path} is not for small: {said}')}$"):
+    with pytest.raises(UserError, match=f"^{re.escape(f'model.weights: {path} does not fit small: {said}')}$"):
         loaded("other.safetensors")
 
 

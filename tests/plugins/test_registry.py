@@ -69,7 +69,7 @@ def test_ones_own_is_imported(animals: Registry[Any], tmp_path: Path, monkeypatc
     assert animals.get("own_animals:Farm.cow")() == "moo"
     for path, sentence in {
         "own_animals:Farm.pig": "animal 'own_animals:Farm.pig': 'own_animals' has no 'Farm.pig'",
-        "own_animals:number": "animal 'own_animals:number': is not callable",
+        "own_animals:number": "animal 'own_animals:number' is not callable",
         "ill_animals:cow": "animal 'ill_animals:cow': cannot import 'ill_animals': division by zero",
         "no.such:cow": "animal 'no.such:cow': cannot import 'no.such': No module named 'no'",
         ":cow": "animal ':cow': must be package.module:name",

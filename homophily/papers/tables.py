@@ -1,4 +1,4 @@
-"""The paper's numbers and ours side by side: cells with their differences, and which claims held."""
+"""Tables of our results beside the paper's: cells with their differences, and which claims held."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from homophily.papers.reproduce import Reproduction
 
 @dataclass(frozen=True)
 class Number:
-    """A cell: our values, one per seed (None: not known, as in a run that diverged), and what the paper prints."""
+    """A cell: our values, one per seed (None: unknown, as in a run that diverged), and the paper's value."""
 
     values: list[float | None]
-    diverged: bool  # peers of one of these runs have
+    diverged: bool  # whether peers of one of these runs have diverged
     printed: float | None
     printed_deviation: float | None
 
     @property
     def known(self) -> list[float]:
-        """The values, or nothing if one is not known: a mean must not leave a diverged run out."""
+        """The values, or an empty list if one is unknown: a mean must not leave out a diverged run."""
         known = [value for value in self.values if value is not None]
         return known if len(known) == len(self.values) else []
 
@@ -45,14 +45,14 @@ class Number:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A claim, and whether our numbers bear it out; None: they do not speak of it."""
+    """A claim, and whether it holds for our results; None: its cells were not computed."""
 
     text: str
     held: bool | None
 
 
 def numbers(found: Reproduction) -> dict[str, dict[str, Number]]:
-    """By row and column."""
+    """Return all cells of the table by row and column."""
     return {row: {column: _number(found, row, column) for column in found.columns} for row in found.rows}
 
 
@@ -61,7 +61,7 @@ def _number(found: Reproduction, row: str, column: str) -> Number:
     summaries = [result["summary"] for result in results if result is not None]
     values = [score_in(summary, found.recipe.score_of(column)) for summary in summaries]
     diverged = any(summary["diverged"] for summary in summaries)
-    # A quick version is another experiment: the paper's numbers do not belong beside it.
+    # A quick version is a different experiment, so it is not compared with the paper's values.
     mean, deviation = (None, None) if found.quick else _split(found.recipe.printed.get(row, {}).get(column))
     return Number(values, diverged, mean, deviation)
 
@@ -73,7 +73,7 @@ def _split(printed: Printed | None) -> tuple[float | None, float | None]:
 
 
 def score_in(summary: dict[str, Any], score: str) -> float | None:
-    """A number of a summary; dots go deeper."""
+    """Return a value of a summary by its key, with dots for nested keys; None if it is missing."""
     value: Any = summary
     for part in score.split("."):
         value = value.get(part) if isinstance(value, dict) else None
@@ -81,9 +81,10 @@ def score_in(summary: dict[str, Any], score: str) -> float | None:
 
 
 def distances(cells: dict[str, dict[str, Number]]) -> dict[str, dict[str, float]]:
-    """How far a column's cells are from the printed ones: the mean of the differences without their signs.
+    """Return the mean absolute difference between our cells and the paper's, by column.
 
-    Also of the distances to Oracle: where a paper's network is unknown, all its numbers may be off alike.
+    Also the same after subtracting Oracle's value from all cells: if a paper's network is unknown, all of its values
+    may be off by the same amount.
     """
     found: dict[str, dict[str, float]] = {"mean absolute difference": {}, "the same of distances to Oracle": {}}
     for column in next(iter(cells.values())):
@@ -99,7 +100,7 @@ def distances(cells: dict[str, dict[str, Number]]) -> dict[str, dict[str, float]
 
 
 def verdicts(found: Reproduction, cells: dict[str, dict[str, Number]]) -> list[Verdict]:
-    """On every claim; in the quick form on those that survive it."""
+    """Return the verdict on every claim; in the quick version, only on the claims marked quick."""
     means = {
         row: {column: number.mean for column, number in mine.items() if number.mean is not None}
         for row, mine in cells.items()
@@ -112,7 +113,7 @@ def verdicts(found: Reproduction, cells: dict[str, dict[str, Number]]) -> list[V
 
 
 def markdown(found: Reproduction) -> str:
-    """The table as a page."""
+    """Return the table as a Markdown page."""
     return "\n".join(_lines(found)) + "\n"
 
 
@@ -132,7 +133,7 @@ def _lines(found: Reproduction) -> Iterator[str]:
     yield f"| --- |{' --- |' * len(labels)}"
     for row in found.rows:
         label = recipe.rows[row].label + (" (not the paper's)" if recipe.rows[row].ours else "")
-        yield f"| {label} | {' | '.join(told(cells[row][column]) for column in found.columns)} |"
+        yield f"| {label} | {' | '.join(cell_text(cells[row][column]) for column in found.columns)} |"
     for kind, off in distances(cells).items():
         yield f"| *{kind}* | {' | '.join(f'{off[c]:.2f}' if c in off else '' for c in found.columns)} |"
     verdict = verdicts(found, cells)
@@ -155,8 +156,8 @@ _BESIDE = ", in brackets the paper's, then the difference"
 _HELD = {True: "held", False: "**not held**", None: "not computed"}
 
 
-def told(number: Number) -> str:
-    """A cell in words: 84.3 ± 0.2 (83.9 ± 0.3) +0.4."""
+def cell_text(number: Number) -> str:
+    """Return a cell as text: ours (the paper's) difference, such as "84.3 ± 0.2 (83.9 ± 0.3) +0.4"."""
     missing = "diverged" if number.diverged else "-"
     ours = missing if number.mean is None else f"{number.mean:.2f}" + _plus_minus(number.deviation)
     if number.printed is None:
@@ -170,15 +171,15 @@ def _plus_minus(deviation: float | None) -> str:
 
 
 def _made_on(found: Reproduction) -> str:
-    """The machines and versions behind the results, and how long the runs took."""
+    """Return the machines and torch versions of the results, and how long the runs took."""
     results = found.results()
     machines = dict.fromkeys(f"{r['machine']}, torch {r['versions']['torch']}" for r in results)
     seconds = sum(r["summary"]["seconds"] for r in results)
-    return f"{'; '.join(machines) or 'nothing played yet'}; {seconds:,.0f} s in rounds"
+    return f"{'; '.join(machines) or 'no run finished yet'}; {seconds:,.0f} s in rounds"
 
 
 def write(found: Reproduction, folder: Path) -> list[Path]:
-    """NAME.md and NAME.json, or NAME-quick."""
+    """Write NAME.md and NAME.json (or NAME-quick) and return their paths."""
     paths = [folder / f"{found.title}{ending}" for ending in (".md", ".json")]
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -188,7 +189,7 @@ def write(found: Reproduction, folder: Path) -> list[Path]:
 
 
 def as_json(found: Reproduction) -> dict[str, Any]:
-    """The same for machines."""
+    """Return the table, distances and claims as a JSON object."""
     cells = numbers(found)
     return {
         "name": found.name,

@@ -116,7 +116,7 @@ def test_run_prints_a_table_for_people(command: Command) -> None:
     for name, value in summary["accuracy_by_cluster"].items():
         assert f"cluster {name} {value:>10.1f}".split() in [line.split() for line in out.splitlines()]
     assert f"mean over peers {summary['accuracy']:.1f}".split() in [line.split() for line in out.splitlines()]
-    assert f"merges inside the cluster {100 * summary['same_cluster_merges']:.0f}%" in " ".join(out.split())
+    assert f"same-cluster merges {100 * summary['same_cluster_merges']:.0f}%" in " ".join(out.split())
     assert "models sent per peer 6" in " ".join(out.split())
     assert "run folder: runs/kin-digits-0" in out
 
@@ -195,7 +195,7 @@ def test_compare_prints_a_table_for_people(command: Command) -> None:
     assert (code, err) == (0, "")
     table = json.loads(Path("runs/compare-digits/compare.json").read_text())
     assert "accuracy, %, 2 seeds" in out
-    assert ["method", "0°", "90°", "180°", "270°", "mean", "merges", "inside", "models", "sent"] in [
+    assert ["method", "0°", "90°", "180°", "270°", "mean", "same-cluster", "merges", "models", "sent"] in [
         line.split() for line in out.splitlines()
     ]
     (local,) = (line.split() for line in out.splitlines() if line.split()[:1] == ["local"])

@@ -354,7 +354,7 @@ def peer(**over: Any) -> homophily.PeerData:
         ({"data": [peer(y=np.zeros((6, 0)))]}, "peer 0: x and y must hold numbers"),
         (
             {"data": [peer(x=np.eye(6, dtype=int))] * 3},
-            "model: the network fails on integer inputs of shape [4, 6], which are taken as tokens",
+            "model: the network fails on integer inputs of shape [4, 6], which count as tokens",
         ),
         (
             {"model": "mlp"},

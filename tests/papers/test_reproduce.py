@@ -91,7 +91,7 @@ def test_a_cell_that_the_paper_leaves_out_is_not_played(tmp_path: Path) -> None:
     found = Reproduction("small", recipe, tmp_path / "small", quick=False, seeds=1)
     assert found.config("kin", "more", 0) not in found.missing()
     assert found.play(CPU, budget=1e9) == 0
-    assert tables.told(tables.numbers(found)["kin"]["more"]) == "-"
+    assert tables.cell_text(tables.numbers(found)["kin"]["more"]) == "-"
     assert len(tables.numbers(found)["random"]["more"].values) == 1
 
 
@@ -166,7 +166,7 @@ def test_columns_that_do_not_fit_a_terminal_go_below(tmp_path: Path, monkeypatch
 
 def test_the_page_says_what_held(tmp_path: Path) -> None:
     found = reproduction(tmp_path, seeds=1)
-    assert "nothing played yet" in tables.markdown(found)
+    assert "no run finished yet" in tables.markdown(found)
     assert "- not computed: Random gets something right." in tables.markdown(found)
     found.play(CPU, budget=1e9)
     page = tables.markdown(found)

@@ -113,9 +113,7 @@ def test_a_network_that_fails_names_the_shape_it_got() -> None:
 
 def test_integers_for_a_layer_that_wants_floats_are_told_as_tokens() -> None:
     x, y = torch.randint(5, (9, 4)), torch.randint(3, (9,))
-    says = (
-        r"shape \[4, 4\], which are taken as tokens \(indices for an embedding\).*PeerData\(x\.astype\(.float32.\), y\)"
-    )
+    says = r"shape \[4, 4\], which count as tokens \(indices for an embedding\).*PeerData\(x\.astype\(.float32.\), y\)"
     for net in (nn.Linear(4, 3), nn.Linear(4, 3).double(), nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3))):
         with pytest.raises(UserError, match=says) as refused:
             probe(net, cross_entropy, x, y)
@@ -194,7 +192,7 @@ def test_float_targets_need_an_output_each_whatever_the_loss(
     loss: Loss, outputs: tuple[int, ...], targets: tuple[int, ...]
 ) -> None:
     net = nn.Sequential(nn.Linear(4, math.prod(outputs)), nn.Unflatten(1, outputs))
-    says = f"an output for each target, not outputs {[4, *outputs]} and targets {[4, *targets]}"
+    says = f"one output per target, not outputs {[4, *outputs]} and targets {[4, *targets]}"
     with pytest.raises(UserError, match=re.escape(says)):
         probe(net, loss, torch.randn(4, 4), torch.randn(4, *targets))
 
@@ -263,7 +261,7 @@ class Stepping(nn.Linear):
     ("net", "named"), [(Remembering(False), "(seen) "), (Cached(), "(doubled) "), (Stepping(4, 3), "")]
 )
 def test_a_network_that_remembers_in_an_attribute_is_refused(net: nn.Module, named: str) -> None:
-    says = f"its outputs depend on earlier batches, remembered in an attribute {named}that is neither"
+    says = f"its outputs depend on earlier batches, stored in an attribute {named}that is neither"
     with pytest.raises(UserError, match=re.escape(says)):
         traits(net, 4)
 
@@ -298,14 +296,14 @@ def test_a_network_that_fails_in_evaluation_or_on_other_batches_is_refused() -> 
         UserError, match=r"in evaluation mode the network fails on a batch .* it was to be trained only"
     ):
         traits(OnlyTraining(4, 3), 4)
-    with pytest.raises(UserError, match=r"in evaluation mode the network must return \[4, 3\], as in training"):
+    with pytest.raises(UserError, match=r"in evaluation mode the network must return shape \[4, 3\], as in training"):
         traits(TwoThings(4, 3), 4)
     with pytest.raises(UserError, match=r"the network fails on a batch of shape \[2, 4\]"):
         traits(OfFour(4, 3), 4)
 
 
 def test_classes_that_are_floats_are_told() -> None:
-    with pytest.raises(UserError, match=r"y holds floats, as for a regression: classes are integers"):
+    with pytest.raises(UserError, match=r"y has floats, as for regression; if they are classes, use integers"):
         probe(nn.Linear(4, 2), mse, torch.randn(4, 4), torch.tensor([[0.0], [1.0], [1.0], [0.0]]))
 
 

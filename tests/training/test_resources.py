@@ -41,7 +41,7 @@ def test_auto_takes_the_fastest_engine_that_can_train_the_network(net: nn.Module
 
 @pytest.mark.parametrize("engine", ["stacked", "vectorised", "one-by-one"])
 def test_what_is_asked_for_is_used(engine: str) -> None:
-    assert (planned(CHAIN, engine).engine, planned(CHAIN, engine).why) == (engine, "asked for")
+    assert (planned(CHAIN, engine).engine, planned(CHAIN, engine).why) == (engine, "set in the config")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""One thread: small tensors, and a busy machine must not change what a test takes."""
+"""Shared fixtures. Tests use one torch thread, so that a busy machine does not slow them down."""
 
 import os
 import sys
@@ -50,7 +50,7 @@ def command(
 
 @pytest.fixture(scope="module")
 def homophily_process() -> Iterator[Processes]:
-    """The command line in processes of its own."""
+    """The command line in separate processes."""
     processes = Processes()
     yield processes
     processes.close()

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# Imports homophily once, then forks a process for each command: a real one, that starts in no time. ``file_bytes`` is
+# Imports homophily once, then forks a process for each command, which starts without delay. ``file_bytes`` is
 # the largest file it may write, which looks like a full disk. With ``watch``, the run folder is copied each time just
-# before the process touches it: what a SIGKILL at that moment would leave.
+# before the process changes it: the state that a SIGKILL at that moment would leave.
 SERVER = """
 import json, os, resource, shutil, sys
 import sklearn.datasets, torch._dynamo, torch.fx.experimental.symbolic_shapes  # what a first run would import
@@ -76,7 +76,7 @@ os._exit(0)
 
 @dataclass
 class Ended:
-    """How a process ended: its exit code, or minus the signal that killed it."""
+    """The result of a process: its exit code, or minus the signal that killed it."""
 
     code: int
     out: str
@@ -84,7 +84,7 @@ class Ended:
 
 
 class Processes:
-    """Runs the command line in processes of its own, one at a time."""
+    """Runs the command line in separate processes, one at a time."""
 
     def __init__(self) -> None:
         self.server = subprocess.Popen(

@@ -1,9 +1,9 @@
-"""The pages are true: what they show is run, in order, and what they list is all there is.
+"""The documentation is correct: its commands and snippets are run in order, and its lists are complete.
 
-A page is a story in one folder. A block whose first line is ``# file: NAME`` is a file the reader writes; lines of a
+Each page is run in one folder. A block whose first line is ``# file: NAME`` is a file the reader writes; lines of a
 ``sh`` block are commands; a ``python`` block is run; a ``text`` block right after one of these is what it prints, and a
 ``json`` block after a command the object that its ``--json`` prints. ``error:`` as shown output means exit code 2. A
-command that ends with ``&`` runs beside the rest and must have ended well when the page ends.
+command that ends with ``&`` runs in the background and must have succeeded when the page ends.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def needs_files(command: str) -> bool:
 
 
 class Reader:
-    """Someone who follows a page in an empty folder."""
+    """A reader who follows a page in an empty folder."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
         self.capsys, self.monkeypatch = capsys, monkeypatch
@@ -114,19 +114,19 @@ class Reader:
         monkeypatch.setitem(sys.modules, "page", self.module)
 
     def beside(self, command: str) -> None:
-        """Start a command and go on."""
+        """Start a command in the background."""
         words = [sys.executable, "-m", "homophily", *shlex.split(command)[1:]]
         log = Path(f"beside-{len(self.running)}.log")
         with log.open("wb") as out:
             self.running.append((command, subprocess.Popen(words, stdout=out, stderr=out), log))
 
     def finish(self) -> None:
-        """Wait for what runs beside."""
+        """Wait for the commands in the background."""
         for command, process, log in self.running:
             assert process.wait(60) == 0, f"{command}:\n{log.read_text(encoding='utf-8')}"
 
     def homophily(self, command: str) -> tuple[int, str]:
-        """The exit code and all that was printed."""
+        """Run a command and return its exit code and output."""
         self.capsys.readouterr()
         self.monkeypatch.setattr(sys, "argv", shlex.split(command))
         code = 0
@@ -165,7 +165,7 @@ def reader(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyte
 
 
 def check_printed(where: str, shown: str, printed: str) -> None:
-    """Word by word; numbers may be a little off, and times anything."""
+    """Compare two outputs word by word; numbers may differ a little, and times may have any value."""
     want, have = (re.sub(r"\b\d+\.\d+ s\b", "SECONDS", text).split() for text in (shown, printed))
     differ = [f"{a} is {b}" for a, b in zip_longest(want, have, fillvalue="nothing") if not same(a, b)]
     assert not differ, f"{where}: what is shown as {', '.join(differ)} in:\n{printed}"
@@ -190,7 +190,7 @@ def check_object(where: str, shown: Mapping[str, Any], printed: Mapping[str, Any
 
 
 def follow(reader: Reader, block: Block) -> None:
-    """Do what one block of a page says."""
+    """Execute one block of a page."""
     if block.file:
         reader.write(block.file, block.text)
     elif block.language == "python":

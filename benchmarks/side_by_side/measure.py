@@ -1,4 +1,4 @@
-"""Runs a job in the environment it needs and reads the answer; whatever goes wrong is an answer too."""
+"""Runs a job in its environment and reads the result; a failure is a result too."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def measure(python: Path, script: str, job: Job, torchrun: bool, limit: float) -
 
 
 def _reason(text: str) -> str:
-    """The exception a traceback ends with; launchers print a summary of their own after it."""
+    """Return the last line of the traceback; launchers print their own summary after it."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and "ChildFailedError" not in line]
     errors = [line for line in lines if re.match(r"(\[rank\d+\]: )?[\w.]*(Error|Exception|Exit)\b", line)]
     reason = (errors or lines or ["no reason given"])[-1]

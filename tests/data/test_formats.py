@@ -1,4 +1,4 @@
-"""The canonical file formats, and what is said about damaged files."""
+"""Readers of the data formats, and their error messages for damaged files."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_idx_has_the_shape_and_bytes_it_was_written_with(
 ) -> None:
     content = bytes(i % 256 for i in range(math.prod(shape)))
     data = idx(shape, content)
-    # whether it is gzipped is told by its content, not by its name
+    # gzip is recognised by the content, not by the file name
     path = written(tmp_path_factory.getbasetemp(), gzip.compress(data) if zipped else data, "any.idx")
     read = read_idx(path)
     assert read.dtype == torch.uint8
@@ -65,7 +65,7 @@ def test_a_damaged_idx_file_is_named(tmp_path: Path, content: bytes, complaint: 
     assert str(path) in str(error.value)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_named_in_the_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"gone\.gz: cannot be read"):
         read_idx(tmp_path / "gone.gz")
 

@@ -1,4 +1,4 @@
-"""Missing values are filled with what the peer's own training samples say."""
+"""Missing values are imputed from the peer's own training samples."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def test_a_missing_value_becomes_the_mean_of_the_feature_over_the_training_sampl
     assert fill.tolist() == [[2.0, 15.0]]
 
 
-def test_other_samples_are_filled_from_the_training_samples_and_not_from_themselves() -> None:
+def test_test_samples_are_imputed_from_the_training_samples() -> None:
     train, test = torch.tensor([[2.0], [4.0]]), torch.tensor([[NAN], [100.0]])
     impute([[train, test]])
     assert test.tolist() == [[3.0], [100.0]]
 
 
-def test_each_peer_fills_in_its_own_means() -> None:
+def test_each_peer_imputes_its_own_means() -> None:
     first, second = torch.tensor([[1.0], [NAN]]), torch.tensor([[5.0], [7.0]])
     fill = impute([[first], [second]])
     assert fill is not None

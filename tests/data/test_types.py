@@ -1,4 +1,4 @@
-"""What users make data of: a field of another type is refused when the object is made."""
+"""The data types that users create refuse fields of a wrong type."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("make", "sentence"), REFUSED)
-def test_a_field_of_another_type_is_refused(make: Callable[[], Any], sentence: str) -> None:
+@pytest.mark.parametrize(("make", "message"), REFUSED)
+def test_a_field_of_another_type_is_refused(make: Callable[[], Any], message: str) -> None:
     with pytest.raises(UserError) as refused:
         make()
-    assert str(refused.value) == sentence
+    assert str(refused.value) == message

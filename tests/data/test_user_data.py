@@ -1,4 +1,4 @@
-"""Users' own data: what is accepted, how it is shared out, what is said about mistakes."""
+"""Users' own data: accepted arrays, the partition, and error messages."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def held(shares: FederatedData, i: int) -> dict[str, list[float]]:
     return {name: split.peer(i)[0].flatten().tolist() for name, split in splits.items() if split is not None}
 
 
-# what x and y become
+# conversion of x and y
 
 
 @pytest.mark.parametrize("make", [np.array, torch.tensor, lambda values: values], ids=["numpy", "torch", "lists"])
@@ -46,7 +46,7 @@ def test_arrays_tensors_and_lists_are_the_same(make: Callable[[Any], Any]) -> No
     assert shares.train.y.dtype == torch.int64
 
 
-def test_what_is_masked_is_missing() -> None:
+def test_masked_values_are_missing_values() -> None:
     x = np.ma.masked_equal([[1, 2], [3, 777], [5, 6]], 777)
     found = share(PeerData(x, [0, 1, 0], test_x=x, test_y=[0, 1, 0]))
     plain = np.array([[1.0, 2.0], [3.0, np.nan], [5.0, 6.0]])
@@ -96,7 +96,7 @@ def test_float_targets_are_a_regression() -> None:
     assert (shares.classes, shares.outputs, shares.train.y.dtype) == (None, 2, torch.float32)
 
 
-def test_the_users_arrays_stay_as_they_were() -> None:
+def test_the_users_arrays_are_not_modified() -> None:
     x = np.array([[np.nan], [1.0], [3.0]], dtype=np.float32)
     given_test = torch.tensor([[torch.nan]])
     share(PeerData(x, [0, 1, 0], test_x=given_test, test_y=[0]), normalise="standard")
@@ -105,10 +105,10 @@ def test_the_users_arrays_stay_as_they_were() -> None:
     assert given_test.isnan().all()
 
 
-# how samples are shared out
+# the partition into training, validation and test samples
 
 
-def test_without_test_samples_a_fifth_is_cut() -> None:
+def test_without_test_samples_a_fifth_of_x_is_used() -> None:
     shares = share(numbered(10), numbered(4, start=100))
     first, second = held(shares, 0), held(shares, 1)
     assert (len(first["train"]), len(first["test"])) == (8, 2)
@@ -121,7 +121,7 @@ def test_without_test_samples_a_fifth_is_cut() -> None:
 @given(
     n=st.integers(1, 30), train=st.integers(1, 12) | st.none(), validation=st.integers(0, 12), test=st.integers(1, 12)
 )
-def test_the_parts_are_as_large_as_asked_and_never_overlap(
+def test_the_parts_have_the_requested_sizes_and_never_overlap(
     n: int, train: int | None, validation: int, test: int
 ) -> None:
     keys = {"train": train, "validation": validation, "test": test}
@@ -145,7 +145,7 @@ def test_x_and_y_stay_together() -> None:
         assert torch.equal(split.x[:, 0].long() % 2, split.y)
 
 
-def test_the_cut_depends_on_the_seed_and_the_peer() -> None:
+def test_the_split_depends_on_the_seed_and_the_peer() -> None:
     def cut(seed: int) -> list[list[float]]:
         shares = share(numbered(40), numbered(40), test=10, seed=seed)
         return [held(shares, i)["test"] for i in range(2)]
@@ -155,7 +155,7 @@ def test_the_cut_depends_on_the_seed_and_the_peer() -> None:
     assert cut(1)[0] != cut(1)[1]
 
 
-def test_samples_a_peer_brought_are_used_whole() -> None:
+def test_all_test_and_validation_samples_of_a_peer_are_used() -> None:
     brought: dict[str, Any] = {
         "test_x": [[50.0], [51.0]],
         "test_y": [0, 1],
@@ -167,7 +167,7 @@ def test_samples_a_peer_brought_are_used_whole() -> None:
         assert held(shares, 0) == {"train": [0, 1, 2, 3, 4], "validation": [60], "test": [50, 51]}
 
 
-def test_fewer_of_the_samples_a_peer_brought_can_be_asked_for() -> None:
+def test_a_number_of_the_peers_test_and_validation_samples_can_be_drawn() -> None:
     more = np.arange(100.0, 140.0)[:, None]
     brought: dict[str, Any] = {
         "test_x": more,
@@ -180,12 +180,12 @@ def test_fewer_of_the_samples_a_peer_brought_can_be_asked_for() -> None:
     assert set(parts["test"]) <= set(range(100, 140))
     assert len(parts["validation"]) == 20
     assert set(parts["validation"]) <= set(range(200, 240))
-    assert [value - 100 for value in parts["validation"]] != parts["test"]  # two draws, not the same twice
+    assert [value - 100 for value in parts["validation"]] != parts["test"]  # independent draws
     assert len(parts["train"]) == 5
     assert "validation" not in held(share(numbered(5, **brought), validation=0), 0)
 
 
-def test_one_peer_may_bring_what_is_cut_from_another() -> None:
+def test_peers_with_and_without_test_samples_can_be_mixed() -> None:
     shares = share(numbered(5, test_x=[[9.0]], test_y=[0]), numbered(5, start=20), test=1)
     assert held(shares, 0)["test"] == [9.0]
     assert len(held(shares, 0)["train"]) == 5
@@ -195,7 +195,7 @@ def test_one_peer_may_bring_what_is_cut_from_another() -> None:
 # missing values and scales
 
 
-def test_missing_values_are_filled_by_the_peers_own_training_samples() -> None:
+def test_missing_values_are_imputed_from_the_peers_own_training_samples() -> None:
     nan = np.nan
     one = PeerData([[1.0, nan], [3.0, nan]], [0, 1], test_x=[[nan, nan]], test_y=[0])
     two = PeerData([[10.0, 1.0], [20.0, 1.0]], [0, 1], test_x=[[nan, 7.0]], test_y=[0])
@@ -212,7 +212,7 @@ def test_standard_scales_by_the_training_samples_of_all_peers() -> None:
     assert shares.test.x.tolist() == [[3.5], [0.0]]
 
 
-def test_what_a_peer_never_observed_is_zero_on_the_common_scale() -> None:
+def test_a_feature_never_observed_is_zero_on_the_common_scale() -> None:
     one = PeerData([[np.nan], [np.nan]], [0, 1], test_x=[[np.nan]], test_y=[0])
     two = PeerData([[100.0], [200.0]], [0, 1], test_x=[[np.nan]], test_y=[0])
     shares = share(one, two, normalise="standard")
@@ -234,7 +234,7 @@ def test_clusters_are_numbered_as_they_first_appear() -> None:
     assert shares.cluster_names == ("sea", "3", "land")
 
 
-def test_clusters_are_unknown_if_one_peer_does_not_tell() -> None:
+def test_clusters_are_unknown_if_one_peer_has_none() -> None:
     shares = share(numbered(5, cluster="sea"), numbered(5))
     assert (shares.cluster, shares.cluster_names) == (None, ())
 
@@ -277,7 +277,7 @@ def test_a_mistake_is_reported_with_the_peers_number(peer: PeerData, complaint: 
         share(PeerData(np.ones((9, 2)), np.arange(9) % 2), peer)
 
 
-def test_a_peer_with_a_name_is_called_by_it() -> None:
+def test_error_messages_use_the_peers_name() -> None:
     with pytest.raises(UserError, match=r"^peer 'basel': x has 3 samples but y has 2"):
         share(PeerData(GOOD, [0, 1], name="basel"))
 
@@ -300,13 +300,13 @@ def test_a_peer_with_a_name_is_called_by_it() -> None:
         ),
     ],
 )
-def test_peers_must_have_samples_of_one_form(other: PeerData, complaint: str) -> None:
+def test_peers_must_have_samples_of_the_same_dtype_and_shape(other: PeerData, complaint: str) -> None:
     with pytest.raises(UserError, match=f"^peer 1: {complaint}"):
         share(PeerData(np.ones((5, 2)), [0] * 5, name="a"), other)
 
 
 @pytest.mark.parametrize("first_has_it", [True, False])
-def test_validation_samples_come_from_all_peers_or_are_asked_for(first_has_it: bool) -> None:
+def test_validation_samples_of_only_some_peers_are_refused(first_has_it: bool) -> None:
     brought: dict[str, Any] = {"validation_x": [[1.0]], "validation_y": [0]}
     peers = [numbered(9, **brought, name="with"), numbered(9, name="without")]
     peers = peers if first_has_it else peers[::-1]
@@ -315,18 +315,18 @@ def test_validation_samples_come_from_all_peers_or_are_asked_for(first_has_it: b
     assert share(*peers, validation=1).validation is not None
 
 
-def test_too_few_of_what_a_peer_brought_is_reported_with_the_key() -> None:
+def test_too_few_samples_of_a_peer_are_reported_with_the_key() -> None:
     with pytest.raises(UserError, match=r"peer 0 has 1 samples in test_x, too few for data\.test = 5"):
         share(numbered(9, test_x=[[1.0]], test_y=[0]), test=5)
 
 
 @pytest.mark.parametrize(("key", "value"), [("train", 0), ("train", "most"), ("test", 0), ("validation", -1)])
-def test_an_amount_that_is_none_is_refused(key: str, value: object) -> None:
+def test_an_invalid_amount_is_refused(key: str, value: object) -> None:
     with pytest.raises(UserError, match=rf"data\.{key} must be a whole number of at least \d.*, not {value!r}"):
         share(numbered(9), **{key: value})
 
 
-def test_no_peers_are_refused() -> None:
+def test_an_empty_list_of_peers_is_refused() -> None:
     with pytest.raises(UserError, match="the list of peers is empty"):
         share()
 
@@ -334,7 +334,7 @@ def test_no_peers_are_refused() -> None:
 # folders of .npz files
 
 
-def test_a_folder_is_a_peer_a_file_in_order_of_name(tmp_path: Path) -> None:
+def test_a_folder_has_one_peer_per_file_in_order_of_name(tmp_path: Path) -> None:
     np.savez(tmp_path / "b.npz", x=GOOD, y=[0, 1, 0], cluster="sea")
     np.savez_compressed(tmp_path / "a.npz", x=GOOD * 2, y=[1, 1, 1], test_x=GOOD, test_y=[1, 0, 1], cluster=4)
     (tmp_path / "readme.txt").write_text("not a peer")
@@ -399,7 +399,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, damage: Callable[[bytes], bytes
         read_folder(tmp_path)
 
 
-def test_a_single_array_is_no_peer(tmp_path: Path) -> None:
+def test_a_file_with_a_single_array_is_refused(tmp_path: Path) -> None:
     with (tmp_path / "lyon.npz").open("wb") as file:
         np.save(file, GOOD)
     with pytest.raises(UserError, match=r"lyon\.npz contains a single array instead of x and y"):

@@ -1,4 +1,4 @@
-"""What docs/papers.md says of the tables is what stands in results/."""
+"""docs/papers.md agrees with the files in results/."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PAPERS = {"PANM": "panm", "DPG": "dpg", "DAC": "dac", "similarity metrics": "sim
 
 
 def row(table: Path, name: str) -> list[str]:
-    """Our numbers in a row of a result's table."""
+    """Our values in a row of a result's table."""
     line = next(line for line in table.read_text(encoding="utf-8").splitlines() if line.startswith(f"| {name}"))
     return [cell.strip().split(" ")[0] for cell in line.strip("|").split("|")[1:]]
 
@@ -53,7 +53,7 @@ def test_figures_are_drawn_and_listed(file: Path) -> None:
 
 
 def test_tables_in_the_page_have_the_numbers_of_the_results() -> None:
-    """Every number of ours in a table below the name of its result, wherever the row is called the same there."""
+    """Each of our values in a table of the page equals the result's, for rows with the same name."""
     checked = 0
     for file, section in re.findall(r"\]\(\.\./results/([\w-]+\.md)\);([^*]*)", PAGE):
         stored = (ROOT / "results" / file).read_text(encoding="utf-8")

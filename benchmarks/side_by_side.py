@@ -138,13 +138,13 @@ def check_networks() -> None:
 
 def heading(options: argparse.Namespace, rows: Sequence[Row], load: float) -> list[str]:
     versions = {name: number for row in rows for a in row.answers.values() for name, number in a.versions.items()}
-    told = ", ".join(f"{name} {number}" for name, number in sorted(versions.items()))
+    listed = ", ".join(f"{name} {number}" for name, number in sorted(versions.items()))
     command = shlex.join(["python", "benchmarks/side_by_side.py", *sys.argv[1:]])
     return [
         "# Side by side",
         "",
         f"{date.today()}, {machine(torch.device('cpu'))}, {options.cores} cores used, load average before {load:.1f},",
-        f"homophily {homophily.__version__}, {told}: `{command}`",
+        f"homophily {homophily.__version__}, {listed}: `{command}`",
         "",
         f"{options.peers} peers with {options.samples} images of {options.data} each, batch 8, one local epoch a round",
         f"({-(-options.samples // 8)} steps), SGD with momentum; {options.passes * options.repeats} repeats. Each has",

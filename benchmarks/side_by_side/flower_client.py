@@ -36,10 +36,10 @@ def client(job: Job) -> ClientApp:
                 optimiser.zero_grad()
                 F.cross_entropy(module(x[batch]), y[batch]).backward()
                 optimiser.step()
-        told = {
+        content = {
             "arrays": ArrayRecord(module.state_dict()),
             "metrics": MetricRecord({"num-examples": len(x) * job.epochs}),
         }
-        return Message(content=RecordDict(told), reply_to=message)
+        return Message(content=RecordDict(content), reply_to=message)
 
     return app

@@ -71,5 +71,5 @@ class Answer:
 
     @classmethod
     def read(cls, path: Path) -> Answer:
-        told = json.loads(path.read_text(encoding="utf-8"))
-        return cls([Repeat(**r) for r in told["repeats"]], told["versions"], told["settings"])
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return cls([Repeat(**r) for r in content["repeats"]], content["versions"], content["settings"])

@@ -21,13 +21,13 @@ QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "RAY_ACC
 def measure(python: Path, script: str, job: Job, torchrun: bool, limit: float) -> Answer:
     """Run ``side_by_side.SCRIPT`` with a Python for at most ``limit`` seconds."""
     with tempfile.TemporaryDirectory() as folder:
-        told, result = Path(folder) / "job.json", Path(folder) / "result.json"
-        told.write_text(json.dumps(asdict(replace(job, result=str(result)))), encoding="utf-8")
+        request, result = Path(folder) / "job.json", Path(folder) / "result.json"
+        request.write_text(json.dumps(asdict(replace(job, result=str(result)))), encoding="utf-8")
         launcher = ["-m", "torch.distributed.run", f"--nproc-per-node={job.processes}"] if torchrun else []
         paths = [str(BENCHMARKS), str(BENCHMARKS.parent), os.environ.get("PYTHONPATH", "")]
         environment = {**os.environ, **QUIET, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
         environment |= {"OMP_NUM_THREADS": str(job.threads)}
-        command = [str(python), *launcher, "-m", f"side_by_side.{script}", str(told)]
+        command = [str(python), *launcher, "-m", f"side_by_side.{script}", str(request)]
         with subprocess.Popen(
             command, env=environment, cwd=folder, text=True, start_new_session=True,
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,

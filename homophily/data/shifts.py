@@ -22,7 +22,7 @@ shifts: Registry[Callable[..., PartitionPlan]] = Registry("shift", passed=("sour
 SWAPS = {2: [(0, 1), (6, 7)], 4: [(0, 1), (2, 3), (4, 5), (6, 7)]}  # the two settings of the PANM paper
 VEHICLES, ANIMALS = [0, 1, 8, 9], [2, 3, 4, 5, 6, 7]  # CIFAR-10's airplane, automobile, ship, truck; and the rest
 SUPERCLASSES = [10, 5, 5]  # how many of CIFAR-100's twenty superclasses each cluster has
-SUPERCLASS_SIZES = [26, 13, 13]  # the ratio of the clusters' numbers of peers
+SUPERCLASS_SIZES = [26, 13, 13]  # the ratio of the clusters' sizes in peers
 
 
 @shifts("iid")

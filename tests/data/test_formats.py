@@ -66,8 +66,8 @@ def test_a_damaged_idx_file_is_named(tmp_path: Path, content: bytes, complaint: 
 
 
 def test_a_missing_file_is_named_in_the_error(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"gone\.gz: cannot be read"):
-        read_idx(tmp_path / "gone.gz")
+    with pytest.raises(UserError, match=r"missing\.gz: cannot be read"):
+        read_idx(tmp_path / "missing.gz")
 
 
 # CIFAR

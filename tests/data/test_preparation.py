@@ -46,10 +46,10 @@ def test_an_exported_file_says_how_to_prepare_inputs(tmp_path: Path) -> None:
     with safe_open(ended.export(1, tmp_path / "one.safetensors"), framework="pt") as file:
         inputs = json.loads(file.metadata()["inputs"])
     assert inputs.pop("raw") == "numbers"
-    told = {name: torch.tensor(values) for name, values in inputs.items()}
+    statistics = {name: torch.tensor(values) for name, values in inputs.items()}
     raw = torch.as_tensor(peers[1].x)
-    scaled = (raw - told["mean"]) * told["factor"]
-    assert torch.allclose(torch.where(scaled.isnan(), told["fill"], scaled), ended.prepared(1, raw), atol=1e-6)
+    scaled = (raw - statistics["mean"]) * statistics["factor"]
+    assert torch.allclose(torch.where(scaled.isnan(), statistics["fill"], scaled), ended.prepared(1, raw), atol=1e-6)
 
 
 def test_pixels_are_scaled_as_in_training(tmp_path: Path) -> None:

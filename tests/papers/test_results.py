@@ -34,7 +34,7 @@ def test_kin_and_oracle_are_those_of_the_results() -> None:
 
 def claims(files: list[Path]) -> str:
     lines = [line for file in files for line in file.read_text(encoding="utf-8").splitlines()]
-    held, not_held = (sum(line.startswith(f"- {told}: ") for line in lines) for told in ("held", "**not held**"))
+    held, not_held = (sum(line.startswith(f"- {verdict}: ") for line in lines) for verdict in ("held", "**not held**"))
     return f"{held} of {held + not_held}"
 
 

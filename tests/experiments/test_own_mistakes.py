@@ -240,7 +240,7 @@ class Boundless(Wordy):
             "topology=broken{n}:none",
             "topology.name = 'broken{n}:none': must return a networkx graph, not None",
         ),
-        ("model=broken{n}:Nine", "model: the network has 9 outputs, and the data has 10 classes"),
+        ("model=broken{n}:Nine", "model: the network has 9 outputs, but the data has 10 classes"),
         ("merge=broken{n}:double", "merge: a peer's weights must add up to 1, or be all 0, not 2 in sum"),
         ("merge=broken{n}:ones", "merge: must return a weight for each model of the group, [4, 4], not [3]"),
         (
@@ -262,8 +262,11 @@ class Boundless(Wordy):
         ("method=broken{n}:Nowhere", "method: Nowhere has no meet, which says whom to ask for a model"),
         ("method=broken{n}:Shy", "method: what is remembered must be tables by name, not NoneType"),
         ("merge=broken{n}:imaginary", "merge: must return a weight for each model of the group, of real numbers, not"),
-        ("method=broken{n}:Hungry", "Tried to allocate 7 GiB. GPU 0 has 4 GiB free. A run that has begun can go on"),
-        ("model=broken{n}:Squeezed", "model: for one sample the network must return [1, 10], not [10]"),
+        (
+            "method=broken{n}:Hungry",
+            "Tried to allocate 7 GiB. GPU 0 has 4 GiB free. A run that has started can be continued from its last checkpoint",
+        ),
+        ("model=broken{n}:Squeezed", "model: for one sample the network must return shape [1, 10], not [10]"),
         ("method=dac method.metric=broken{n}:numbers", "metric: must return a number for each pair, a tensor ["),
         ("method=dac method.metric=broken{n}:both", "metric: pairs.loss takes 'own' or 'peer', not 'both'"),
         ("topology=broken{n}:lettered", "topology: the graph's nodes must be the numbers 0 to 3, but one is 'b'"),
@@ -275,7 +278,7 @@ class Boundless(Wordy):
         ("method=broken{n}:Stubborn", "broken{n}.py:20: meet fails: ArithmeticError: never"),
         ('extra_metrics=["broken{n}:nothing"]', "extra_metrics: nothing gives no number for outputs [5, 10]"),
         ('extra_metrics=["math:sin"]', "extra_metrics: sin gives no number for outputs"),
-        ("method=collections:OrderedDict", "does not say what parameters it takes"),
+        ("method=collections:OrderedDict", "has no signature to inspect"),
         (
             "method=dac method.metric=broken{n}:steep",
             "metric = 'broken{n}:steep' needs power, which method Dac does not have",
@@ -350,8 +353,8 @@ def peer(**over: Any) -> homophily.PeerData:
             {"data": [peer(), (np.eye(6), np.arange(6))]},
             "data=: must be a list of PeerData, one for each peer, and item 1 is tuple",
         ),
-        ({"data": [peer(x=np.zeros((6, 0)))]}, "peer 0: x and y must hold numbers"),
-        ({"data": [peer(y=np.zeros((6, 0)))]}, "peer 0: x and y must hold numbers"),
+        ({"data": [peer(x=np.zeros((6, 0)))]}, "peer 0: x and y must not be empty"),
+        ({"data": [peer(y=np.zeros((6, 0)))]}, "peer 0: x and y must not be empty"),
         (
             {"data": [peer(x=np.eye(6, dtype=int))] * 3},
             "model: the network fails on integer inputs of shape [4, 6], which count as tokens",
@@ -382,7 +385,7 @@ def peer(**over: Any) -> homophily.PeerData:
         ({"extra_metrics": [len]}, "extra_metrics=: must be functions by name"),
         ({"config": [1]}, "config: must be a TOML file"),
         ({"config": {3: 1}}, "config: must be a TOML file"),
-        ({"loss": lambda outputs, targets: 0.5}, "training.loss: must return a tensor of one loss per sample"),
+        ({"loss": lambda outputs, targets: 0.5}, "training.loss: must return a tensor with one loss per sample"),
     ],
 )
 def test_objects_of_another_kind_are_refused(given: dict[str, Any], sentence: str) -> None:

@@ -62,8 +62,8 @@ BAD_RUNS = [
     fails("peers=true", says=["peers = true", "must be a whole number"]),
     fails("rounds=1.5", says=["rounds = 1.5", "must be a whole number"]),
     fails("rounds=[3]", says=["rounds = [3]", "must be a whole number"]),
-    fails("seed=1979-05-27", says=["seed", "must be a number, text, list or table", "date"]),
-    fails("data.angles=[1979-05-27]", says=["data.angles", "must be a number, text, list or table", "date"]),
+    fails("seed=1979-05-27", says=["seed", "must be a number, string, list or table", "date"]),
+    fails("data.angles=[1979-05-27]", says=["data.angles", "must be a number, string, list or table", "date"]),
     fails("training.lr=fast", says=["training.lr", '"fast"', "must be a number"]),
     fails("training.lr=true", says=["training.lr = true", "must be a number"]),
     fails("training.lr=[0.1]", says=["training.lr = [0.1]", "must be a number"]),
@@ -301,7 +301,7 @@ def test_mistakes_about_a_run_folder_end_in_one_sentence(command: Command, finis
 def test_python_callers_get_the_same_sentence_as_an_error() -> None:
     with pytest.raises(homophily.UserError, match=r"unknown key training\.lrr \(did you mean lr\?\)"):
         homophily.run({"training": {"lrr": 0.1}})
-    with pytest.raises(homophily.UserError, match=r"peers: must be a number.*not a set"):
+    with pytest.raises(homophily.UserError, match=r"peers: must be a number.*not set"):
         homophily.run({"peers": {1}})
 
 

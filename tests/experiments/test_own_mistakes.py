@@ -264,7 +264,7 @@ class Boundless(Wordy):
         ("merge=broken{n}:imaginary", "merge: must return a weight for each model of the group, of real numbers, not"),
         (
             "method=broken{n}:Hungry",
-            "Tried to allocate 7 GiB. GPU 0 has 4 GiB free. A run that has started can be continued from its last checkpoint",
+            "Tried to allocate 7 GiB. GPU 0 has 4 GiB free. A run that has started can be continued",
         ),
         ("model=broken{n}:Squeezed", "model: for one sample the network must return shape [1, 10], not [10]"),
         ("method=dac method.metric=broken{n}:numbers", "metric: must return a number for each pair, a tensor ["),

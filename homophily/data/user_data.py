@@ -264,8 +264,8 @@ def _check_alike(peers: list[_Peer], validation: int | None) -> None:
             for name, ours, theirs in (("x", part.x, first.own.x), ("y", part.y, first.own.y)):
                 form, wanted = _form(ours), _form(theirs)
                 if form != wanted:
-                    found = f"each sample of {field}{name} is {form}"
-                    raise UserError(f"{peer.label}: {found}, but for {first.label} it is {wanted}")
+                    found = f"{field}{name} is {form} per sample"
+                    raise UserError(f"{peer.label}: {found}, but {first.label} has {wanted}")
         if validation is None and (peer.validation is None) != (first.validation is None):
             without = peer if peer.validation is None else first
             raise UserError(

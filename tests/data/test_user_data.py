@@ -285,18 +285,12 @@ def test_error_messages_use_the_peers_name() -> None:
 @pytest.mark.parametrize(
     ("other", "complaint"),
     [
-        (
-            PeerData(np.ones((5, 3)), [0] * 5),
-            r"each sample of x is float32 \[3\], but for peer 'a' it is float32 \[2\]",
-        ),
-        (
-            PeerData(np.ones((5, 2), np.uint8), [0] * 5),
-            r"each sample of x is uint8 \[2\], but for peer 'a' it is float32 \[2\]",
-        ),
-        (PeerData(np.ones((5, 2)), [0.5] * 5), r"each sample of y is float32 \[1\], but for peer 'a' it is int64 \[\]"),
+        (PeerData(np.ones((5, 3)), [0] * 5), r"x is float32 \[3\] per sample, but peer 'a' has float32 \[2\]"),
+        (PeerData(np.ones((5, 2), np.uint8), [0] * 5), r"x is uint8 \[2\] per sample, but peer 'a' has float32 \[2\]"),
+        (PeerData(np.ones((5, 2)), [0.5] * 5), r"y is float32 \[1\] per sample, but peer 'a' has int64 \[\]"),
         (
             PeerData(np.ones((5, 2)), [0] * 5, test_x=np.ones((1, 4)), test_y=[0]),
-            r"each sample of test_x is float32 \[4\], but for peer 'a' it is float32 \[2\]",
+            r"test_x is float32 \[4\] per sample, but peer 'a' has float32 \[2\]",
         ),
     ],
 )
@@ -362,10 +356,7 @@ def npz(path: Path, **arrays: Any) -> bytes:
     [
         ({"x": GOOD}, "the key 'y' is missing"),
         ({"x": GOOD, "y": [0, 1, 0], "labels": [1]}, "unknown key 'labels'; allowed keys are x, y, validation_x"),
-        (
-            {"x": np.array([{}, {}]), "y": [0, 1]},
-            r"'x' contains Python objects \(pickles\), which are not read",
-        ),
+        ({"x": np.array([{}, {}]), "y": [0, 1]}, r"'x' contains Python objects \(pickles\), which are not read"),
         ({"x": GOOD, "y": [0, 1, 0], "cluster": [1, 2]}, "'cluster' must be a string or a whole number"),
         ({"x": GOOD, "y": [0, 1, 0], "cluster": 1.5}, "'cluster' must be a string or a whole number"),
     ],

@@ -248,8 +248,8 @@ def test_own_data_function(own_things: Any) -> None:
 WRONG_DATA = [
     ({"conut": 4}, r"unknown key data\.conut"),
     ({"count": 1.5}, r"data\.count = 1\.5: must be a whole number"),
-    ({"shift": "rotation"}, r"data\.shift = 'rotation': own data is already divided"),
-    ({"sizes": [2, 3]}, r"data\.sizes: own data is already divided"),
+    ({"shift": "rotation"}, r"data\.shift = 'rotation': your own data is already divided"),
+    ({"sizes": [2, 3]}, r"data\.sizes: your own data is already divided"),
     ({"train": 100}, r"peer 0 has 30 samples in x, too few for data\.train = 100"),
 ]
 
@@ -258,7 +258,7 @@ WRONG_DATA = [
 def test_a_mistake_about_own_data_is_reported(keys: dict[str, Any], says: str, own_things: Any) -> None:
     with pytest.raises(homophily.UserError, match=says):
         homophily.run(settings(data={"name": "own_things:data", **keys}))
-    with pytest.raises(homophily.UserError, match=r"peers = 9: the data is of 5 peers"):
+    with pytest.raises(homophily.UserError, match=r"peers = 9: the data has 5 peers"):
         homophily.run(settings(peers=9, data="own_things:data"))
 
 

@@ -36,11 +36,11 @@ def peer(**over: Any) -> homophily.PeerData:
             {"data": [peer(), (np.eye(6), np.arange(6))]},
             "data=: must be a list of PeerData, one for each peer, and item 1 is tuple",
         ),
-        ({"data": [peer(x=np.zeros((6, 0)))]}, "peer 0: x and y must hold numbers"),
-        ({"data": [peer(y=np.zeros((6, 0)))]}, "peer 0: x and y must hold numbers"),
+        ({"data": [peer(x=np.zeros((6, 0)))]}, "peer 0: x and y must not be empty"),
+        ({"data": [peer(y=np.zeros((6, 0)))]}, "peer 0: x and y must not be empty"),
         (
             {"data": [peer(x=np.eye(6, dtype=int))] * 3},
-            "model: the network fails on integer inputs of shape [4, 6], which are taken as tokens",
+            "model: the network fails on integer inputs of shape [4, 6], which count as tokens",
         ),
         (
             {"model": "mlp"},
@@ -55,7 +55,7 @@ def peer(**over: Any) -> homophily.PeerData:
             {"model": [nn.Linear(6, 2), nn.Linear(6, 2)]},
             "model=: must be one nn.Module, from which every peer starts, not list",
         ),
-        ({"model": nn.Sequential(nn.LazyLinear(2))}, "model: it has lazy layers"),
+        ({"model": nn.Sequential(nn.LazyLinear(2))}, "model: the network has lazy layers"),
         (
             {"method": "kin"},
             "method=: must be a homophily.Method object, not 'kin'; a name goes into the config as method.name",
@@ -68,7 +68,7 @@ def peer(**over: Any) -> homophily.PeerData:
         ({"extra_metrics": [len]}, "extra_metrics=: must be functions by name"),
         ({"config": [1]}, "config: must be a TOML file"),
         ({"config": {3: 1}}, "config: must be a TOML file"),
-        ({"loss": lambda outputs, targets: 0.5}, "training.loss: must return a tensor of one loss per sample"),
+        ({"loss": lambda outputs, targets: 0.5}, "training.loss: must return a tensor with one loss per sample"),
     ],
 )
 def test_objects_of_another_kind_are_refused(given: dict[str, Any], sentence: str) -> None:

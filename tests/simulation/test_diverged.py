@@ -121,5 +121,5 @@ def test_a_papers_table_shows_diverged_cells(tmp_path: Path) -> None:
     found = Reproduction("small", Recipe.model_validate(recipe), tmp_path, True, 1)
     assert found.play(CPU, math.inf) == 0
     cell = tables.numbers(found)["random"]["mean"]
-    assert (cell.mean, cell.values, tables.told(cell)) == (None, [None], "diverged")
+    assert (cell.mean, cell.values, tables.cell_text(cell)) == (None, [None], "diverged")
     assert [one.held for one in tables.verdicts(tables.Result.of(found))] == [None]

@@ -16,7 +16,7 @@ HEAD = ("data", "network", "samples", "shift", "rank", "families found", "precis
 
 
 def study(options: Any) -> Study:
-    """A row for each data set, network, number of samples and shift."""
+    """Return the study, with one row per data set, network, number of samples and shift."""
     rows = []
     for data in options.data or DATA:
         for network in options.network or [NETWORK_OF[data]]:

@@ -1,14 +1,20 @@
 """Results on a CUDA device agree with the CPU; skipped, with a note, if there is no CUDA device."""
 
 import copy
+import math
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import homophily
+from homophily.data.types import Split
+from homophily.fingerprints.compute import fingerprints
+from homophily.fingerprints.embedding import Targets
+from homophily.fingerprints.fingerprint import LARGE, Fingerprints
 from homophily.models import models
 from homophily.randomness import Purpose, bits, normal, uniform
 from homophily.simulation.training_setup import task_fingerprints
@@ -109,13 +115,31 @@ def test_a_diverged_model_does_not_affect_others_in_kernels() -> None:
     assert bool(rows[1].isnan().any())
 
 
-@pytest.mark.parametrize("network", ["mlp", "cnn"])
-def test_fingerprints_agree(network: str) -> None:
-    net = models.get(network)(inputs=(1, 28, 28), outputs=10)
-    problem = task(net, shares([5, 80, 2, 64], (1, 28, 28)), torch.float32)
-    here, there = (task_fingerprints(one, 0) for one in (problem, on_the_gpu(problem)))
-    assert here.count.tolist() == there.count.tolist() == [5, 80, 2, 64]
-    for peer in range(4):
+@pytest.mark.parametrize("peers", [4, LARGE])
+@pytest.mark.parametrize("inputs", [(1, 28, 28), (3, 40, 40), (20,), (300,)])
+def test_fingerprints_agree(inputs: tuple[int, ...], peers: int) -> None:
+    """Of images, large images, few and many features, in the formats of small and large federations."""
+    net = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(inputs), 10))
+    problem = task(net, shares([5, 80, 2, 64], inputs), torch.float32)
+    here, there = (task_fingerprints(one, 0, peers) for one in (problem, on_the_gpu(problem)))
+    agree(here, there, [5, 80, 2, 64])
+
+
+@pytest.mark.parametrize("classes", [5, 300])
+def test_fingerprints_of_tokens_agree(classes: int) -> None:
+    chance = torch.Generator().manual_seed(0)
+    x, y = torch.randint(1000, (60, 7), generator=chance), torch.randint(classes, (60,), generator=chance)
+    count = torch.tensor([20, 40])
+    split = Split(x, y, count.cumsum(0) - count, count)
+    on_gpu = Split(*(part.cuda() for part in (split.x, split.y, split.start, split.count)))
+    here, there = (fingerprints(one, Targets(classes), torch.arange(2), 0) for one in (split, on_gpu))
+    agree(here, there, [20, 40])
+
+
+def agree(here: Fingerprints, there: Fingerprints, count: list[int]) -> None:
+    assert here.count.tolist() == there.count.tolist() == count
+    assert here.bytes.tolist() == there.bytes.tolist()
+    for peer in range(len(count)):
         noise = [p.factor[peer].cpu().T @ p.factor[peer].cpu() for p in (here, there)]
         for one, other in ((here.mean[peer], there.mean[peer].cpu()), noise):
             assert float((one - other).abs().max()) < 5e-3 * float(one.abs().max())

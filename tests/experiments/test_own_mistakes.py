@@ -105,7 +105,7 @@ class Nowhere(Method):
 class Shy(Alike):
     uses_fingerprints = True
 
-    def on_fingerprints(self, view, prints, ids, known_to):
+    def on_fingerprints(self, view, prints, ids, limited):
         pass
 
 class Hungry(Method):

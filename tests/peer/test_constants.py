@@ -9,12 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from homophily.errors import UserError
 from homophily.peer import Peer, certificates
 from homophily.peer.deploy import deploy, status, write_files
+from homophily.peer.identity import Refused
 from homophily.peer.settings import load
 from homophily.peer.setup import PeerSetup, prepare_peer
+from homophily.peer.wire import ModelMessage, pack_model, unpack_model
 from homophily.simulation.configuration import make
 from tests.peer.test_commands import started
 
@@ -103,6 +106,26 @@ def test_a_peer_with_other_constants_makes_models_that_are_refused(clinic: Path)
         numbers.append(prepared(clinic, f'name = "whole.npz"{given}').expected.network)
     assert len(set(numbers[:3])) == 3
     assert numbers[3] == numbers[1]  # the mean is what fills missing values by default
+
+
+def five_outputs(inputs: tuple[int, ...], outputs: int) -> nn.Module:
+    """A network that is the same for any number of classes up to five."""
+    return nn.Linear(inputs[0], 5)
+
+
+def test_peers_with_other_numbers_of_classes_refuse_each_others_models(clinic: Path) -> None:
+    """Even if their networks are the same: fingerprints depend on the number of classes."""
+    numbers = {}
+    for classes in (2, 3, 5):
+        file = ann(clinic, 'name = "whole.npz"', f"classes = {classes}")
+        model = 'model = "tests.peer.test_constants:five_outputs"\n'
+        file.write_text(model + file.read_text())
+        numbers[classes] = prepare_peer(load(file)).expected
+    assert len({expected.network for expected in numbers.values()}) == 3
+    packed = pack_model(ModelMessage(torch.zeros(15), 40), numbers[2].network)
+    assert unpack_model(packed, numbers[2]).samples == 40
+    with pytest.raises(Refused, match=r"made for another network .*classes"):
+        unpack_model(packed, numbers[3])
 
 
 def test_a_state_resumes_only_with_the_constants_it_began_with(clinic: Path) -> None:

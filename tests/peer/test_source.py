@@ -9,8 +9,9 @@ from torch import nn
 from homophily.federation.layout import Layout
 from homophily.federation.merging import merges
 from homophily.federation.rows import Federation
-from homophily.fingerprints.compute import SAMPLES, summed_up
-from homophily.fingerprints.fingerprint import BUCKETS, ROWS, checked
+from homophily.fingerprints.compute import ROWS, summed_up
+from homophily.fingerprints.embedding import BUCKETS
+from homophily.fingerprints.fingerprint import SAMPLES, SMALL_FEDERATION, checked
 from homophily.methods.base import Method
 from homophily.methods.dac import Dac
 from homophily.methods.dpg import Dpg
@@ -31,7 +32,7 @@ from tests.peer.people import People, Village
 def fingerprint(seed: int, scale: float = 1.0) -> Print:
     drawn = torch.randn(ROWS, BUCKETS, generator=torch.Generator().manual_seed(seed))
     drawn[:, seed % 2 * 5] += 3.0
-    (mean,), (factor,) = summed_up(drawn[None] * scale, torch.tensor([ROWS]))
+    (mean,), (factor,) = summed_up(drawn[None] * scale, torch.tensor([ROWS]), torch.tensor([seed]), 0, SMALL_FEDERATION)
     return mean, factor, ROWS
 
 
@@ -41,9 +42,9 @@ def hostile(mean: float, factor: float) -> Print:
 
 def compared(prints: list[Print]) -> torch.Tensor:
     means, factors, counts = zip(*prints, strict=True)
-    made = checked(torch.stack(means), torch.stack(factors), torch.tensor(counts))
+    made = checked(torch.stack(means), torch.stack(factors), torch.tensor(counts), SMALL_FEDERATION)
     everyone = torch.arange(len(prints))
-    return kinship(made, everyone, 0).weights(everyone, everyone.expand(len(prints), -1))
+    return kinship(made, everyone, 0).weights(everyone, everyone.expand(len(prints), -1), False)
 
 
 def test_a_fingerprint_with_too_large_values_is_left_out() -> None:
@@ -83,7 +84,7 @@ def alices_source(
 ) -> NetworkSource:
     """Where alice gets the models of others from."""
     transfer, (mean, factor, count) = village.transfer["alice"], fingerprint(0)
-    own = checked(mean[None], factor[None], torch.tensor([count]))
+    own = checked(mean[None], factor[None], torch.tensor([count]), SMALL_FEDERATION)
     announcer = Announcer(lambda status: None, lambda: village.near("alice"), 1.0)
     return NetworkSource(
         LocalPeer(1, 0, ROWS, torch.zeros(1, 1), contacts, method.hops, method.unknown, method.uses_fingerprints),

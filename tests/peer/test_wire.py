@@ -14,8 +14,9 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from homophily.federation.layout import Layout
-from homophily.fingerprints.compute import SAMPLES, rounded, summed_up
-from homophily.fingerprints.fingerprint import BUCKETS, ROWS, checked
+from homophily.fingerprints.compute import ROWS, rounded, summed_up
+from homophily.fingerprints.embedding import BUCKETS
+from homophily.fingerprints.fingerprint import LARGE_FEDERATION, SAMPLES, SMALL_FEDERATION, Format, checked
 from homophily.peer.identity import Refused
 from homophily.peer.wire import (
     MAX_FINGERPRINT_BYTES,
@@ -204,16 +205,21 @@ def test_data_that_is_not_safetensors_is_refused(data: bytes) -> None:
     with pytest.raises(Refused, match="not safetensors"):
         unpack_model(data, EXPECTED)
     with pytest.raises(Refused, match="not safetensors"):
-        unpack_print(data, BUCKETS, NETWORK)
+        unpack_print(data, SMALL_FEDERATION, NETWORK)
 
 
 # Fingerprints
 
 
-def fingerprint(count: int, scale: float = 1.0, seed: int = 0) -> tuple[Tensor, Tensor, int]:
-    """As a peer makes it of so many sketched gradients."""
-    drawn = torch.randn(count, BUCKETS, generator=torch.Generator().manual_seed(seed))
-    (mean,), (factor,) = summed_up(drawn[None] * scale, torch.tensor([count]))
+FORMS = {"small": SMALL_FEDERATION, "large": LARGE_FEDERATION}
+
+
+def fingerprint(
+    count: int, scale: float = 1.0, seed: int = 0, form: Format = SMALL_FEDERATION
+) -> tuple[Tensor, Tensor, int]:
+    """As a peer makes it of so many embedded samples."""
+    drawn = torch.randn(count, form.buckets, generator=torch.Generator().manual_seed(seed))
+    (mean,), (factor,) = summed_up(drawn[None] * scale, torch.tensor([count]), torch.tensor([1]), seed, form)
     return mean, factor, count
 
 
@@ -227,7 +233,7 @@ def fingerprint(count: int, scale: float = 1.0, seed: int = 0) -> tuple[Tensor, 
 def test_a_fingerprint_travels_bit_for_bit(count: int, exponent: int, seed: int, tilt: float) -> None:
     mean, factor, count = fingerprint(count, 10.0**exponent * (1 + tilt), seed)
     data = pack_print(mean, factor, count, NETWORK)
-    found = unpack_print(data, BUCKETS, NETWORK)
+    found = unpack_print(data, SMALL_FEDERATION, NETWORK)
     assert same(found[0], mean)
     assert torch.equal(found[1], factor)  # but for the sign of the zeros below the diagonal
     assert found[2] == count
@@ -240,12 +246,14 @@ def test_rounding_a_fingerprint_twice_changes_nothing(largest: float, ratio: flo
     mean = torch.zeros(BUCKETS, dtype=torch.float64)
     mean[:3] = torch.tensor([largest, -largest * ratio, largest * ratio**4])
     (sent,) = rounded(mean[None])
-    assert torch.equal(unpack_print(pack_print(sent, torch.zeros(1, BUCKETS), 2, NETWORK), BUCKETS, NETWORK)[0], sent)
+    packed = pack_print(sent, torch.zeros(1, BUCKETS), 2, NETWORK)
+    assert torch.equal(unpack_print(packed, SMALL_FEDERATION, NETWORK)[0], sent)
 
 
-def test_a_fingerprint_takes_about_the_bytes_it_is_said_to() -> None:
-    mean, factor, count = fingerprint(ROWS)
-    said = int(checked(mean[None], factor[None], torch.tensor([count])).bytes)
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_a_fingerprint_takes_about_the_bytes_it_is_said_to(form: Format) -> None:
+    mean, factor, count = fingerprint(ROWS, form=form)
+    said = int(checked(mean[None], factor[None], torch.tensor([count]), form).bytes)
     assert said <= len(pack_print(mean, factor, count, NETWORK)) <= said + 512
 
 
@@ -284,30 +292,49 @@ WRONG_PRINTS = {
 
 @pytest.mark.parametrize("changes", WRONG_PRINTS.values(), ids=WRONG_PRINTS)
 def test_a_fingerprint_of_any_other_form_is_refused(changes: dict[str, Any]) -> None:
-    unpack_print(prints(), BUCKETS, NETWORK)
+    unpack_print(prints(), SMALL_FEDERATION, NETWORK)
     with pytest.raises(Refused):
-        unpack_print(prints(**changes), BUCKETS, NETWORK)
+        unpack_print(prints(**changes), SMALL_FEDERATION, NETWORK)
 
 
 @given(cut=st.integers(0, len(prints()) - 1))
 def test_a_fingerprint_cut_off_anywhere_is_refused(cut: int) -> None:
     with pytest.raises(Refused, match="not safetensors"):
-        unpack_print(prints()[:cut], BUCKETS, NETWORK)
+        unpack_print(prints()[:cut], SMALL_FEDERATION, NETWORK)
 
 
 @pytest.mark.parametrize("count", [0, 1])
 def test_a_fingerprint_of_too_few_samples_carries_only_its_count(count: int) -> None:
     data = pack_print(torch.randn(BUCKETS), torch.zeros(0, BUCKETS), count, NETWORK)
-    mean, factor, found = unpack_print(data, BUCKETS, NETWORK)
+    mean, factor, found = unpack_print(data, SMALL_FEDERATION, NETWORK)
     assert (found, factor.shape, bool(mean.any())) == (count, (0, BUCKETS), False)
     assert len(data) < 300
 
 
-def test_networks_are_distinguished_by_names_shapes_seed_and_frozen_weights() -> None:
-    def number(*widths: int, seed: int = 0, frozen: str = "") -> int:
+@pytest.mark.parametrize("count", [2, 3, 64, 200])
+def test_a_fingerprint_of_a_large_federation_travels_bit_for_bit(count: int) -> None:
+    mean, factor, _ = fingerprint(count, 1e-5, form=LARGE_FEDERATION)
+    data = pack_print(mean, factor, count, NETWORK)
+    found = unpack_print(data, LARGE_FEDERATION, NETWORK)
+    assert same(found[0], mean)
+    assert same(found[1], factor)
+    assert found[1].shape == (1, 256)
+    assert len(data) < 1500
+
+
+@pytest.mark.parametrize(("sent", "expected"), [("small", "large"), ("large", "small")])
+def test_a_fingerprint_in_the_format_of_another_federation_is_refused(sent: str, expected: str) -> None:
+    packed = pack_print(*fingerprint(20, form=FORMS[sent]), NETWORK)
+    with pytest.raises(Refused, match="mean of the wrong shape"):
+        unpack_print(packed, FORMS[expected], NETWORK)
+
+
+def test_networks_are_distinguished_by_names_shapes_seed_frozen_weights_and_classes() -> None:
+    def number(*widths: int, seed: int = 0, frozen: str = "", classes: int | None = 2) -> int:
         layers = [nn.Linear(a, b) for a, b in pairwise(widths)]
-        return network_number(Layout.of(nn.Sequential(*layers)), seed, frozen)
+        return network_number(Layout.of(nn.Sequential(*layers)), seed, frozen, classes)
 
     assert number(4, 3, 2) == number(4, 3, 2)
     assert len({number(4, 3, 2), number(4, 2, 3), number(4, 3, 2, seed=1), number(2, 3, 4)}) == 4
     assert number(4, 3, 2, frozen="a1") != number(4, 3, 2)
+    assert len({number(4, 3, 2, classes=classes) for classes in (2, 3, None)}) == 3

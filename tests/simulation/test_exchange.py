@@ -316,16 +316,14 @@ class Introduced(NextTwo):
     uses_fingerprints = True
     renew = 2
 
-    def on_fingerprints(
-        self, view: View, prints: Fingerprints, ids: Tensor, known_to: Tensor | None
-    ) -> dict[str, Tensor]:
+    def on_fingerprints(self, view: View, prints: Fingerprints, ids: Tensor, limited: bool) -> dict[str, Tensor]:
         return {"sizes": prints.bytes.clone() + torch.zeros(len(view.me), dtype=torch.int64)}
 
 
 def test_fingerprints_come_before_the_first_round_and_are_billed() -> None:
     view = view_of(4)
     source = InMemory(
-        view, torch.zeros(4, 2), torch.tensor(COUNTS), lambda: fingerprints([1, 10, 100, 1000]), None, bounded=False
+        view, torch.zeros(4, 2), torch.tensor(COUNTS), lambda: fingerprints([1, 10, 100, 1000]), None, limited=False
     )
     found = exchange(Introduced(metric=None), source=source)
     models = federation(tiny_task(COUNTS), ROWS)

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from homophily.federation.topology import all_distances
-from homophily.fingerprints.fingerprint import Fingerprints
+from homophily.fingerprints import fingerprint
+from homophily.fingerprints.fingerprint import Fingerprints, sampled
 from homophily.simulation.sources import InMemory, LocalModels
 from tests.simulation.tiny import federation, fingerprints, flags, in_memory, published, tiny_task, view_of
 
@@ -28,7 +29,7 @@ def source(
 
     distances = None if graph is None else all_distances(graph)
     view = view_of(4, contacts, graph, hops)
-    return InMemory(view, torch.zeros(4, 2), torch.ones(4), make, distances, bounded=contacts is not None)
+    return InMemory(view, torch.zeros(4, 2), torch.ones(4), make, distances, limited=contacts is not None)
 
 
 def heard_bytes(of: InMemory, active: torch.Tensor = EVERYONE) -> float:
@@ -102,7 +103,7 @@ def test_everyone_receives_everyones_fingerprint_over_one_hop() -> None:
     assert heard_bytes(source()) == 4 * 1110 - 1110
     heard = source().fingerprints(1, 0, EVERYONE, needed=True)
     assert heard is not None
-    assert heard.known_to is None  # everyone knows all
+    assert not heard.limited
     assert heard.ids.tolist() == [0, 1, 2, 3]
     assert heard.prints.bytes.tolist() == SIZES
 
@@ -112,15 +113,15 @@ def test_a_peer_that_has_stopped_neither_sends_nor_receives_one() -> None:
     assert heard_bytes(source(), flags(4, 2)) == 0
 
 
-def test_with_bounded_contacts_a_peer_receives_those_of_its_contacts() -> None:
+def test_limited_contacts_limit_partners_and_not_fingerprints() -> None:
+    """Up to 1,000 peers everyone hears of everyone, whomever it can merge with."""
     found = source(contacts=2)
-    contacts = found.view(1).contacts
-    assert contacts.shape == (4, 2)
-    assert heard_bytes(found) == sum(SIZES[peer] for peer in contacts.flatten().tolist())
+    assert found.view(1).contacts.shape == (4, 2)
+    assert heard_bytes(found) == heard_bytes(source()) == 4 * 1110 - 1110
     heard = found.fingerprints(1, 0, EVERYONE, needed=True)
     assert heard is not None
-    assert heard.known_to is not None
-    assert heard.known_to.tolist() == [sorted([*contacts[me].tolist(), me]) for me in range(4)]
+    assert heard.limited
+    assert heard.ids.tolist() == [0, 1, 2, 3]
 
 
 def test_in_a_partial_topology_fingerprints_travel_over_all_hops() -> None:
@@ -129,25 +130,69 @@ def test_in_a_partial_topology_fingerprints_travel_over_all_hops() -> None:
     assert heard_bytes(source(graph=PATH), flags(4, 0, 2)) == 2 * 10 + 2 * 1000
 
 
-def test_bounded_contacts_in_a_partial_topology_cost_their_hops() -> None:
-    found = source(contacts=1, graph=PATH, hops=2)
-    far = all_distances(PATH)
-    pairs = [(me, int(other)) for me, (other,) in enumerate(found.view(1).contacts)]
-    assert heard_bytes(found) == sum(int(far[me, other]) * SIZES[other] for me, other in pairs)
-    heard = found.fingerprints(1, 0, EVERYONE, needed=True)
-    assert heard is not None
-    assert heard.known_to is not None
-    assert heard.known_to.tolist() == [sorted(pair) for pair in pairs]
+def test_in_a_partial_topology_limited_contacts_change_no_bill() -> None:
+    assert heard_bytes(source(contacts=1, graph=PATH, hops=2)) == heard_bytes(source(graph=PATH))
 
 
-def test_padded_contacts_are_nobody() -> None:
-    """The ends of a path have one neighbour, the others two."""
-    found = source(contacts=2, graph=PATH)
-    assert heard_bytes(found) == 100 + (10 + 1000) + (100 + 0) + 1000
-    heard = found.fingerprints(1, 0, EVERYONE, needed=True)
-    assert heard is not None
-    assert heard.known_to is not None
-    assert heard.known_to.tolist() == [[-1, 0, 1], [0, 1, 2], [1, 2, 3], [-1, 2, 3]]
+# Many peers: a keyed sample, and contacts
+
+
+@pytest.fixture
+def sample(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Of four peers, the two that are compared by everyone."""
+    monkeypatch.setattr(fingerprint, "LARGE", 2)
+    chosen = sampled(fingerprints(SIZES), torch.arange(4), 0).tolist()
+    assert len(chosen) == 2
+    assert 3 not in chosen  # it has no fingerprint
+    return chosen
+
+
+def test_among_many_everyone_receives_the_sample_and_its_contacts(sample: list[int]) -> None:
+    """A contact in the sample is received once."""
+    found = source(contacts=2)
+    received = [set(sample) | set(found.view(1).contacts[me].tolist()) - {me} for me in range(4)]
+    assert heard_bytes(found) == sum(SIZES[peer] for me in range(4) for peer in received[me] - {me})
+    assert heard_bytes(source(contacts=1)) < heard_bytes(source())
+
+
+def test_among_many_without_limited_contacts_everyone_is_a_contact(sample: list[int]) -> None:
+    assert heard_bytes(source()) == 4 * 1110 - 1110
+
+
+def test_among_many_those_that_have_stopped_neither_send_nor_receive(sample: list[int]) -> None:
+    found, stopped = source(contacts=2), sample[0]
+    active = flags(4, *({0, 1, 2, 3} - {stopped}))
+    contacts = found.view(1).contacts.tolist()
+    wanted = [(me, (set(sample) | set(contacts[me])) - {me, stopped}) for me in range(4) if me != stopped]
+    assert heard_bytes(found, active) == sum(SIZES[peer] for _, peers in wanted for peer in peers)
+
+
+def test_among_many_in_a_partial_topology_every_hop_costs(sample: list[int]) -> None:
+    found, far = source(contacts=2, graph=PATH), all_distances(PATH)
+    view = found.view(1)
+    total = 0
+    for me in range(4):
+        known = set(view.contacts[me][view.known[me]].tolist())
+        total += sum(int(far[me, peer]) * SIZES[peer] for peer in set(sample) | known)
+    assert heard_bytes(found) == total
+
+
+def test_of_1200_peers_each_receives_1000_fingerprints_and_those_of_its_contacts() -> None:
+    """Tiny fingerprints of one byte each."""
+    peers, view = 1200, view_of(1200, 5)
+    found = InMemory(
+        view, torch.zeros(peers, 2), torch.ones(peers), lambda: fingerprints([1] * peers), None, limited=True
+    )
+    chosen = set(sampled(fingerprints([1] * peers), torch.arange(peers), 0).tolist())
+    assert len(chosen) == 1000
+    outside = sum(peer not in chosen for peer in view.contacts.flatten().tolist())
+    assert heard_bytes(found, torch.ones(peers, dtype=torch.bool)) == 1000 * peers - 1000 + outside
+
+
+def test_padded_contacts_are_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ends of a path have one neighbour, the others two; nobody is in the sample."""
+    monkeypatch.setattr(fingerprint, "LARGE", 0)
+    assert heard_bytes(source(contacts=2, graph=PATH)) == 100 + (10 + 1000) + (100 + 0) + 1000
 
 
 @pytest.mark.parametrize(("renew", "due"), [(0, [1]), (1, [1, 2, 3, 4, 5, 6]), (2, [1, 3, 5]), (5, [1, 6])])

@@ -41,11 +41,10 @@ def flags(peers: int, *which: int) -> Tensor:
 
 
 def fingerprints(sizes: Sequence[int]) -> Fingerprints:
-    """Of so many bytes each; what they say does not matter."""
-    peers = len(sizes)
-    return Fingerprints(
-        torch.zeros(peers, 4), torch.zeros(peers, 1, 4), torch.full((peers,), 2), torch.tensor(list(sizes))
-    )
+    """Of so many bytes each (0: a peer has none); what they say does not matter."""
+    peers, size = len(sizes), torch.tensor(list(sizes))
+    count = torch.where(size > 0, 2, 0)
+    return Fingerprints(torch.zeros(peers, 4), torch.zeros(peers, 1, 4), count, count.clamp(max=1), size)
 
 
 def in_memory(view: View, start: Tensor, samples: Sequence[int] | None = None) -> InMemory:
@@ -55,7 +54,7 @@ def in_memory(view: View, start: Tensor, samples: Sequence[int] | None = None) -
         raise AssertionError("no fingerprints are asked for")
 
     counts = torch.tensor(samples or [1] * len(view.me))
-    return InMemory(view, start, counts, none, distances=None, bounded=False)
+    return InMemory(view, start, counts, none, distances=None, limited=False)
 
 
 def published(models: Federation, before: Tensor | None = None, tables: dict[str, Tensor] | None = None) -> Published:

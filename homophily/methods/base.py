@@ -201,7 +201,7 @@ class Method:
         return self.metric is not None
 
     def neighbours(self, now: RoundContext, partners: Tensor) -> Tensor:
-        """Return the peers that each peer considers similar, for precision and recall: [P, B] bool, or weights >= 0.
+        """Return whom each peer of ``now`` considers similar, for precision and recall: [P, B] bool, or weights >= 0.
 
         partners: [P, B] bool, the peers that it merged with in this round.
         """

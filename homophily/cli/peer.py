@@ -34,8 +34,11 @@ def init(folder: Folder = Path("certs")) -> None:
 @cert.command()
 def issue(
     name: Annotated[str, typer.Argument(help="The peer's name.")],
-    host: Annotated[list[str] | None, typer.Option("--host", help="Host or address others dial; may repeat.")] = None,
-    days: Annotated[int, typer.Option("--days", min=1, max=36500, help="Days until it expires.")] = 365,
+    host: Annotated[
+        list[str] | None,
+        typer.Option("--host", help="Host name or address that other peers connect to; may be given several times."),
+    ] = None,
+    days: Annotated[int, typer.Option("--days", min=1, max=36500, help="Days until the certificate expires.")] = 365,
     folder: Folder = Path("certs"),
 ) -> None:
     """Make a key and a certificate for a peer."""
@@ -48,7 +51,7 @@ def peer(
     as_json: Json = False,
 ) -> None:
     """Run one real peer: train on its own data, find similar peers, merge with them."""
-    sys.path.insert(0, str(file.parent.resolve()))  # package.module:name may be beside the file
+    sys.path.insert(0, str(file.parent.resolve()))  # package.module:name may be a module beside the file
     try:
         with show.progress() as bar:
             run = Peer(file, insecure=insecure, callbacks=bar, alone=True).result()
@@ -72,20 +75,20 @@ def status(
         return
     if isinstance(found.get("time"), float):
         found["time"] = datetime.fromtimestamp(found["time"]).isoformat(" ", "seconds")
-    print_pairs(Console(), {key.replace("_", " "): _words(value) for key, value in found.items()})
+    print_pairs(Console(), {key.replace("_", " "): _formatted(value) for key, value in found.items()})
 
 
-def _words(value: Any) -> str:
+def _formatted(value: Any) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{key} {_words(inner)}" for key, inner in value.items()) or "-"
+        return ", ".join(f"{key} {_formatted(inner)}" for key, inner in value.items()) or "-"
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "-"
     return f"{value:.4g}" if isinstance(value, float) and abs(value) < 1e6 else str(value)
 
 
 def run_deployment(
-    words: Annotated[list[str] | None, typer.Argument(metavar="[CONFIG.toml] [key=value ...]")] = None,
-    local: Annotated[int, typer.Option("--local", min=2, help="Peers, as processes on this machine.")] = 8,
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="[CONFIG.toml] [key=value ...]")] = None,
+    local: Annotated[int, typer.Option("--local", min=2, help="Number of peers, each a process on this machine.")] = 8,
     pace: Annotated[str, typer.Option("--pace", help="lockstep (equals the simulation) or free.")] = "lockstep",
     out: Annotated[Path | None, typer.Option("--out", help="Folder (default: a new one under runs/).")] = None,
     as_json: Json = False,
@@ -93,24 +96,24 @@ def run_deployment(
     """Run a config with real peers on this machine over TLS, and compare them with its simulation."""
     if pace not in ("lockstep", "free"):
         raise UserError(f"--pace {pace}: must be lockstep or free")
-    file, assignments = split(words or [])
+    file, assignments = split(arguments or [])
     config = load(file, nested(assignments))
     folder = RunWriter.create(out, f"deploy-{config.method.name}-{config.seed}").path
-    say = Console(stderr=True, soft_wrap=True)
+    progress = Console(stderr=True, soft_wrap=True)
     result = deploy.deploy(
-        config, local, folder.resolve(), pace, lambda text: say.print(text, highlight=False)
+        config, local, folder.resolve(), pace, lambda text: progress.print(text, highlight=False)
     ).result()
     if as_json:
         print(json.dumps(result, ensure_ascii=False))
         return
-    by = result["largest_difference"]
-    differ = "only one side's weights have diverged" if by is None else f"weights differ by {by:.3g}"
-    same = "weights are identical, bit for bit" if result["identical"] else differ
+    largest = result["largest_difference"]
+    difference = "only one side's weights have diverged" if largest is None else f"weights differ by {largest:.3g}"
+    weights = "weights are identical, bit for bit" if result["identical"] else difference
     real, simulated = (_score(result[side]) for side in ("accuracy", "simulated_accuracy"))
     accuracy = f"real {real}, simulated {simulated}"
     communication = compared_communication(result)
     Console(soft_wrap=True).print(
-        f"{local} real peers and the simulation: {same}; {communication}; {accuracy}; {result['run']}"
+        f"{local} real peers and the simulation: {weights}; {communication}; {accuracy}; {result['run']}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Assignment of samples to peers, as indices, by keyed draws. Two peers never share a training sample."""
+"""Assignment of samples to peers, as indices, by keyed random draws. Two peers never share a training sample."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ CHUNK = 1 << 20  # random numbers held at once while drawing test samples
 
 @dataclass(frozen=True)
 class Demand:
-    """How many of the source's training samples every peer gets for each of PARTS.
+    """How many of the source's training samples every peer gets for training, validation and testing.
 
-    train: None divides all of them; test: 0 if the source has a separate test set.
+    train: None if all training samples are divided among the peers; test: 0 if the source has a separate test set.
     """
 
     train: int | None
@@ -28,13 +28,13 @@ class Demand:
     test: int
 
     def at_least(self, train: int) -> list[int]:
-        """Return the minimum per peer for each of PARTS; ``train`` is the minimum if all samples are divided."""
+        """Return the fewest samples of a peer for each of PARTS; ``train`` replaces ``self.train`` if that is None."""
         return [train if self.train is None else self.train, self.validation, self.test]
 
 
 @dataclass(frozen=True)
 class Allotment:
-    """The samples of all peers, ordered by peer. index: [m] into the source's samples; count: [N] samples per peer."""
+    """The samples of all peers, ordered by peer. index: [m] indices of source samples; count: [N] samples per peer."""
 
     index: Tensor
     count: Tensor
@@ -80,12 +80,12 @@ def allot_training(plan: PartitionPlan, cluster: Tensor, demand: Demand, balance
     if demand.train is None:
         _refuse_overlap([pool for pool, _ in pools])
     indices, rows = [], []
-    for everything, members in pools:
+    for samples, members in pools:
         peers = torch.isin(cluster, torch.tensor(members)).nonzero().flatten()
         name = f"the training pool ({', '.join(plan.clusters[k].name for k in members)})"
-        pool = Pool.of(everything, source.y if by_class else None, name).without(taken)
+        pool = Pool.of(samples, source.y if by_class else None, name).without(taken)
         proportions = plan.proportions[peers][:, pool.classes] if plan.proportions is not None else None
-        index, row = _cut(pool, _counts(pool, len(peers), demand, proportions).flatten(0, 1), seed)
+        index, row = _assign(pool, _counts(pool, len(peers), demand, proportions).flatten(0, 1), seed)
         taken[index] = True
         indices.append(index)
         rows.append(peers[row // len(PARTS)] * len(PARTS) + row % len(PARTS))
@@ -97,15 +97,15 @@ def allot_test(
 ) -> Allotment:
     """Draw ``test`` samples of the test set for every peer from its cluster's pool; peers may share samples.
 
-    ``like`` [N, classes]: class counts whose proportions each peer's test samples follow; None: those of the pool.
+    like: [N, classes], class counts of each peer, whose proportions its test samples follow; None: those of the pool.
     """
     assert plan.source.test is not None
     by_class = balanced or like is not None
     indices, sums = [], []
-    for k, which in enumerate(plan.clusters):
+    for k, spec in enumerate(plan.clusters):
         peers = (cluster == k).nonzero().flatten()
         y = plan.source.test.y if by_class else None
-        pool = Pool.of(torch.unique(which.test), y, f"the test pool ({which.name})")
+        pool = Pool.of(torch.unique(spec.test), y, f"the test pool ({spec.name})")
         counts = _test_counts(pool, test, len(peers), like[peers][:, pool.classes] if like is not None else None)
         indices.append(_draw(pool, counts, peers, seed))
         sums.append(counts.sum(1))
@@ -123,7 +123,7 @@ def _distinct_pools(clusters: list[ClusterSpec]) -> list[tuple[Tensor, list[int]
 
 def _counts(pool: Pool, peers: int, demand: Demand, proportions: Tensor | None) -> Tensor:
     """Return how many samples of each class every peer gets for each part: [peers, PARTS, C]."""
-    least = demand.at_least(1 if proportions is None else 2)  # random proportions leave a peer at least two samples
+    least = demand.at_least(1 if proportions is None else 2)  # with class proportions, every peer gets at least two
     if peers * sum(least) > len(pool.index):
         each = " + ".join(f"{size} {part}" for size, part in zip(least, PARTS, strict=True) if size)
         raise UserError(
@@ -163,27 +163,30 @@ def _sizes(samples: int, peers: int, demand: Demand) -> Tensor:
     return sizes
 
 
-def _cut(pool: Pool, counts: Tensor, seed: int) -> tuple[Tensor, Tensor]:
-    """Give each row counts [R, C] distinct samples of each class; return the samples and their rows, [m] each."""
+def _assign(pool: Pool, counts: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+    """Assign samples to R rows (a peer and a part), counts [R, C] of each class, each sample to at most one row.
+
+    Return the samples and their rows, [m] each.
+    """
     order = _shuffled(pool.index, pool.label, seed)
     unused = (pool.supply - counts.sum(0)).unsqueeze(1)
-    rows = torch.arange(-1, len(counts)).roll(-1)  # the last one, -1, takes the unused samples
+    rows = torch.arange(-1, len(counts)).roll(-1)  # 0, 1, ..., -1; row -1 gets the unused samples
     row = rows.repeat(len(pool.classes)).repeat_interleave(torch.cat([counts.T, unused], dim=1).flatten())
     return pool.index[order][row >= 0], row[row >= 0]
 
 
 def _draw(pool: Pool, counts: Tensor, peers: Tensor, seed: int) -> Tensor:
-    """Draw counts [P, C] distinct samples of each class for each of peers [P]: [sum of counts] indices."""
+    """Draw counts [P, C] distinct samples of each class for each of peers [P]: indices [sum of counts], by peer."""
     drawn = []
     of_class = [pool.index[pool.label == c] for c in range(len(pool.classes))]
     most = counts.amax(0).tolist()
     step = max(1, CHUNK // len(pool.index))
-    for some, wanted in zip(torch.split(peers, step), torch.split(counts, step), strict=True):
+    for chunk, chunk_counts in zip(torch.split(peers, step), torch.split(counts, step), strict=True):
         columns, kept = [], []
         for c, samples in enumerate(of_class):
-            keys = bits(seed, Purpose.SHARE_TEST, some.unsqueeze(1), samples)
+            keys = bits(seed, Purpose.SHARE_TEST, chunk.unsqueeze(1), samples)
             columns.append(samples[keys.topk(most[c], largest=False).indices])
-            kept.append(torch.arange(most[c]) < wanted[:, c : c + 1])
+            kept.append(torch.arange(most[c]) < chunk_counts[:, c : c + 1])
         drawn.append(torch.cat(columns, dim=1)[torch.cat(kept, dim=1)])
     return torch.cat(drawn)
 
@@ -209,9 +212,9 @@ def _refuse_overlap(pools: list[Tensor]) -> None:
         raise UserError('data.train = "all" needs clusters that do not share samples; set data.train to a number')
 
 
-def _refuse_short_class(pool: Pool, asked: Tensor) -> None:
-    """Raise a UserError if a class has fewer samples than ``asked`` [C]."""
-    for label, want, have in zip(pool.classes.tolist(), asked.tolist(), pool.supply.tolist(), strict=True):
+def _refuse_short_class(pool: Pool, needed: Tensor) -> None:
+    """Raise a UserError if a class has fewer samples than ``needed`` [C]."""
+    for label, want, have in zip(pool.classes.tolist(), needed.tolist(), pool.supply.tolist(), strict=True):
         if want > have:
             raise UserError(
                 f"data.balanced: {want} samples of class {label} are needed, but {pool.name} has {have}; "

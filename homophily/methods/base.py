@@ -1,4 +1,7 @@
-"""The base class of methods: two decisions on numbers about peers, for all peers at once or for one."""
+"""The base class of methods. A method decides in each round which peers to ask for a model and which to merge with.
+
+A simulation calls it once for all peers, a real peer for itself alone: P is the number of peers that decide in a call.
+"""
 
 from __future__ import annotations
 
@@ -35,11 +38,12 @@ class RoundContext:
 
     view: what these peers know of others.
     round: the round, from 1.
-    memory: the tables that the method keeps from round to round, [P, ...]. Replace a table, and never write into one:
-    others may still read it.
-    shared: a function (name, friends [P, F]) -> [P, B]. It returns what the friends of each row (ids, -1: nobody)
-    remembered under ``name`` at the end of the last round about the row's contacts: the entry of the first friend that
-    has one, NaN if none has.
+    memory: the tables that the method keeps from round to round, [P, ...]. To change a table, assign a new tensor. Do
+    not write into the old one, which may still be read.
+    shared: a function (name, friends [P, F]) -> [P, B]. It looks up the table ``name`` that other peers shared, as it
+    was at the end of the last round. friends: for each peer, the ids of the peers whose tables are used, the preferred
+    one first; -1 is padding. The result has one entry per contact: that of the first friend that has an entry for this
+    contact, NaN if no friend has one.
     """
 
     view: View
@@ -65,7 +69,8 @@ class RoundContext:
     def pick(self, among: Tensor, k: int, purpose: Purpose, round: int | None = None) -> Tensor:
         """Draw ``k`` peers uniformly ``among`` a set [P, B] (all, if there are fewer): [P, B] bool.
 
-        purpose: two draws of one round need two purposes; round: the round whose draw is repeated, None: this one.
+        purpose: draws in the same round are independent only if their purposes differ; round: repeat the draw of this
+        round, None: the current round.
         """
         return sets.pick(among, k, bits(*self._keys(purpose, round), self.view.contacts))
 
@@ -77,13 +82,13 @@ class RoundContext:
         return sets.pick_weighted(among, k, log_weights, uniform(*self._keys(purpose), self.view.contacts))
 
     def top(self, among: Tensor, k: int, values: Tensor) -> Tensor:
-        """The ``k`` peers ``among`` a set with the largest values [P, B]; a keyed draw on the peer's id breaks ties."""
+        """The ``k`` peers ``among`` a set with the largest values [P, B]. Ties are broken at random, by seed and id."""
         return sets.top(among, k, values, self.ties(among))
 
     def ranked(self, among: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """The columns ``among`` a set, ordered by ``values`` [P, B], the largest first: (columns [P, K], mask [P, K]).
+        """Sort the members of a set ``among`` by ``values`` [P, B], the largest first: (columns [P, K], mask [P, K]).
 
-        Ties are broken as in ``top``.
+        columns: positions in the lists of contacts; mask: False for padding. Ties are broken as in ``top``.
         """
         return sets.ranked(among, values, self.ties(among))
 
@@ -96,7 +101,7 @@ class RoundContext:
         )
 
     def _keys(self, purpose: Purpose, round: int | None = None) -> tuple[Tensor, Tensor, int, int]:
-        """The keys of a draw about a peer; the peer's id is appended to them."""
+        """The keys of a random draw; callers append the id of the peer that may be drawn."""
         return self.view.seed[:, None], self.view.me[:, None], self.round if round is None else round, purpose
 
 
@@ -134,26 +139,29 @@ UpdateShare = Annotated[
     ),
 ]
 Reach = Annotated[
-    Count, Field(description="in a partial topology, a peer knows the peers within this many hops; else unused")
+    Count,
+    Field(
+        description="in a partial topology, a peer knows the peers within this many hops; no effect in a full topology"
+    ),
 ]
 Renewal = Annotated[
-    int, Field(ge=0, description="fingerprints are computed and sent again every this many rounds; 0: never")
+    int, Field(ge=0, description="number of rounds after which fingerprints are computed and sent again; 0: never")
 ]
 
 
 class Method:
     """Base class of all methods: subclass it and define ``meet``.
 
-    The parameters of the constructor are the config keys of the method. The object itself never changes; what the
-    method remembers is in ``now.memory``.
+    The parameters of the constructor are the config keys of the method. The object itself never changes; the method
+    stores what it remembers in ``now.memory``.
     """
 
-    unknown: float = 0.0  # the entry of its remembered tables for a peer of which nothing is known
-    finds: bool = True  # it estimates who is alike, so that precision and recall are defined
+    unknown: float = 0.0  # the entry in remembered tables for a peer about which nothing is known
+    finds: bool = True  # whether the method estimates which peers are similar: precision and recall are then computed
     metric: str | None = None  # the similarity metric that compares the peers it meets; None: they are not compared
     hops: Reach = 1
     shares: tuple[str, ...] = ()  # the remembered tables that a peer sends with its model
-    uses_fingerprints: bool = False  # it needs the fingerprints of all peers before the first round
+    uses_fingerprints: bool = False  # whether the method needs the fingerprints of all peers before the first round
     renew: Renewal = 0
 
     def check(self, view: View) -> None:
@@ -168,20 +176,21 @@ class Method:
         return []
 
     def meet(self, now: RoundContext) -> Tensor:
-        """Whom to ask for a model, a subset of ``now.known``: [P, B] bool."""
+        """Return the peers to ask for a model, a subset of ``now.known``: [P, B] bool."""
         raise UserError(f"method: {type(self).__name__} has no meet, which says whom to ask for a model")
 
     def choose(self, now: RoundContext, met: Tensor, similarity: Tensor | None) -> Tensor:
-        """With whom to merge, a subset of ``met``: [P, B] bool. It may set tables of ``now.memory``.
+        """Return the peers to merge with, a subset of ``met``: [P, B] bool. It may set tables of ``now.memory``.
 
-        similarity: [P, B] float64, -inf for peers that were not met or have diverged; None if nobody is compared.
+        similarity: [P, B] float64, -inf for peers that were not met or have diverged; None if no peers are compared.
         """
         return met
 
     def on_fingerprints(self, view: View, prints: Fingerprints, ids: Tensor, limited: bool) -> Memory:
-        """What the peers of ``view`` remember of the fingerprints ``prints`` of the peers ``ids`` [M], ascending.
+        """Return what the peers of ``view`` remember of the fingerprints ``prints``: the tables of their memory.
 
-        limited: a peer knows all these fingerprints, but can merge only with its contacts, some of these peers.
+        ids: [M], ascending, the peers that the fingerprints belong to; limited: the contacts of a peer, with which it
+        can merge, are only some of these peers.
         """
         raise UserError(
             f"method: {type(self).__name__} uses fingerprints, and has no on_fingerprints, which says what to remember"
@@ -192,14 +201,14 @@ class Method:
         return self.metric is not None
 
     def neighbours(self, now: RoundContext, partners: Tensor) -> Tensor:
-        """Whom each peer of ``now`` holds to be alike, for precision and recall: [P, B] bool, or non-negative weights.
+        """Return whom each peer of ``now`` considers similar, for precision and recall: [P, B] bool, or weights >= 0.
 
-        partners: [P, B] bool, with whom it merged in this round.
+        partners: [P, B] bool, the peers that it merged with in this round.
         """
         return partners
 
     def in_rounds(self, rounds: int) -> Method:
-        """The method with the settings filled in that depend on the number of ``rounds``."""
+        """Return the method with those settings filled in that depend on the number of ``rounds``."""
         return self
 
     def nominal(self, rounds: int) -> float | None:
@@ -207,45 +216,45 @@ class Method:
         return None
 
 
-_CALLED = {
+_PARAMETERS = {
     name: list(inspect.signature(function).parameters)[1:]
     for name, function in vars(Method).items()
     if inspect.isfunction(function) and not name.startswith("_")
 }
-_DECLARED: Any = pydantic.create_model(
+_ATTRIBUTES: Any = pydantic.create_model(
     "Declared", **{name: (hint, ...) for name, hint in get_type_hints(Method, include_extras=True).items()}
 )  # type: ignore[call-overload]
 
 
 def usable(method: Method) -> Method:
-    """Return the method, or raise a UserError if a decision, a setting or a declared attribute cannot be used."""
+    """Return the method, or raise a UserError if a function, a setting or a declared attribute cannot be used."""
     name = f"method: {type(method).__name__}"
-    for decision, given in _CALLED.items():
-        must_take(getattr(method, decision), given, f"{name}.{decision}")
+    for function, given in _PARAMETERS.items():
+        must_take(getattr(method, function), given, f"{name}.{function}")
     if is_dataclass(method):
         keys = {field.name: getattr(method, field.name) for field in fields(method) if field.init}
         plain = {key: value for key, value in keys.items() if isinstance(value, int | float | str | None)}
         checked("method", f"method {type(method).__name__}", type(method), plain)
-    parsed(_DECLARED, {declared: getattr(method, declared) for declared in _DECLARED.model_fields}, name)
+    parsed(_ATTRIBUTES, {key: getattr(method, key) for key in _ATTRIBUTES.model_fields}, name)
     return method
 
 
 def metric_of(method: Method) -> tuple[Metric, dict[str, Any]] | None:
-    """The metric of a method and the settings that the metric takes from it; None: the method compares nobody."""
+    """Return a method's metric and the settings that the metric takes from the method; None if it compares no peers."""
     if method.metric is None:
         return None
     metric = metrics.get(method.metric)
     given = {key: getattr(method, key, None) for key in (accepted(metric) or [])[1:]}  # the first is ``pairs``
     keys = {key: value for key, value in given.items() if value is not None and not callable(value)}
-    if lacking := [key for key in required(metric)[1:] if key not in keys]:
+    if missing := [key for key in required(metric)[1:] if key not in keys]:
         name = type(method).__name__
-        raise UserError(f"metric = {method.metric!r} needs {lacking[0]}, which method {name} does not have")
+        raise UserError(f"metric = {method.metric!r} needs {missing[0]}, which method {name} does not have")
     must_take(metric, ["pairs"], f"metric = {method.metric!r}", keys)
     return metric, keys
 
 
 def metric_cost(method: Method) -> MetricCost:
-    """What is sent for each peer that a method compares."""
+    """Return what must be sent for each peer that a method compares."""
     found = metric_of(method)
     return MetricCost() if found is None else cost_of(*found)
 

@@ -11,11 +11,11 @@ from typing import Annotated, Any, Literal
 import pydantic
 from pydantic import Field
 
-_MANY = 10**9
+_LIMIT = 10**9  # the largest value of an integer key
 
 
 def _amount(least: int, word: str) -> Any:
-    """A whole number of at least ``least``, or a word."""
+    """Return the type of a key that is a whole number of at least ``least``, or the string ``word``."""
 
     def check(value: Any) -> Any:
         if value == word or value is None or (type(value) is int and value >= least):
@@ -33,42 +33,43 @@ def _path_or_table(value: Any) -> Any:
 
 
 class Table(pydantic.BaseModel):
-    """A closed table: its keys are its fields."""
+    """A table of a config that has only the keys listed as fields."""
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
 
 
 class OpenTable(Table):
-    """A table that also holds the keys of the method, model, topology or data set that it names."""
+    """A table that also has the keys of the method, model, topology, data set or shift that it names."""
 
     model_config = pydantic.ConfigDict(frozen=True, extra="allow")
 
     @property
     def keys(self) -> dict[str, Any]:
-        """The keys that are not fields of the table."""
+        """The keys that are not listed as fields, with their values."""
         return dict(self.model_extra or {})
 
 
 class Data(OpenTable):
-    """The data set, the shift between clusters of peers, and how many samples each peer gets."""
+    """The data set, the shift between clusters of peers, and the number of samples per peer."""
 
     name: str = Field(
         "digits", description="the data set: a registered name, a folder of .npz files, or `package.module:function`"
     )
     shift: str | None = Field(
         None,
-        description="how the data of the clusters differ (the kind of heterogeneity): a registered name or "
+        description="the shift: how the data of clusters differ (the kind of heterogeneity). A registered name or "
         '`package.module:function`. Left out: the default of the data set, else `"rotation"`',
     )
     sizes: list[Annotated[int, Field(ge=1)]] | None = Field(
         None,
-        description="peers in each cluster; they must add up to `peers`. Left out: the ratio of the shift, else equal",
+        description="number of peers in each cluster; the sum must be `peers`. Left out: the ratio of the shift, if "
+        "it has one, else equal numbers",
     )
     normalise: Literal["standard", "half", "unit"] | None = Field(
         None,
-        description='how inputs are scaled: `"standard"` to mean 0 and standard deviation 1 per channel, `"half"` from '
-        '0..1 to -1..1, `"unit"` not at all. Left out: the default of the data set, else `"standard"`; your own data: '
-        '`"unit"`',
+        description='how inputs are scaled. `"standard"`: to mean 0 and standard deviation 1 per channel; `"half"`: '
+        'from 0..1 to -1..1; `"unit"`: not scaled. Left out: the default of the data set, else `"standard"`; for your '
+        'own data `"unit"`',
     )
     scale: Annotated[
         Any,
@@ -76,26 +77,27 @@ class Data(OpenTable):
         pydantic.WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object"}]}),
     ] = Field(
         None,
-        description="constants that all peers share, instead of `normalise`: the path of a TOML file that "
-        "`homophily scale` writes, or a table with its keys: `mean` and `std` of inputs, `fill` for missing values, "
-        "`classes`, `target_mean`, `target_std`. Left out: constants are computed from the data",
+        description="constants that all peers use, instead of `normalise`: the path of a TOML file, as "
+        "`homophily scale` writes it, or a table with the same keys: `mean` and `std` of inputs, `fill` for missing "
+        "values, `classes`, `target_mean`, `target_std`. Left out: constants are computed from the data",
     )
     train: _amount(1, "all") = Field(  # type: ignore[valid-type]
         None,
-        description='training samples per peer; `"all"`: the whole training set is divided. Left out: the default of '
-        "the data set, else 20; your own data: all",
+        description='training samples per peer; `"all"`: the whole training set is divided among peers. Left out: the '
+        "default of the data set, else 20; for your own data all",
     )
     validation: int | None = Field(
         None,
         ge=0,
-        description="validation samples per peer, for `training.patience`. Left out: 0; your own data: what it brings",
+        description="validation samples per peer, for `training.patience`. Left out: 0; for your own data all of "
+        "`validation_x`",
     )
     test: _amount(1, "all") = Field(  # type: ignore[valid-type]
         None,
         description='test samples per peer; `"all"`: the whole test set of its cluster. Left out: the default of the '
-        "data set, else 100; your own data: what it brings, else a fifth of its samples",
+        "data set, else 100; for your own data all of `test_x`, else a fifth of `x`",
     )
-    balanced: bool = Field(False, description="whether each peer gets all classes equally often")
+    balanced: bool = Field(False, description="whether each peer gets the same number of samples of each class")
 
 
 class Model(OpenTable):
@@ -108,41 +110,43 @@ class Model(OpenTable):
 
 
 class Training(Table):
-    """Local training: what each peer does with its own samples in a round."""
+    """Local training of each peer on its own samples, in every round."""
 
     optimizer: Literal["sgd", "adam"] = Field(
         "sgd", description="the optimizer; its state is reset at the start of every round"
     )
     loss: str = Field(
         "auto",
-        description='`"cross-entropy"`, `"mse"` or `package.module:name`; `"auto"`: cross-entropy for classes, mse for '
-        "regression",
+        description='the loss: `"cross-entropy"`, `"mse"` or `package.module:name`; `"auto"`: cross-entropy for '
+        "classification, mean squared error for regression",
     )
     lr: float = Field(0.05, gt=0, le=1e30, allow_inf_nan=False, description="learning rate in the first round")
     momentum: float = Field(0.9, ge=0, lt=1, description="momentum of SGD; Adam ignores it")
     weight_decay: float = Field(
         0.0, ge=0, le=1e6, allow_inf_nan=False, description="weight decay (L2), added to the gradient"
     )
-    decay: float = Field(0.99, gt=0, le=1, description="factor by which the learning rate changes from round to round")
-    batch: int = Field(10, ge=1, le=_MANY, description="samples per batch")
-    epochs: int = Field(3, ge=1, le=_MANY, description="local epochs per round")
+    decay: float = Field(
+        0.99, gt=0, le=1, description="factor by which the learning rate is multiplied after every round"
+    )
+    batch: int = Field(10, ge=1, le=_LIMIT, description="samples per batch")
+    epochs: int = Field(3, ge=1, le=_LIMIT, description="local epochs per round")
     patience: int = Field(
         0,
         ge=0,
-        le=_MANY,
+        le=_LIMIT,
         description="early stopping: a peer stops after this many rounds without a lower validation loss, and keeps "
         "its best model; 0: off. Needs `data.validation`",
     )
 
 
 class Method(OpenTable):
-    """How a peer selects the peers it merges with."""
+    """The method: how a peer selects the peers that it merges with."""
 
     name: str = Field("kin", description="the method: a registered name or `package.module:name`")
 
 
 class Topology(OpenTable):
-    """The communication graph: which peers reach each other in one hop."""
+    """The topology (communication graph): which peers can reach each other in one hop."""
 
     name: str = Field(
         "full",
@@ -153,26 +157,28 @@ class Topology(OpenTable):
 class Config(Table):
     """All settings of one run.
 
-    Build one with ``homophily.run``'s nested keys or a TOML file. ``run.config`` is the config of a run with every
-    default filled in. It is frozen: to change a key, pass nested keys to the next run.
+    ``homophily.run`` makes it from nested keys or a TOML file. ``run.config`` is the config of a run with every default
+    filled in. It is immutable: to change a key, pass nested keys to the next run.
     """
 
-    seed: int = Field(0, ge=0, lt=1 << 63, description="seed of every random draw")
+    seed: int = Field(0, ge=0, lt=1 << 63, description="seed of all random draws")
     peers: int | None = Field(
         None,
         ge=1,
         le=10**7,
-        description="peers in the federation. Left out: the default of the data set, else 60; your own data: as many "
-        "as it has",
+        description="number of peers. Left out: the default of the data set, else 60; for your own data the number of "
+        "peers in it",
     )
-    rounds: int = Field(60, ge=1, le=_MANY, description="rounds of training and merging")
+    rounds: int = Field(60, ge=1, le=_LIMIT, description="number of rounds; in each, peers train and then merge")
     score: Literal["after-merge", "after-training"] = Field(
-        "after-merge", description="whether a round tests the merged models or the trained models before the merge"
+        "after-merge",
+        description="which models are scored on the test samples: those after the merge, or those after local "
+        "training, before the merge",
     )
     merge: str = Field(
         "uniform",
-        description="the aggregation rule (merge) of a peer's model and its partners' models: a registered name or "
-        "`package.module:name`",
+        description="the aggregation rule (merge), which combines a peer's model with its partners' models: a "
+        "registered name or `package.module:name`",
     )
     topology: Topology = Topology()
     engine: Literal["auto", "stacked", "vectorised", "one-by-one"] = Field(
@@ -181,21 +187,26 @@ class Config(Table):
         '`torch.vmap`, `"one-by-one"` in a loop; `"auto"`: the fastest that supports the network',
     )
     precision: Literal["full", "fast"] = Field(
-        "full", description='`"fast"` allows TF32 matrix products on a GPU, `"full"` does not'
+        "full",
+        description='precision of matrix products on a GPU. `"full"`: that of float32; `"fast"`: that of TF32, which '
+        "is faster",
     )
     init: Literal["common", "independent"] = Field(
-        "common", description="whether all peers start from the same weights, or each from its own"
+        "common",
+        description='initial weights. `"common"`: the same for all peers; `"independent"`: each peer draws its own',
     )
     contacts: _amount(1, "all") = Field(  # type: ignore[valid-type]
         "all",
-        description='the most peers that one peer knows, drawn at random from those within reach; `"all"`: everyone '
-        "within reach",
+        description="the largest number of peers that a peer knows, drawn at random from those within reach (in a "
+        'partial topology, within the hops of the method); `"all"`: all peers within reach',
     )
-    evaluate: int = Field(1, ge=1, le=_MANY, description="models are tested every this many rounds, and after the last")
+    evaluate: int = Field(
+        1, ge=1, le=_LIMIT, description="models are scored every this many rounds, and after the last"
+    )
     checkpoint: int = Field(
-        10, ge=1, le=_MANY, description="a checkpoint is saved every this many rounds, and after the last"
+        10, ge=1, le=_LIMIT, description="a checkpoint is saved every this many rounds, and after the last"
     )
-    extra_metrics: list[str] = Field([], description="your own scores, each as `package.module:name`")
+    extra_metrics: list[str] = Field([], description="your own metrics, each as `package.module:name`")
     data: Data = Data()
     model: Model = Model()
     training: Training = Training()

@@ -1,4 +1,4 @@
-"""Methods decide whom a peer asks for models and with whom it merges. Importing this registers the bundled ones."""
+"""Methods decide which peers to ask for models and to merge with. Importing this package registers the bundled ones."""
 
 from homophily.federation.view import View
 from homophily.methods import baselines, dac, dpg, kin, panm, pens, server

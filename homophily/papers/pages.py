@@ -100,7 +100,7 @@ def _lines(result: Result, notes: Notes, picture: str | None) -> Iterator[str]:
         note = notes.notes[result.name]
         yield from ("", f"## Notes on the runs of {note.date}", "", note.text.strip())
     if recipe.choices:
-        yield from ("", "## What the paper leaves open", "", "What the recipe takes, and why:", "")
+        yield from ("", "## What the paper leaves open", "", "The recipe's choices and the reasons for them:", "")
         yield from (f"- {name}: {why}" for name, why in recipe.choices.items())
 
 

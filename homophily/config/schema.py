@@ -62,7 +62,8 @@ class Data(OpenTable):
     )
     sizes: list[Annotated[int, Field(ge=1)]] | None = Field(
         None,
-        description="peers in each cluster; they must add up to `peers`. Left out: the ratio of the shift, else equal",
+        description="peers in each cluster; they must add up to `peers`. Left out: in the proportions of the shift, "
+        "else clusters of equal size",
     )
     normalise: Literal["standard", "half", "unit"] | None = Field(
         None,
@@ -88,12 +89,13 @@ class Data(OpenTable):
     validation: int | None = Field(
         None,
         ge=0,
-        description="validation samples per peer, for `training.patience`. Left out: 0; your own data: what it brings",
+        description="validation samples per peer, for `training.patience`. Left out: 0; your own data: its validation "
+        "set",
     )
     test: _amount(1, "all") = Field(  # type: ignore[valid-type]
         None,
         description='test samples per peer; `"all"`: the whole test set of its cluster. Left out: the default of the '
-        "data set, else 100; your own data: what it brings, else a fifth of its samples",
+        "data set, else 100; your own data: its test set, else a fifth of its samples",
     )
     balanced: bool = Field(False, description="whether each peer gets all classes equally often")
 

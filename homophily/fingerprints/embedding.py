@@ -5,7 +5,7 @@ does not depend on the network or on the data of any peer, so that fingerprints 
 
     e(x, y) = S1 wide(x) + S2 vec(t(y) few(x)')
 
-wide(x) are many nonlinear features, which show how the inputs are distributed. few(x) are a few features. Their products
+wide(x) are many nonlinear features, which show how the inputs are distributed. few(x) are few features. Their products
 with those of the target, t(y), show how the targets depend on the inputs. S1 and S2 are count sketches: they add
 coordinates with random signs into ``BUCKETS`` buckets. S2 is never formed: the sketch of the products is the circular
 convolution of a sketch of t(y) and one of few(x) (TensorSketch; Pham and Pagh, 2013).

@@ -96,7 +96,7 @@ def contrasts(rows: Tensor) -> Tensor:
 
 
 def rounded(values: Tensor) -> Tensor:
-    """Round to float16 with a power of two as each peer's scale: the largest value is near 1, small ones keep digits."""
+    """Round to float16, scaled by a power of two per peer: its largest value is near 1, small ones keep digits."""
     if not values.numel():
         return values.float()
     largest = values.abs().flatten(1).amax(1).view(-1, *[1] * (values.dim() - 1))

@@ -96,7 +96,8 @@ Features = Callable[[Tensor], tuple[Tensor, Tensor]]  # inputs [n, ...] -> wide 
 
 def compressed(x: Tensor) -> Tensor:
     """Return values up to 3 in magnitude as they are, larger ones as 3 + log(|x| / 3) with their sign, in float32."""
-    size = x.float().abs()
+    x = x.float()
+    size = x.abs()
     return x.sign() * torch.where(size <= _LINEAR, size, _LINEAR + torch.log(size.clamp(min=_LINEAR) / _LINEAR))
 
 
@@ -160,7 +161,7 @@ def _target_features(y: Tensor, targets: Targets, keyed: _Keyed) -> Callable[[Te
         root = math.sqrt(classes)
         return lambda y: root * _over_positions(F.one_hot(y.long(), classes).float()) - 1.0 / root
     if classes is not None:
-        return lambda y: _over_positions(keyed.vectors(_CLASS, y.long(), FEW)) / math.sqrt(FEW)
+        return lambda y: _over_positions(keyed.vectors(_CLASS, y.long(), FEW))
     outputs = y[0].numel()
     projection = None if outputs <= FEW else keyed.normal(_OUTPUT, outputs, FEW) / math.sqrt(outputs)
 

@@ -57,10 +57,11 @@ class ExpectedModel:
         return row + table_bytes(self.contacts, len(self.tables)) + 8 + 4096 * (4 + len(self.tables))
 
 
-def network_number(layout: Layout, seed: int, frozen: str, constants: str | None = None) -> int:
+def network_number(layout: Layout, seed: int, frozen: str, classes: int | None, constants: str | None = None) -> int:
     """The same for all peers that can compare and merge: a hash of the names and shapes of the network, the seed of its
-    start, what is frozen in it, and the constants of data.scale (None: none are given)."""
-    agreed = [layout.to_json(), seed, frozen, *([] if constants is None else [constants])]
+    start, what is frozen in it, the number of classes (None: targets are numbers), which fingerprints depend on, and
+    the constants of data.scale (None: none are given)."""
+    agreed = [layout.to_json(), seed, frozen, classes, *([] if constants is None else [constants])]
     text = json.dumps(agreed, sort_keys=True)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 

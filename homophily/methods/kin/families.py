@@ -14,6 +14,7 @@ from torch import Tensor
 from homophily.fingerprints.compute import folded
 from homophily.fingerprints.embedding import BUCKETS
 from homophily.fingerprints.fingerprint import Fingerprints, sampled
+from homophily.methods.kin.continuum import Continuum
 from homophily.randomness import Purpose, generator
 
 RIDGE = 0.2  # of the mean variance
@@ -22,8 +23,7 @@ DEVIATIONS = 3.0  # the edge is so many standard deviations above their mean, wh
 TRIES = 20  # starts of k-means
 CLOUDS, MARGIN = 15, 0.4  # families must beat uniform clouds by so much in log residual
 _NORMAL_999 = 3.0902323061678132  # 99.9 % point of the normal distribution
-_LEAST, _SWEEPS, _STEPS, _NEGLIGIBLE, _FAR = 32, 100, 500, 1e-9, 1e12
-_AT_ONCE = 256  # peers whose mixtures are computed together, if each has its own candidates
+_LEAST, _SWEEPS = 32, 100
 
 
 @dataclass(frozen=True)
@@ -35,43 +35,6 @@ class Evidence:
     freedom: int  # degrees of freedom behind the covariance
     edge: float  # the largest squared singular value that noise would show, as simulated
     levels: Tensor  # [d]: what whitening leaves of the estimated variance in each direction, v / (v + ridge)
-
-
-@dataclass(frozen=True)
-class Continuum:
-    """Peers that differ without forming families: the distribution of each is a mixture of those of others."""
-
-    place: Tensor  # [N, r]: in the signal directions; NaN without a fingerprint
-    count: Tensor  # [N] float64: samples behind each fingerprint
-    inside: float  # noise of one sample in the signal directions
-    outside: float  # and in the others
-    sample: Tensor  # [S]: peers that the mixtures of all are made of
-
-    def of_all(self) -> Tensor:
-        """[N, S]: the mixture of each peer, of the peers in the sample; 0 for a peer without a fingerprint."""
-        usable = self.count >= 2
-        noise = self.inside / self.count[self.sample], self.outside / self.count[self.sample]
-        out = torch.zeros(len(self.place), len(self.sample), dtype=torch.float64, device=self.place.device)
-        oneself = usable.nonzero() == self.sample
-        out[usable] = mixtures(self.place[usable], self.place[self.sample], oneself, *noise)
-        return out
-
-    def among(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """[P, B]: the mixture of each peer of ``rows`` [P], of candidates ``columns`` [P, B] (-1: none) and itself."""
-        found = [self._among(*some) for some in zip(rows.split(_AT_ONCE), columns.split(_AT_ONCE), strict=True)]
-        return torch.cat(found)
-
-    def _among(self, rows: Tensor, columns: Tensor) -> Tensor:
-        everyone = torch.cat([columns, rows[:, None]], 1)
-        index = everyone.clamp(min=0)
-        count = self.count[index]
-        mask = (everyone >= 0) & (count >= 2)
-        count = count.clamp(min=2.0)
-        oneself = torch.zeros_like(mask)
-        oneself[:, -1] = True
-        others = torch.where(mask[..., None], self.place[index], 0.0)
-        mixture = mixtures(others[:, -1], others, oneself, self.inside / count, self.outside / count, mask)
-        return torch.where(mask, mixture, 0.0)[:, :-1]
 
 
 @dataclass(frozen=True)
@@ -356,44 +319,6 @@ def _starts(z: Tensor, count: Tensor, clusters: int, seed: int) -> Tensor:
         distance = torch.cdist(z.expand(TRIES, -1, -1), torch.stack(chosen, dim=1)).square().amin(2)
         weight = torch.where(distance.sum(1, keepdim=True) > 0, count * distance, count)
     return torch.stack(chosen, dim=1)
-
-
-def mixtures(
-    rows: Tensor, others: Tensor, oneself: Tensor, inside: Tensor, outside: Tensor, mask: Tensor | None = None
-) -> Tensor:
-    """Each row's distribution as a mixture of the others', as widely spread as possible: [M, S] on the simplex.
-
-    rows: places [M, r]; others: places [S, r], or [M, S, r] if each row has its own, with their noise ([S] or [M, S])
-    inside and outside the signal directions; oneself, mask: [M, S] bool; mask: the others that there are.
-    Minimises Mallows' risk, bias in the signal directions plus variance in all, by accelerated projected
-    gradients. Using one's own sample costs twice its noise, since its noise explains itself.
-    """
-    target = _each(rows, others.mT) - torch.where(oneself, inside, 0.0)
-    steepest = torch.linalg.eigvalsh(others.mT @ others)[..., -1:] + outside.amax(-1, keepdim=True)
-    root = (steepest / outside.amin(-1, keepdim=True).maximum(1e-12 * steepest)).sqrt()
-    momentum = (root - 1.0) / (root + 1.0)  # at which the distance falls by 1 - 1 / root a step
-    forbidden = torch.zeros_like(target) if mask is None else torch.where(mask, 0.0, -_FAR)
-    p = on_simplex(torch.ones_like(target) + forbidden)
-    ahead = p
-    for _ in range(min(_STEPS, math.ceil(20.0 * float(root.max())))):
-        slope = _each(_each(ahead, others), others.mT) + ahead * outside - target
-        after = on_simplex(ahead - slope / steepest + forbidden)
-        ahead = after + momentum * (after - p)
-        p = after
-    return torch.where(p > _NEGLIGIBLE, p, 0.0)
-
-
-def _each(rows: Tensor, matrix: Tensor) -> Tensor:
-    """Rows [M, a] times a matrix [a, b], or times one of their own each [M, a, b]: [M, b]."""
-    return rows @ matrix if matrix.dim() == 2 else (rows[:, None] @ matrix)[:, 0]
-
-
-def on_simplex(rows: Tensor) -> Tensor:
-    """The nearest point of the simplex to each row [N, M]."""
-    ordered = rows.sort(1, descending=True).values
-    excess = (ordered.cumsum(1) - 1.0) / torch.arange(1, rows.shape[1] + 1, device=rows.device)
-    last = (ordered > excess).sum(1, keepdim=True) - 1
-    return (rows - excess.gather(1, last)).clamp(min=0.0)
 
 
 def _by_first_member(label: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Who is alike, from fingerprints: whitening, the noise edge, families and mixtures, and everything degenerate."""
+"""Who is alike, from fingerprints: whitening, the noise edge, families, and everything degenerate."""
 
 import math
 
@@ -6,24 +6,29 @@ import pytest
 import torch
 from torch import Tensor
 
-from homophily.fingerprints.compute import contrasts
-from homophily.fingerprints.fingerprint import BUCKETS, ROWS, Fingerprints, checked
+from homophily.fingerprints import fingerprint
+from homophily.fingerprints.compute import summed_up
+from homophily.fingerprints.embedding import BUCKETS
+from homophily.fingerprints.fingerprint import LARGE_FEDERATION, SMALL_FEDERATION, Fingerprints, Format, checked
 from homophily.methods.kin import families as kin
 from homophily.methods.kin.families import Kinship, kinship
 
 
-def gaussian(centres: Tensor, counts: list[int], seed: int, spread: Tensor | None = None) -> Fingerprints:
-    """Peers whose samples are normal around their centres [N, BUCKETS], with deviations ``spread`` [BUCKETS]."""
+def gaussian(
+    centres: Tensor, counts: list[int], seed: int, spread: Tensor | None = None, form: Format = SMALL_FEDERATION
+) -> Fingerprints:
+    """Peers whose samples are normal around their centres [N, d], with standard deviations ``spread`` [d]."""
     chance = torch.Generator().manual_seed(seed)
-    scale = torch.linspace(0.5, 2.0, BUCKETS) if spread is None else spread
+    d = centres.shape[1]
+    scale = torch.linspace(0.5, 2.0, d) if spread is None else spread
     means, factors = [], []
-    most = max(min(n, ROWS) - 1 for n in counts)
-    for centre, n in zip(centres, counts, strict=True):
-        x = centre + scale * torch.randn(n, BUCKETS, generator=chance, dtype=torch.float64)
-        means.append(x.mean(0))
-        r = torch.linalg.qr(contrasts(x[:ROWS]), mode="r").R
-        factors.append(torch.nn.functional.pad(r, (0, 0, 0, most - len(r))))
-    return checked(torch.stack(means).float(), torch.stack(factors).float(), torch.tensor(counts))
+    most = max(int(form.freedom(torch.tensor(n))) for n in counts)
+    for peer, (centre, n) in enumerate(zip(centres, counts, strict=True)):
+        x = centre + scale * torch.randn(n, d, generator=chance, dtype=torch.float64)
+        mean, factor = summed_up(x[None], torch.tensor([n]), torch.tensor([peer]), seed, form)
+        means.append(mean[0])
+        factors.append(torch.nn.functional.pad(factor[0], (0, 0, 0, most - factor.shape[1])))
+    return checked(torch.stack(means), torch.stack(factors), torch.tensor(counts), form)
 
 
 def clusters(sizes: list[int], samples: int | list[int], gap: float, seed: int) -> tuple[Fingerprints, Tensor]:
@@ -34,16 +39,22 @@ def clusters(sizes: list[int], samples: int | list[int], gap: float, seed: int) 
     return gaussian(centres[label], counts, seed), label
 
 
+def without(prints: Fingerprints, peer: int) -> Fingerprints:
+    """The same, but for one peer that has too few samples."""
+    count = prints.count.index_fill(0, torch.tensor(peer), 1)
+    return checked(prints.mean, prints.factor, count, SMALL_FEDERATION)
+
+
 def found(prints: Fingerprints, seed: int = 0) -> Kinship:
     return kinship(prints, torch.arange(len(prints.count)), seed)
 
 
-def test_sketches_fold_to_a_power_of_two_of_at_most_a_third_of_the_degrees_of_freedom() -> None:
+def test_fingerprints_fold_to_a_power_of_two_of_at_most_a_third_of_the_degrees_of_freedom() -> None:
     assert kin.dimension(1900) == 512  # 100 peers with 20 samples
     assert kin.dimension(1140) == 256  # 60
     assert kin.dimension(10**6) == 512
-    assert kin.dimension(10**6, 1024) == 1024
-    assert kin.dimension(3 * 1024 - 1, 1024) == 512
+    assert kin.dimension(10**6, 256) == 256
+    assert kin.dimension(3 * 256 - 1, 256) == 128
     assert kin.dimension(3 * 128) == 128
     assert kin.dimension(3 * 32) == 32
     assert kin.dimension(3 * 32 - 1) is None
@@ -63,7 +74,7 @@ def test_the_pooled_covariance_and_mean_by_hand() -> None:
     factor[0, 0, 0], factor[1, 0, 0] = math.sqrt(2.0), math.sqrt(24.0)  # sums of squares 2 and 24
     mean = torch.zeros(2, BUCKETS)
     mean[:, 0] = torch.tensor([2.0, 6.0])
-    covariance, centre = kin.pooled(checked(mean, factor, torch.tensor([2, 3])), BUCKETS)
+    covariance, centre = kin.pooled(checked(mean, factor, torch.tensor([2, 3]), SMALL_FEDERATION), BUCKETS)
     assert float(covariance[0, 0]) == pytest.approx(26 / 3)
     assert float(centre[0]) == pytest.approx((1 + 3 + 4 + 4 + 10) / 5)
 
@@ -100,25 +111,9 @@ def test_the_chi_square_point() -> None:
         assert kin.chi_square_999(freedom) == pytest.approx(point, rel=0.01)
 
 
-def test_the_nearest_point_of_the_simplex() -> None:
-    rows = torch.tensor([[0.2, 0.3, 0.5], [2.0, 0.0, 0.0], [0.5, 0.5, 0.5], [-1.0, -1.0, 3.0]]).double()
-    near = kin.on_simplex(rows)
-    assert torch.allclose(near, torch.tensor([[0.2, 0.3, 0.5], [1, 0, 0], [1 / 3, 1 / 3, 1 / 3], [0, 0, 1]]).double())
-
-
-def test_mixtures_by_hand() -> None:
-    """Two peers in one direction at z and -z: by symmetry p_1 = (1 - q, q), and the risk in q is a parabola."""
-    z = torch.tensor([[0.3], [-0.3]]).double()
-    variance, own = 31 / 20, 1 / 20
-    p = kin.mixtures(z, z, torch.eye(2).bool(), torch.full((2,), own).double(), torch.full((2,), variance).double())
-    # (1 - 2q)^2 z^2 + v((1 - q)^2 + q^2) - 2((1 - q)(z^2 - own) - q z^2), least where its slope is 0
-    q = (2 * 0.09 + variance - 0.09 * 2 + own) / (4 * 0.09 + 2 * variance)
-    assert torch.allclose(p, torch.tensor([[1 - q, q], [q, 1 - q]]).double(), atol=1e-6)
-
-
 @pytest.mark.parametrize("counts", [[20] * 40, [10, 20, 30, 40] * 10, [30] * 12])
 def test_one_distribution_is_found_to_be_one(counts: list[int]) -> None:
-    """Pure Gaussian gradients, no signal: the edge is meant to be passed in 1 of 300, so hardly ever in 40."""
+    """Pure Gaussian noise, no signal: the edge is meant to be passed in 1 of 300, so hardly ever in 40."""
     nothing = torch.zeros(len(counts), BUCKETS, dtype=torch.float64)
     ranks = [found(gaussian(nothing, counts, seed), seed).rank for seed in range(40)]
     assert sum(rank > 0 for rank in ranks) <= 3
@@ -132,20 +127,8 @@ def test_families_are_certain_where_the_gap_is_wide(sizes: list[int], samples: i
         assert answer.rank == len(sizes) - 1
         assert answer.family is not None
         assert torch.equal(answer.family, label)
-        weights = answer.weights(torch.arange(len(label)), torch.arange(len(label)).expand(len(label), -1))
+        weights = answer.weights(torch.arange(len(label)), torch.arange(len(label)).expand(len(label), -1), False)
         assert torch.equal(weights, (label[:, None] == label).double())
-
-
-def test_a_continuum_is_no_family_and_neighbours_on_it_count_most() -> None:
-    line = torch.linspace(-1, 1, 40, dtype=torch.float64)
-    direction = torch.randn(BUCKETS, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    answer = found(gaussian(line[:, None] * direction, [40] * 40, 1))
-    assert answer.rank == 1
-    assert answer.family is None
-    assert answer.mixture is not None
-    assert torch.allclose(answer.mixture.sum(1), torch.ones(40).double(), atol=1e-4)
-    first = answer.mixture[2]
-    assert float(first[:10].sum()) > 0.9
 
 
 def test_a_faint_line_and_two_faint_families_of_the_same_extent_are_told_apart() -> None:
@@ -176,20 +159,20 @@ def test_the_order_of_peers_changes_nothing() -> None:
 
 def test_peers_without_a_usable_fingerprint_are_nobodys_kin() -> None:
     prints, _ = clusters([8, 8], 30, gap=0.5, seed=1)
-    prints.count[3] = 0
+    prints = without(prints, 3)
     answer = found(prints)
     assert answer.family is not None
     assert answer.family.tolist() == [0, 0, 0, -1, 0, 0, 0, 0] + [1] * 8
-    weights = answer.weights(torch.tensor([3, 4]), torch.arange(16).expand(2, -1))
+    weights = answer.weights(torch.tensor([3, 4]), torch.arange(16).expand(2, -1), False)
     assert weights[0].tolist() == [0.0] * 16
     assert weights[1, 3] == 0.0
 
 
-def test_among_many_contacts_a_sample_decides_and_the_others_go_to_the_nearest_centre(
+def test_among_many_peers_a_sample_decides_and_the_others_go_to_the_nearest_centre(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     prints, label = clusters([30, 30, 30], 30, gap=0.5, seed=2)
-    monkeypatch.setattr(kin, "SAMPLE", 40)
+    monkeypatch.setattr(fingerprint, "LARGE", 40)
     answer = found(prints)
     assert answer.family is not None
     assert torch.equal(answer.family, label)
@@ -232,7 +215,7 @@ def test_an_answer_is_conclusive_only_if_a_difference_was_found() -> None:
 def test_the_evidence_is_what_the_edge_rests_on() -> None:
     """Peers with a usable fingerprint, their samples, and degrees of freedom of at most 64 samples each."""
     prints = gaussian(torch.zeros(12, BUCKETS).double(), [30] * 11 + [100], 1)
-    prints.count[3] = 0
+    prints = without(prints, 3)
     evidence = found(prints).evidence
     assert evidence is not None
     assert (evidence.peers, evidence.samples, evidence.freedom) == (11, 10 * 30 + 100, 10 * 29 + 63)
@@ -260,7 +243,7 @@ def test_noise_unlike_from_peer_to_peer_is_no_signal() -> None:
             spreads[group, 8 * group : 8 * group + 8] = 6.0
         groups = [gaussian(torch.zeros(10, BUCKETS).double(), [30] * 10, 10 * seed + g, spreads[g]) for g in range(4)]
         both = (torch.cat([getattr(g, name) for g in groups]) for name in ("mean", "factor", "count"))
-        ranks.append(found(checked(*both), seed).rank)
+        ranks.append(found(checked(*both, SMALL_FEDERATION), seed).rank)
     assert sum(rank > 0 for rank in ranks) <= 1
 
 
@@ -271,3 +254,30 @@ def test_a_strong_signal_does_not_hide_a_weak_one() -> None:
     side, up = torch.arange(60) % 2 * 2.0 - 1.0, torch.arange(60) // 30 * 2.0 - 1.0
     centres = 2.0 * side[:, None] * strong + 0.16 * up[:, None] * weak
     assert [found(gaussian(centres, [20] * 60, seed), seed).rank for seed in range(3)] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("gap", [0.0, 0.1])
+def test_fingerprints_of_a_large_federation_show_the_same(gap: float) -> None:
+    """1,000 peers, 256 numbers and one direction of noise each."""
+    side = torch.arange(1000) % 2
+    direction = torch.randn(256, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    prints = gaussian(gap * side[:, None] * direction, [10, 20] * 500, 1, form=LARGE_FEDERATION)
+    answer = found(prints)
+    assert answer.evidence is not None
+    assert (answer.evidence.peers, answer.evidence.samples, answer.evidence.freedom) == (1000, 15_000, 1000)
+    assert answer.evidence.levels.shape == (256,)
+    assert answer.rank == (gap > 0)
+    assert answer.family is not None
+    assert int(answer.family.max()) == answer.rank
+    if gap:
+        assert float((answer.family == side).double().mean()) > 0.9
+
+
+def test_whoever_asks_and_whatever_its_contacts_families_are_the_same() -> None:
+    """Limited contacts limit whom a peer can merge with, not what it knows."""
+    prints, label = clusters([10, 10], 30, gap=0.5, seed=1)
+    answer = found(prints)
+    rows, columns = torch.arange(20), torch.stack([torch.randperm(20)[:6] for _ in range(20)])
+    weights = [answer.weights(rows, columns, limited) for limited in (False, True)]
+    assert torch.equal(*weights)
+    assert torch.equal(weights[0], (label[rows, None] == label[columns]).double())

@@ -1,7 +1,6 @@
 """kin as a method: fingerprints before the first round, and from then on only one's own family."""
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,12 +8,14 @@ import pytest
 import torch
 
 import homophily
+from homophily.federation.topology import view_of_all
+from homophily.federation.view import View
 from homophily.methods import methods
 from homophily.methods.dispatch import meet
 from homophily.methods.kin.families import kinship
 from homophily.methods.kin.method import balanced
 from homophily.randomness import normal
-from tests.methods.kin.test_families import clusters, gaussian
+from tests.methods.kin.test_families import clusters, gaussian, without
 from tests.methods.views import view_of
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -33,7 +34,7 @@ def test_kin_meets_its_family_only() -> None:
     prints, label = clusters([8, 4], 30, gap=0.5, seed=1)
     view = view_of(12)
     kin = methods.get("kin")(k=3)
-    memory = kin.on_fingerprints(view, prints, view.me, None)
+    memory = kin.on_fingerprints(view, prints, view.me, False)
     often = sum(meet(kin, view, round, memory).double() for round in range(1, 60))
     assert not bool(often[label[:, None] != label].any())
     assert meet(kin, view, 1, memory).sum(1).tolist() == [3] * 12
@@ -44,11 +45,11 @@ def test_kin_meets_its_family_only() -> None:
 def test_kin_says_what_it_found() -> None:
     kin, view = methods.get("kin")(k=3), view_of(12)
     prints, _ = clusters([8, 4], 30, gap=0.5, seed=1)
-    assert kin.notes(view, kin.on_fingerprints(view, prints, view.me, None)) == ["found 2 families, of 8, 4 peers"]
+    assert kin.notes(view, kin.on_fingerprints(view, prints, view.me, False)) == ["found 2 families, of 8, 4 peers"]
     prints, _ = clusters([5, 3, *[4] * 8], 30, gap=0.5, seed=1)
-    many = kin.notes(view_of(40), kin.on_fingerprints(view_of(40), prints, torch.arange(40), None))
+    many = kin.notes(view_of(40), kin.on_fingerprints(view_of(40), prints, torch.arange(40), False))
     assert many == ["found 10 families, of 3 to 5 peers"]
-    continuum = kin.on_fingerprints(view_of(40), gaussian(line(40), [40] * 40, 1), torch.arange(40), None)
+    continuum = kin.on_fingerprints(view_of(40), gaussian(line(40), [40] * 40, 1), torch.arange(40), False)
     assert kin.notes(view_of(40), continuum) == ["found no families but a continuum, and draws partners by likeness"]
 
 
@@ -74,7 +75,7 @@ def test_kin_says_what_it_could_not_have_found() -> None:
     """One family is no claim that the data are alike."""
     kin, view = methods.get("kin")(k=3), view_of(12)
     prints, _ = clusters([12], 30, gap=0.5, seed=1)
-    memory = kin.on_fingerprints(view, prints, view.me, None)
+    memory = kin.on_fingerprints(view, prints, view.me, False)
     evidence = kinship(prints, torch.arange(12), 0).evidence
     assert evidence is not None
     limit = homophily.methods.kin.power.smallest_difference(evidence)
@@ -84,28 +85,26 @@ def test_kin_says_what_it_could_not_have_found() -> None:
     assert found == (
         "found no difference between the fingerprints of 12 peers, so all count as one family; two equal groups that "
         f"differ by less than {limit:.2g} standard deviations of one sample's fingerprint (four groups: "
-        f"{math.sqrt(2) * limit:.2g}) would not have been seen with these samples and this network"
+        f"{math.sqrt(2) * limit:.2g}) would not have been seen with these samples"
     )
     assert advice == (
-        "the data may still differ in ways that this network's gradients do not show: try more samples per peer or "
-        "another network, and compare with method=random"
+        "the data may still differ in ways that fingerprints do not show: try more samples per peer, and compare with "
+        "method=random"
     )
 
 
 def test_fingerprints_without_any_noise_say_nothing_of_the_smallest_difference() -> None:
     kin, view = methods.get("kin")(k=3), view_of(12)
     still = gaussian(torch.zeros(12, 512).double(), [30] * 12, 1, torch.zeros(512))
-    found, _ = kin.notes(view, kin.on_fingerprints(view, still, view.me, None))
+    found, _ = kin.notes(view, kin.on_fingerprints(view, still, view.me, False))
     assert found == "found no difference between the fingerprints of 12 peers, so all count as one family"
 
 
-def test_with_bounded_contacts_kin_says_how_many_found_no_difference() -> None:
+def test_with_limited_contacts_kin_says_what_was_found_among_all() -> None:
     prints, _ = clusters([10, 10], 30, gap=0.5, seed=1)
-    view, kin = view_of(20), methods.get("kin")()
-    one, both = torch.arange(10), torch.arange(5, 15)
-    memory = kin.on_fingerprints(view, prints, view.me, torch.stack([one] * 5 + [both] * 10 + [one + 10] * 5))
-    bounded = replace(view, contacts=view.contacts.contiguous())
-    assert kin.notes(bounded, memory) == ["10 of 20 peers found no difference between the peers they know"]
+    view, kin = limited_view(20, 5), methods.get("kin")()
+    memory = kin.on_fingerprints(view, prints, view.me, True)
+    assert kin.notes(view, memory) == ["found 2 families, of 10, 10 peers"]
 
 
 @pytest.mark.parametrize(
@@ -132,21 +131,24 @@ def test_the_balanced_make_up_for_each_other_by_hand() -> None:
     assert balanced(plane, torch.ones(1, 4).bool(), 2).tolist() == [[True, False, False, True]]
 
 
+def limited_view(peers: int, contacts: int) -> View:
+    """Each peer knows only so many others."""
+    return view_of_all(peers, 0, None, 1, contacts, None, torch.device("cpu"))
+
+
 def line(peers: int) -> torch.Tensor:
     """A continuum: centres [N, 512] evenly on a line."""
     direction = torch.randn(512, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     return torch.linspace(-1, 1, peers, dtype=torch.float64)[:, None] * direction
 
 
-@pytest.mark.parametrize("shared", [True, False])
-def test_in_a_continuum_partners_are_of_the_mixture_and_nearer_together_than_by_lot(shared: bool) -> None:
-    """Whether all share contacts or everyone has its own (here with everyone in it, so that the answer is the same)."""
+@pytest.mark.parametrize("limited", [False, True])
+def test_in_a_continuum_partners_are_of_the_mixture_and_nearer_together_than_by_lot(limited: bool) -> None:
+    """Whether partners are limited to contacts or not: here everyone is a contact, so that the answer is the same."""
     peers, k = 40, 3
     view, prints = view_of(peers).rows(slice(18, 22)), gaussian(line(peers), [40] * peers, 1)
     kin = methods.get("kin")(k=k)
-    memory = kin.on_fingerprints(
-        view, prints, torch.arange(peers), None if shared else torch.arange(peers).expand(4, -1)
-    )
+    memory = kin.on_fingerprints(view, prints, torch.arange(peers), limited)
     weights, at = memory["weights"], torch.linspace(-1, 1, peers).double()
     assert memory["family"].tolist() == [-1] * 4
     off, by_lot, met = [], [], set()
@@ -162,31 +164,43 @@ def test_in_a_continuum_partners_are_of_the_mixture_and_nearer_together_than_by_
     assert len(met) > 0.5 * int((weights > 0).sum())  # in turn, not always the same
 
 
-def test_contact_lists_with_families_and_with_a_continuum_go_together() -> None:
-    """Whoever hears of two families only keeps to its own; who hears of those between has a mixture."""
-    side = torch.cat([-torch.ones(20), torch.ones(20), torch.linspace(-1, 1, 20)]).double()
-    prints = gaussian(side[:, None] * line(2)[1], [40] * 60, 1)
-    view = view_of(60).rows(slice(38, 42))
-    two, between = torch.arange(40), torch.cat([torch.arange(0, 40, 2), torch.arange(40, 60)])
-    kin = methods.get("kin")(k=3)
-    memory = kin.on_fingerprints(view, prints, torch.arange(60), torch.stack([two, two, between, between]))
-    assert memory["family"].tolist() == [1, 1, -1, -1]
-    often = sum(meet(kin, view, round, memory).double() for round in range(1, 60))
-    assert not bool(often[:2, :20].any())
-    assert (often[:2, 20:40] > 0).sum(1).tolist() == [19, 19]
-    assert not bool(often[2:, 1:40:2].any())  # not heard of
-    assert often[2:].sum(1).tolist() == [59 * 3] * 2
+def test_in_a_continuum_limited_contacts_are_weighed_among_themselves() -> None:
+    """A peer whose contacts are all far away still merges with the nearest of them."""
+    peers = 40
+    prints, kin = gaussian(line(peers), [40] * peers, 1), methods.get("kin")(k=2)
+    view = limited_view(peers, 6)
+    memory = kin.on_fingerprints(view, prints, view.me, True)
+    found = kinship(prints, view.me, 0)
+    columns = torch.where(view.known, view.contacts, -1)
+    assert torch.equal(memory["weights"], found.weights(view.me, columns, True))
+    assert int((memory["weights"] > 0).sum(1).min()) >= 1
+    met = meet(kin, view, 1, memory)
+    assert bool((met.sum(1) >= 1).all())
+    assert bool((memory["weights"][met] > 0).all())
 
 
-def test_every_peer_with_bounded_contacts_looks_for_itself() -> None:
+def test_a_peer_without_a_fingerprint_meets_nobody_in_a_continuum() -> None:
+    prints, kin, view = without(gaussian(line(40), [40] * 40, 1), 5), methods.get("kin")(k=3), limited_view(40, 12)
+    for limited in (False, True):
+        memory = kin.on_fingerprints(view, prints, view.me, limited)
+        often = sum(meet(kin, view, round, memory).double() for round in range(1, 30))
+        assert not often[5].any()
+        assert not often[view.contacts == 5].any()
+        assert bool((often.sum(1) > 0).index_fill(0, torch.tensor(5), True).all())
+
+
+@pytest.mark.parametrize("limited", [False, True])
+def test_contacts_limit_partners_and_not_knowledge(limited: bool) -> None:
+    """One decision for all: each peer keeps to its family among its contacts, even if it knows nobody else."""
     prints, label = clusters([10, 10], 30, gap=0.5, seed=1)
-    view = view_of(20)
-    heard = torch.stack([torch.cat([view.me[view.me != i][:15], torch.tensor([i])]).sort().values for i in range(20)])
-    memory = methods.get("kin")().on_fingerprints(view, prints, view.me, heard)
-    alike = (label[:, None] == label) & view.known
-    for i in range(20):
-        known = torch.isin(view.contacts[i], heard[i]) & view.known[i]
-        assert torch.equal(memory["weights"][i] > 0, alike[i] & known)
+    view, kin = limited_view(20, 4), methods.get("kin")()
+    memory = kin.on_fingerprints(view, prints, view.me, limited)
+    whole = kin.on_fingerprints(view_of(20), prints, view.me, False)
+    assert torch.equal(memory["family"], whole["family"])
+    assert torch.equal(memory["family"], label)
+    assert torch.equal(memory["weights"] > 0, label[:, None] == label[view.contacts])
+    met = meet(kin, view, 1, memory)
+    assert torch.equal(met, (memory["weights"] > 0) & view.known)  # four contacts at most: all of the family
 
 
 def test_kin_equals_the_truth_on_digits_and_pays_for_its_fingerprints() -> None:
@@ -229,21 +243,21 @@ def test_fingerprints_are_made_anew_when_asked() -> None:
     assert size(2) - size(0) == 2 * once  # before rounds 3 and 5 too
 
 
-def test_independent_models_have_a_common_reference() -> None:
+def test_the_answer_does_not_depend_on_how_models_start() -> None:
     found = homophily.run({**DIGITS, "init": "independent"}).summary
     assert found["neighbour_precision"] == found["neighbour_recall"] == 1.0
 
 
-def test_a_new_fingerprint_changes_the_answer_of_those_who_know_it_only() -> None:
+def test_a_new_fingerprint_changes_the_answer_of_all() -> None:
     prints, _ = clusters([8, 8], 30, gap=0.5, seed=1)
-    view = view_of(16)
-    kin = methods.get("kin")()
-    heard = torch.stack([torch.arange(15)] * 15 + [torch.arange(1, 16)])
-    before = kin.on_fingerprints(view, prints, view.me, heard)
-    prints.mean[15] += normal(1, torch.arange(512)).float()
-    after = kin.on_fingerprints(view, prints, view.me, heard)
-    assert torch.equal(before["weights"][:15], after["weights"][:15])
-    assert not torch.equal(before["weights"][15], after["weights"][15])
+    view, kin = limited_view(16, 5), methods.get("kin")()
+    before = kin.on_fingerprints(view, prints, view.me, True)
+    prints.mean[15] += 5 * normal(1, torch.arange(512)).float()
+    after = kin.on_fingerprints(view, prints, view.me, True)
+    assert before["family"].tolist() == [0] * 8 + [1] * 8
+    assert after["family"].tolist() == [0] * 8 + [1] * 7 + [2]
+    changed = (before["weights"] != after["weights"]).any(1)
+    assert torch.equal(changed[:15], ((view.contacts == 15) & (before["weights"] > 0)).any(1)[:15])
 
 
 def test_the_answer_alone(tmp_path: object) -> None:
@@ -281,7 +295,8 @@ def test_own_data_is_asked_the_same_way() -> None:
     assert found.summary()["precision"] is None
 
 
-def test_with_bounded_contacts_some_may_see_families_and_others_a_continuum() -> None:
-    data = {"shift": "dirichlet", "alpha": 1.0, "train": 20}
-    found = homophily.run({"peers": 16, "rounds": 2, "contacts": 10, "data": data, "method": {"name": "kin"}})
+def test_a_continuum_with_limited_contacts_runs() -> None:
+    data = {"shift": "dirichlet", "alpha": 0.3, "train": 30}
+    found = homophily.run({"peers": 40, "rounds": 2, "contacts": 10, "data": data, "method": {"name": "kin"}})
+    assert found.summary["notes"] == ["found no families but a continuum, and draws partners by likeness"]
     assert found.summary["models_sent_per_peer"] > 0

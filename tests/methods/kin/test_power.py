@@ -9,8 +9,9 @@ from torch import Tensor
 
 import homophily
 from homophily.errors import UserError
-from homophily.fingerprints.compute import summed_up
-from homophily.fingerprints.fingerprint import BUCKETS, ROWS, Fingerprints, checked
+from homophily.fingerprints.compute import ROWS, summed_up
+from homophily.fingerprints.embedding import BUCKETS
+from homophily.fingerprints.fingerprint import LARGE, SMALL_FEDERATION, Fingerprints, checked
 from homophily.methods.kin.families import Evidence, Kinship, dimension, folded, kinship, ridge, whitening
 from homophily.methods.kin.power import (
     edge,
@@ -87,7 +88,7 @@ def test_typical_levels_fall_from_nearly_one() -> None:
 
 
 def test_folding_costs_a_difference_the_more_the_lower_its_level() -> None:
-    """Gradients with the usual fall of variances over 8,192 coordinates, hashed into buckets; a difference in a few.
+    """Features with the usual fall of variances over 8,192 coordinates, hashed into buckets; a difference in a few.
 
     The formula is a rule of thumb: within a third.
     """
@@ -122,6 +123,18 @@ def test_what_is_further_apart_or_has_more_peers_needs_fewer_samples() -> None:
     assert samples_needed(0.0, 100) is None
 
 
+def test_of_more_than_1000_peers_a_sample_of_1000_is_compared() -> None:
+    """So that more peers do not help, and one row of noise in 256 numbers is what there is."""
+    distance = 0.3
+    needed = [samples_needed(strength(distance, peers, 2), peers) for peers in (LARGE, 2 * LARGE, 50 * LARGE)]
+    assert needed[0] is not None
+    assert needed == [needed[0]] * 3
+    assert needed[0] < (samples_needed(strength(distance, 100, 2), 100) or 0)
+    fewer = samples_needed(strength(distance, LARGE - 1, 2), LARGE - 1)
+    assert fewer is not None
+    assert fewer <= needed[0]  # one peer less, and larger fingerprints
+
+
 def test_impossible_numbers_are_refused() -> None:
     with pytest.raises(UserError, match="peers = 2"):
         samples_needed(1.0, 2)
@@ -144,8 +157,9 @@ def federation(distance: float, counts: list[int], groups: int, seed: int) -> Fi
     count = torch.tensor(counts)
     noise = torch.randn(len(counts), max(counts), BUCKETS, generator=chance, dtype=torch.float64) * variance.sqrt()
     x = noise + corners[torch.arange(len(counts)) % groups, None]
-    there = torch.arange(max(counts)) < count[:, None]
-    return checked(*summed_up(torch.where(there[..., None], x, 0.0), count), count)
+    mask = torch.arange(max(counts)) < count[:, None]
+    made = summed_up(torch.where(mask[..., None], x, 0.0), count, torch.arange(len(counts)), seed, SMALL_FEDERATION)
+    return checked(*made, count, SMALL_FEDERATION)
 
 
 def found(prints: Fingerprints, seed: int) -> Kinship:

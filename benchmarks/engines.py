@@ -39,7 +39,8 @@ from homophily.training.schedule import shuffled
 FEW = 4  # peers that a loop over peers trains
 PLAIN = "one-by-one"
 HEAD = (
-    "| what | engine | ms a step of all peers: median (range) | faster than the loop | samples/s | peak memory, GiB |"
+    "| setup | engine | ms per step of all peers: median (range) | speed-up over the loop | samples/s "
+    "| peak memory, GiB |"
 )
 
 

@@ -80,7 +80,7 @@ def operations(chain: Chain) -> tuple[int, int]:
 
 
 def shares(options: argparse.Namespace) -> Iterator[str]:
-    yield "| peers | method | ms a round | training | comparing | all else | training, GFLOP/s | comparing, GFLOP/s |"
+    yield "| peers | method | ms per round | training | comparing | all else | training, GFLOP/s | comparing, GFLOP/s |"
     yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
     for peers in options.peers:
         cache = SetupCache()  # the data is made once for all methods
@@ -152,7 +152,7 @@ RUNS: dict[str, tuple[str, int, dict[str, Any]]] = {
 
 
 def runs(options: argparse.Namespace) -> Iterator[str]:
-    yield "| run (Fashion-MNIST, 100 peers) | images a peer | precision | s: median (range) | in rounds | accuracy |"
+    yield "| run (Fashion-MNIST, 100 peers) | images per peer | precision | s: median (range) | rounds, s | accuracy |"
     yield "| --- | --- | --- | --- | --- | --- |"
     for run, precision in product(options.runs, ("full", "fast")):
         name, images, keys = RUNS[run]
@@ -186,7 +186,7 @@ SWEEPS: dict[str, dict[str, Any]] = {
 
 
 def sweep(options: argparse.Namespace) -> Iterator[str]:
-    yield f"| network | {len(METHODS)} methods with 3 seeds in turn, s | side by side, s | of the time |"
+    yield f"| network | {len(METHODS)} methods with 3 seeds in turn, s | side by side, s | side by side / in turn |"
     yield "| --- | --- | --- | --- |"
     for network in options.networks:
         config = {"peers": 100, "checkpoint": 1000, **SWEEPS[network]}

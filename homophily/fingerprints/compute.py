@@ -1,4 +1,4 @@
-"""A peer's fingerprint: mean and noise of its embedded training samples. Nothing is trained."""
+"""Computes fingerprints: the mean and the noise of a peer's embedded training samples. Nothing is trained."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from homophily.fingerprints.embedding import BUCKETS, Embedding, Targets
 from homophily.fingerprints.fingerprint import SAMPLES, SMALL_FEDERATION, Fingerprints, Format, checked
 from homophily.randomness import Purpose, bits, normal
 
-ROWS = 64  # samples behind the noise of a fingerprint, at most
-_BYTES = 64 << 20  # of embedded samples and the like held at a time: about what a CPU's caches take
+ROWS = 64  # the most samples that the noise of a fingerprint is computed from
+_BYTES = 64 << 20  # memory for embedded samples and temporaries: about the size of a CPU's caches
 
 
 def fingerprints(
     data: Split, targets: Targets, ids: Tensor, seed: int, form: Format = SMALL_FEDERATION
 ) -> Fingerprints:
-    """Of each peer [N], from its training data."""
+    """Return the fingerprints of the peers ``ids`` [N], from their training data."""
     device = data.x.device
     embed = Embedding(data.x[:1], data.y[:1], targets, seed, device)
     piece = max(1, _bytes(device) // (4 * embed.held))
@@ -30,7 +30,7 @@ def fingerprints(
         embedded[mask] = torch.cat([embed(data.x[some], data.y[some]) for some in samples[mask].split(piece)])
         return *summed_up(folded(embedded, form.buckets), count, ids.to(device)[peers], seed, form), count
 
-    # A CPU computes each peer's by itself, so that a real peer gets the same bits; a GPU needs many samples at once.
+    # A CPU computes one peer at a time, so that a real peer gets the same bits. A GPU needs many samples at once.
     together = _bytes(device) // (16 * SAMPLES * BUCKETS) if data.x.is_cuda else 1
     made = [of(peers) for peers in torch.arange(len(ids), device=device).split(max(1, together))]
     most = max(factor.shape[1] for _, factor, _ in made)
@@ -40,14 +40,15 @@ def fingerprints(
 
 
 def _bytes(device: torch.device) -> int:
-    """How many bytes to hold at a time."""
+    """Return the number of bytes that temporaries may take."""
     return _BYTES if device.type == "cpu" else torch.cuda.get_device_properties(device).total_memory // 16
 
 
 def _drawn(data: Split, ids: Tensor, peers: Tensor, seed: int) -> tuple[Tensor, Tensor]:
-    """The samples that the fingerprints of ``peers`` [P] are made of, [P, most], and how many they are [P].
+    """Return the indices of the samples that ``peers`` [P] use, [P, most], and their numbers [P].
 
-    All of a peer's, or a keyed draw; in keyed order if not all make the factor.
+    A peer uses all of its samples, or ``SAMPLES`` of them, drawn by keys. If it has more than ``ROWS``, they are in
+    random order, because only the first ``ROWS`` enter the factor.
     """
     count = data.count[peers]
     index = torch.arange(int(count.max()), device=data.x.device)
@@ -59,16 +60,16 @@ def _drawn(data: Split, ids: Tensor, peers: Tensor, seed: int) -> tuple[Tensor, 
 
 
 def folded(values: Tensor, d: int) -> Tensor:
-    """Embedded samples [..., buckets] in d numbers: bucket modulo d."""
+    """Fold embedded samples [..., buckets] to [..., d]: add up the buckets that are equal modulo d."""
     out: Tensor = values.unflatten(-1, (-1, d)).sum(-2) if values.shape[-1] != d else values
     return out
 
 
 def summed_up(embedded: Tensor, count: Tensor, ids: Tensor, seed: int, form: Format) -> tuple[Tensor, Tensor]:
-    """Means [P, d] and noise [P, F, d] of peers' embedded samples [P, n, d], of which each has ``count`` [P].
+    """Return means [P, d] and noise [P, F, d] of embedded samples [P, n, d]; a peer has the first ``count`` [P].
 
-    The noise is a triangular factor of the covariance, which shows no more than that, or random directions of it if
-    the format has few. Rounded to what travels, and padded with rows of 0.
+    The noise is a triangular factor of the covariance, or random directions of it if the format has fewer rows. Both
+    are rounded to float16 as they are sent. The noise is padded with rows of 0.
     """
     mean = embedded.sum(1, dtype=torch.float64) / count[:, None]
     finite = embedded.isfinite().flatten(1).all(1)
@@ -85,16 +86,17 @@ def summed_up(embedded: Tensor, count: Tensor, ids: Tensor, seed: int, form: For
 
 
 def contrasts(rows: Tensor) -> Tensor:
-    """n - 1 orthonormal differences of n rows [..., n, d]: their scatter about their mean (Helmert's).
+    """Return the n - 1 Helmert contrasts of n rows [..., n, d].
 
-    The first k are those of the first k + 1 rows.
+    They are orthonormal differences with the scatter of the rows about their mean. The first k contrasts depend only on
+    the first k + 1 rows.
     """
     k = torch.arange(1, rows.shape[-2], dtype=rows.dtype, device=rows.device)[:, None]
     return (rows.cumsum(-2)[..., :-1, :] - k * rows[..., 1:, :]) / (k * (k + 1)).sqrt()
 
 
 def rounded(values: Tensor) -> Tensor:
-    """As float16 with a power of two as each peer's scale: its largest number is near 1, so small ones keep digits."""
+    """Round to float16, scaled by a power of two per peer: its largest value is near 1, small ones keep digits."""
     if not values.numel():
         return values.float()
     largest = values.abs().flatten(1).amax(1).view(-1, *[1] * (values.dim() - 1))

@@ -1,13 +1,14 @@
-"""The embedding behind a fingerprint: a sample's input and target as a vector, by one function for all peers.
+"""The embedding of samples for fingerprints: one function for all peers maps an input and its target to a vector.
 
 The function depends on the shape of the data, the number of classes, the agreed constants and the federation's seed. It
-does not depend on the network or on anyone's data, so that fingerprints of different peers can be compared.
+does not depend on the network or on the data of any peer, so that fingerprints of different peers can be compared.
 
     e(x, y) = S1 wide(x) + S2 vec(t(y) few(x)')
 
-``wide`` shows how the inputs are distributed, ``few`` times the target how the targets depend on them. S1 and S2 add
-coordinates with random signs into ``BUCKETS`` buckets. S2 is never written out: its buckets are sums of a bucket of t
-and one of ``few``, so that it is a circular convolution of two small sketches (TensorSketch; Pham and Pagh, 2013).
+wide(x) are many nonlinear features, which show how the inputs are distributed. few(x) are few features. Their products
+with those of the target, t(y), show how the targets depend on the inputs. S1 and S2 are count sketches: they add
+coordinates with random signs into ``BUCKETS`` buckets. S2 is never formed: the sketch of the products is the circular
+convolution of a sketch of t(y) and one of few(x) (TensorSketch; Pham and Pagh, 2013).
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from torch import Tensor
 from homophily.fingerprints.image_features import ImageFeatures, is_image
 from homophily.randomness import Purpose, bits, normal
 
-BUCKETS = 512  # numbers of an embedded sample
+BUCKETS = 512  # length of an embedded sample
 WIDTH = 128  # random rectified features of the inputs
-FEW = 64  # linear features of the inputs, if there are more of them
-ONE_HOT = 128  # classes; more are embedded at random
-CONSTANT = 2.0  # the feature that lets a target show by itself
+FEW = 64  # inputs with more values than this are projected to so many linear features
+ONE_HOT = 128  # up to so many classes are one-hot; more get random vectors
+CONSTANT = 2.0  # a constant feature of the input: its product with the target is the target itself
 _LINEAR = 3.0  # larger values are compressed logarithmically: one outlier must not hide a peer's other samples
 _CENTRE = 0.416  # mean of relu(z + b) for standard normal z and b of standard deviation 0.3
 _BIAS = 0.3
@@ -36,7 +37,7 @@ _R, _B, _FEW, _TOKEN, _PAIR, _CLASS, _OUTPUT, _WIDE_SKETCH, _FEW_SKETCH, _TARGET
 
 @dataclass(frozen=True)
 class Targets:
-    """What targets are: classes, or numbers with the constants that all peers standardise them by."""
+    """The type of the targets: classes, or numbers with the constants by which all peers standardise them."""
 
     classes: int | None  # None: numbers
     mean: Tensor | None = None  # [outputs]
@@ -67,13 +68,13 @@ class Embedding:
 
 @dataclass(frozen=True)
 class _Keyed:
-    """Random matrices that every peer draws alike."""
+    """Random matrices that are the same at every peer."""
 
     seed: int
     device: torch.device
 
     def normal(self, what: int, *shape: int) -> Tensor:
-        """[*shape] float32."""
+        """Standard normal [*shape] float32."""
         index = torch.arange(math.prod(shape), device=self.device)
         return normal(self.seed, Purpose.SKETCH, what, index).float().view(shape)
 
@@ -94,7 +95,7 @@ Features = Callable[[Tensor], tuple[Tensor, Tensor]]  # inputs [n, ...] -> wide 
 
 
 def compressed(x: Tensor) -> Tensor:
-    """Values as they are up to 3, and beyond as 3 + log(|x| / 3), in float32."""
+    """Return values up to 3 in magnitude as they are, larger ones as 3 + log(|x| / 3) with their sign, in float32."""
     x = x.float()
     size = x.abs()
     return x.sign() * torch.where(size <= _LINEAR, size, _LINEAR + torch.log(size.clamp(min=_LINEAR) / _LINEAR))
@@ -119,7 +120,7 @@ def _input_features(x: Tensor, keyed: _Keyed) -> Features:
 
 
 def _vectors(size: int, keyed: _Keyed) -> Features:
-    """Of numbers of any shape: as they are, or FEW random projections."""
+    """Features of floats of any shape: the values themselves, or FEW random projections."""
     rectified = _rectified(size, keyed)
     projection = None if size <= FEW else keyed.normal(_FEW, size, FEW) / math.sqrt(size)
 
@@ -131,7 +132,7 @@ def _vectors(size: int, keyed: _Keyed) -> Features:
 
 
 def _tokens(keyed: _Keyed) -> Features:
-    """Of whole numbers: random vectors of the tokens and of neighbouring pairs, summed over the sequence."""
+    """Features of integers: random vectors of the tokens and of adjacent pairs, summed over the sequence."""
     vectors = _vectors(2 * FEW, keyed)
 
     def features(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -154,7 +155,7 @@ def _with_constant(few: Tensor) -> Tensor:
 
 
 def _target_features(y: Tensor, targets: Targets, keyed: _Keyed) -> Callable[[Tensor], Tensor]:
-    """Targets [n, ...] -> [n, T], of variance about one each."""
+    """Map targets [n, ...] to features [n, T], each with variance about one."""
     classes = targets.classes
     if classes is not None and classes <= ONE_HOT:
         root = math.sqrt(classes)

@@ -1,4 +1,4 @@
-"""Fingerprints as they travel: peers send them to each other once, before the first round."""
+"""Fingerprints as peers send them to each other: once, before the first round, or every ``renew`` rounds."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from torch import Tensor
 from homophily.fingerprints.embedding import BUCKETS
 from homophily.randomness import Purpose, bits
 
-SAMPLES = 500  # samples of a peer behind its fingerprint, at most
-LARGE = 1000  # peers: from here on fingerprints are small; of more than these, a sample is compared
+SAMPLES = 500  # the most samples of a peer that its fingerprint is computed from
+LARGE = 1000  # peers of a large federation: fingerprints are smaller, and at most so many are compared
 
 
 @dataclass(frozen=True)
@@ -22,12 +22,15 @@ class Format:
     rows: int  # directions of noise, at most
 
     def freedom(self, count: Tensor) -> Tensor:
-        """Directions of noise that fingerprints of so many samples hold."""
+        """Return the number of noise directions of fingerprints made from ``count`` samples."""
         return (count - 1).clamp(min=0, max=self.rows)
 
     def bytes(self, count: Tensor) -> Tensor:
-        """Bytes of fingerprints of so many samples: mean and directions, without the zeros of a triangle, as float16,
-        and two scales. Fewer than two samples make none, which costs nothing."""
+        """Return the size in bytes of fingerprints made from ``count`` samples.
+
+        It counts the mean and the directions in float16, without the zeros of the triangle, and two scales. A peer with
+        fewer than two samples has no fingerprint: 0 bytes.
+        """
         rows = self.freedom(count)
         return torch.where(count >= 2, 2 * (self.buckets * (1 + rows) - rows * (rows - 1) // 2) + 16, 0)
 
@@ -37,29 +40,28 @@ LARGE_FEDERATION = Format(BUCKETS // 2, 1)
 
 
 def format_of(peers: int) -> Format:
-    """How fingerprints travel in a federation of so many peers.
+    """Return the format of fingerprints in a federation of so many peers.
 
-    In a large one everyone's noise together is known well from one direction of each, and 1,000 of these are compared
-    in 256 numbers.
+    In a large federation one direction per peer is enough to estimate the pooled noise, and the mean has 256 numbers.
     """
     return LARGE_FEDERATION if peers >= LARGE else SMALL_FEDERATION
 
 
 @dataclass(frozen=True)
 class Fingerprints:
-    """Of N peers, d numbers each, rounded to what travels. A peer whose fingerprint cannot be used has count 0."""
+    """Fingerprints of N peers with d numbers per row, rounded as sent. A peer without a usable one has count 0."""
 
     mean: Tensor  # [N, d] float32: mean of the embedded samples
     factor: Tensor  # [N, F, d] float32: directions of their noise; R'R = freedom times their covariance; padded with 0
     count: Tensor  # [N] int64: samples behind the mean
     freedom: Tensor  # [N] int64: degrees of freedom behind the factor
-    bytes: Tensor  # [N] int64: what it takes to send it
+    bytes: Tensor  # [N] int64: size of the fingerprint when it is sent
 
     def to(self, device: torch.device) -> Fingerprints:
         return Fingerprints(*(table.to(device) for table in self._tables()))
 
     def of(self, peers: Tensor) -> Fingerprints:
-        """Those of some peers [M]."""
+        """Return the fingerprints of some peers [M]."""
         return Fingerprints(*(table[peers] for table in self._tables()))
 
     def _tables(self) -> tuple[Tensor, ...]:
@@ -67,7 +69,7 @@ class Fingerprints:
 
 
 def sampled(prints: Fingerprints, ids: Tensor, seed: int) -> Tensor:
-    """The peers [S], ascending, that are compared: all that can be, or a keyed draw of 1,000."""
+    """Return the peers [S], ascending, that are compared: all with a usable fingerprint, or 1,000 drawn by keys."""
     usable = (prints.count >= 2).nonzero()[:, 0]
     if len(usable) <= LARGE:
         return usable
@@ -76,7 +78,7 @@ def sampled(prints: Fingerprints, ids: Tensor, seed: int) -> Tensor:
 
 
 def checked(mean: Tensor, factor: Tensor, count: Tensor, form: Format) -> Fingerprints:
-    """Fingerprints as received: those that are not finite or have fewer than two samples are left out (count 0)."""
+    """Return fingerprints from their parts; those not finite or with fewer than two samples are left out (count 0)."""
     usable = (count >= 2) & mean.isfinite().all(1) & factor.isfinite().flatten(1).all(1)
     count = torch.where(usable, count, 0)
     return Fingerprints(

@@ -33,7 +33,7 @@ class _Dac(Method, ABC):
     metric: MetricName = "loss"
     k: Partners = 4
     estimate: Annotated[
-        bool, Field(description="whether the similarity of a peer never met is taken from this round's partners")
+        bool, Field(description="whether similarities of peers never met are estimated from the partners' similarities")
     ] = True
     alpha: UpdateShare = 0.5
     on: LossOn = "own"

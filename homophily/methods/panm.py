@@ -36,7 +36,7 @@ class Panm(Method):
     k: Partners = 4
     t1: FirstStage = None
     tau: Annotated[
-        Count, Field(description="heuristic neighbour matching takes place in rounds that this number divides")
+        Count, Field(description="heuristic neighbour matching (by EM) takes place in rounds that are multiples of it")
     ] = 10
     alpha: UpdateShare = 0.5
     on: LossOn = "own"

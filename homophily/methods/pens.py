@@ -35,7 +35,10 @@ class Pens(Method):
     t1: FirstStage = None
     threshold: Annotated[
         Literal["pens", "panm", "panm-printed"],
-        Field(description="how often a peer must be chosen in the first stage to become a neighbour"),
+        Field(
+            description="how often a peer must be chosen in the first stage to be a neighbour, with N known peers: "
+            '`"pens"` more than t1 k / N times, `"panm"` at least t1 l / N, `"panm-printed"` at least t1 (l + k) / N'
+        ),
     ] = "pens"
     alpha: UpdateShare = 0.5
     on: LossOn = "own"

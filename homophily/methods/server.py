@@ -61,7 +61,7 @@ _MOST_MODELS = 1000
 class Ifca(ServerMethod):
     """Centralised: a server keeps several models; each client trains the one that fits its data best."""
 
-    models: Annotated[int, Field(description="models of the server, from 1 to 1000")] = 4
+    models: Annotated[int, Field(description="number of models that the server holds, from 1 to 1000")] = 4
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -100,7 +100,7 @@ def _lines(result: Result, notes: Notes, picture: str | None) -> Iterator[str]:
         note = notes.notes[result.name]
         yield from ("", f"## Notes on the runs of {note.date}", "", note.text.strip())
     if recipe.choices:
-        yield from ("", "## What the paper leaves open", "", "What the recipe takes, and why:", "")
+        yield from ("", "## What the paper leaves open", "", "The recipe's choices and the reasons for them:", "")
         yield from (f"- {name}: {why}" for name, why in recipe.choices.items())
 
 
@@ -112,7 +112,7 @@ def _summary(result: Result, found: Sequence[Verdict]) -> Iterator[str]:
         yield f"**{tally([one for one in found if not one.ours])} claims of the paper hold{own}.**"
     far = distance([result])
     if far.mean is not None:
-        gaps = "" if far.to_oracle is None else f"; in distances to Oracle, {far.to_oracle:.1f}"
+        gaps = "" if far.to_oracle is None else f"; after subtracting Oracle, {far.to_oracle:.1f}"
         yield f"Mean distance to the {far.cells} printed accuracies: {far.mean:.1f} points{gaps}."
     command = f"homophily reproduce {result.name}{' --quick' * result.quick} --seeds {result.seeds}"
     seeds = "" if result.quick else f"; the full recipe has {result.recipe.seeds} seeds"

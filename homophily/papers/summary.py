@@ -17,7 +17,7 @@ PAPERS = {"panm": "PANM", "dpg": "DPG", "dac": "DAC", "similarity": "Similarity 
 class Distance:
     """How far accuracies are from the printed ones, in points: means over cells of absolute differences.
 
-    to_oracle: of the distances to the row Oracle of the same column, where a common offset is gone; None: no such row.
+    to_oracle: after subtracting the row Oracle of the same column, which removes a common offset; None: no such row.
     """
 
     cells: int
@@ -61,7 +61,7 @@ def by_paper(results: Sequence[Result]) -> str:
         "claims held, figures",
         "our own claims held",
     )
-    lines = [[*head, "mean distance, points", "the same of distances to Oracle", "cells compared"]]
+    lines = [[*head, "mean distance, points", "mean distance after subtracting Oracle", "cells compared"]]
     for paper, name in [*PAPERS.items(), (None, "all")]:
         mine = [result for result in full if paper in (None, result.recipe.paper)]
         kinds = [[one for one in mine if one.recipe.kind == kind] for kind in ("table", "figure")]

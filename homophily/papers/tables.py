@@ -138,16 +138,17 @@ def distances(cells: dict[str, dict[str, Number]]) -> dict[str, dict[str, float]
     Also the same after subtracting Oracle's value from all cells: if a paper's network is unknown, all of its values
     may be off by the same amount.
     """
-    found: dict[str, dict[str, float]] = {"mean absolute difference": {}, "the same of distances to Oracle": {}}
+    plain, after = "mean absolute difference", "mean absolute difference after subtracting Oracle"
+    found: dict[str, dict[str, float]] = {plain: {}, after: {}}
     for column in next(iter(cells.values())):
         off = {row: mine[column].difference for row, mine in cells.items()}
         oracle = off.pop("oracle", None)
         others = [value for value in off.values() if value is not None]
         all_of_them = others if oracle is None else [*others, oracle]
         if all_of_them:
-            found["mean absolute difference"][column] = statistics.fmean(map(abs, all_of_them))
+            found[plain][column] = statistics.fmean(map(abs, all_of_them))
         if others and oracle is not None:
-            found["the same of distances to Oracle"][column] = statistics.fmean(abs(o - oracle) for o in others)
+            found[after][column] = statistics.fmean(abs(o - oracle) for o in others)
     return {kind: mine for kind, mine in found.items() if mine}
 
 

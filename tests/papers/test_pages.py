@@ -59,7 +59,7 @@ def test_a_stored_result_is_read_as_it_was(tmp_path: Path) -> None:
 def test_a_page_begins_with_what_a_reader_would_quote() -> None:
     lines = pages.markdown(result()).splitlines()
     assert lines[2] == "**8 of 8 claims of the paper hold, and 0 of 1 of our own.**"  # its kin is far below Oracle
-    assert lines[3] == "Mean distance to the 21 printed accuracies: 1.0 points; in distances to Oracle, 0.0."
+    assert lines[3] == "Mean distance to the 21 printed accuracies: 1.0 points; after subtracting Oracle, 0.0."
     assert lines[5] == "`homophily reproduce panm-table-2 --seeds 2`; the full recipe has 3 seeds."
 
 

@@ -158,7 +158,7 @@ def test_the_page_lists_which_claims_held(tmp_path: Path) -> None:
     assert "| kin (not the paper's) | " in page
     assert "(50.00 ± 1.00) " in page
     assert "| *mean absolute difference* | " in page
-    assert "distances to Oracle" not in page  # it has no such row
+    assert "after subtracting Oracle" not in page  # it has no such row
     assert "lr: the default" in page
     paths = pages.write(tables.Result.of(found), tmp_path / "out")
     assert [path.name for path in paths] == ["small.md", "small.json"]
@@ -176,7 +176,7 @@ def test_distances_between_our_columns_and_the_papers() -> None:
     }
     assert tables.distances(cells) == {
         "mean absolute difference": {"mean": 2.0, "more": 1.0},
-        "the same of distances to Oracle": {"mean": (1.0 + 5.0) / 2},
+        "mean absolute difference after subtracting Oracle": {"mean": (1.0 + 5.0) / 2},
     }
 
 

@@ -17,7 +17,7 @@ COLOURS = {"stacked": "#4477aa", "vectorised": "#66ccee", "one-by-one": "#bbbbbb
 
 
 def read(path: Path) -> dict[str, dict[str, float]]:
-    """Of the first table: for each row's name, how many times faster each engine is."""
+    """Read the first table of the page: by row name, how many times faster each engine is."""
     lines = path.read_text(encoding="utf-8").splitlines()
     first = next(number for number, line in enumerate(lines) if line.startswith("| ---"))
     found: dict[str, dict[str, float]] = {}

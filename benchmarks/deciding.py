@@ -1,8 +1,8 @@
-"""Time of meeting and choosing alone, all peers at once, similarities given: ms per round (median over rounds).
+"""Time of the decisions alone (meet and choose) for all peers at once: ms per round, median over rounds.
 
     python benchmarks/deciding.py [--device cpu] [--rounds 30] [--threads 2]
 
-10,000 peers have 1,000 contacts each; the others know everyone.
+Similarities are given, not computed. 10,000 peers have 1,000 contacts each; in smaller federations, all peers know all.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ SIZES = ((100, None), (1_000, None), (10_000, 1_000))
 NAMES = ("random", "panm", "dac", "dpg", "pens")
 
 
-def ms_a_round(method: Method, peers: int, contacts: int | None, rounds: int, device: torch.device) -> float:
-    """Median over rounds, the first few left out."""
+def ms_per_round(method: Method, peers: int, contacts: int | None, rounds: int, device: torch.device) -> float:
+    """Return the median time of a round in ms, without the first two rounds."""
     cluster = torch.arange(peers, device=device) % 4
     view = view_of_all(peers, 0, None, 1, contacts, cluster, device)
     assert view.same is not None
@@ -72,11 +72,11 @@ def main() -> None:
         if device.type == "cuda"
         else f"{platform.machine()}, {torch.get_num_threads()} threads"
     )
-    print(f"ms a round for meeting and choosing; torch {torch.__version__}, {name}")
+    print(f"ms per round for meet and choose; torch {torch.__version__}, {name}")
     print("peers".rjust(8), *(method.rjust(9) for method in NAMES))
     for peers, contacts in SIZES:
         rounds = options.rounds if peers < 10_000 else min(options.rounds, 12)
-        cells = [ms_a_round(methods.get(n)().in_rounds(rounds), peers, contacts, rounds, device) for n in NAMES]
+        cells = [ms_per_round(methods.get(n)().in_rounds(rounds), peers, contacts, rounds, device) for n in NAMES]
         print(str(peers).rjust(8), *(f"{cell:9.2f}" for cell in cells), flush=True)
 
 

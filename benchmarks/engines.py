@@ -1,12 +1,12 @@
-"""How fast the package's engines train, against a tuned plain loop: ms for one training step of all peers.
+"""Training speed of the package's engines and of a tuned plain loop: ms for one training step of all peers.
 
     python benchmarks/engines.py [--device cuda] [--repeats 5] [--rows cnn mlp] [--threads 2] [--out results/engines.md]
 
-Engines are made by the package, as for a run, and train whole rounds of local steps on random inputs. The loop trains
-one peer after the other on the same batches, made beforehand and on the same device, with a fused optimiser, each
-parameter a view of the peer's row, and nothing waits for the device before the end. Loops over peers (this one and
-the engine one-by-one) train a few peers, and their time is multiplied up to all. On a CPU the loop has the faster of
-one thread and all. Repeats are interleaved: every engine once, the loop once, and again; the first time is not counted.
+The package creates the engines as for a run; they train whole rounds of local steps on random inputs. The loop trains
+one peer after the other on the same batches, prepared on the same device, with a fused optimiser, with parameters that
+are views of the peer's row, and without synchronising before the end. Loops over peers (this one and the engine
+one-by-one) train a few peers; their time is extrapolated to all. On a CPU the loop uses one thread or all, whichever
+is faster. Repeats are interleaved: every engine once, the loop once, and so on; the first pass is not counted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from homophily.errors import UserError
 from homophily.experiments.runner import chosen_device, machine, torch_settings
 from homophily.simulation.configuration import make
 from homophily.simulation.rounds import Experiment
-from homophily.simulation.setup import UserObjects, prepare
+from homophily.simulation.setup import prepare
+from homophily.simulation.user_objects import UserObjects
 from homophily.training.resources import threads
 from homophily.training.schedule import shuffled
 
@@ -44,25 +45,25 @@ HEAD = (
 
 @dataclass(frozen=True)
 class Setup:
-    """One row's federation. config: keys over the defaults."""
+    """The federation of one table row. config: keys that override the defaults."""
 
     key: str
     name: str
     inputs: tuple[int, ...]
     batch: int
-    steps: int  # of a timed round
+    steps: int  # per timed round
     config: dict[str, Any] = field(default_factory=dict)
     peers: int = 100
-    engines: tuple[str, ...] | None = None  # None: all there are
-    gpu: bool = False  # only there
-    cpu_peers: int = 100  # fewer where a CPU would take minutes
+    engines: tuple[str, ...] | None = None  # None: all engines
+    gpu: bool = False  # measured on a GPU only
+    cpu_peers: int = 100  # fewer if a CPU would take minutes
     cpu_steps: int = 4
 
     def on(self, device: torch.device) -> int:
         return self.peers if device.type == "cuda" else self.cpu_peers
 
     def steps_on(self, device: torch.device) -> int:
-        """Many on a GPU, so that planning a round weighs as little as in a real one."""
+        """Return the steps per round: many on a GPU, so that planning takes as small a share as in a real run."""
         return self.steps if device.type == "cuda" else min(self.steps, self.cpu_steps)
 
 
@@ -80,7 +81,7 @@ SETUPS = (
 
 
 def experiment_of(setup: Setup, engine: str, peers: int, device: torch.device) -> tuple[Experiment, Config, Any]:
-    """The package's own preparation of a run with this engine."""
+    """Prepare a run with this engine as the package does."""
     chance = torch.Generator().manual_seed(0)
     samples = setup.batch * setup.steps_on(device)
     x = torch.randn(samples, *setup.inputs, generator=chance)
@@ -93,7 +94,7 @@ def experiment_of(setup: Setup, engine: str, peers: int, device: torch.device) -
 
 
 def of_engine(setup: Setup, engine: str, device: torch.device) -> tuple[str, Callable[[], float]]:
-    """The engine's name, and what trains a round and tells its seconds a step of all peers."""
+    """Return the engine's name, and a function that trains a round and returns the seconds per step of all peers."""
     peers = setup.on(device)
     experiment, config, plan = experiment_of(setup, engine, peers, device)
     some = torch.arange(FEW if plan.engine == PLAIN else peers, device=device)
@@ -109,7 +110,7 @@ def of_engine(setup: Setup, engine: str, device: torch.device) -> tuple[str, Cal
 
 
 def of_loop(setup: Setup, count: int, device: torch.device) -> Callable[[], float]:
-    """The same of the plain loop, with ``count`` CPU threads."""
+    """Return a function that times the plain loop in the same way, with ``count`` CPU threads."""
     experiment, config, plan = experiment_of(setup, PLAIN, FEW, device)
     task, rows = experiment.task, experiment.start.rows.clone()
     module = copy.deepcopy(task.module).train()
@@ -124,7 +125,7 @@ def of_loop(setup: Setup, count: int, device: torch.device) -> Callable[[], floa
         for row, mine in zip(rows, batches, strict=True):
             for parameter, column in zip(parameters, task.layout.columns, strict=True):
                 parameter.data = row[column.start : column.stop].view(column.shape)
-            optimiser.state.clear()  # a new optimiser every round, without making one
+            optimiser.state.clear()  # same as a new optimiser every round
             for x, y in mine:
                 optimiser.zero_grad(set_to_none=True)
                 task.loss(module(x), y).mean().backward()
@@ -150,7 +151,7 @@ def _timed(work: Callable[[], None], device: torch.device) -> float:
 
 
 def table(setup: Setup, engines: Sequence[str], repeats: int, device: torch.device) -> Iterator[str]:
-    """A row for the loop and for each engine; an engine that cannot do it is a row with the reason."""
+    """Yield a row for the loop and for each engine; for an engine that cannot train the network, the reason."""
     peers, cuda = setup.on(device), device.type == "cuda"
     what = f"{setup.name}, {peers:,} peers"
     timers, failed = {}, {}
@@ -198,8 +199,8 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--rows", nargs="+", choices=[s.key for s in SETUPS], default=[s.key for s in SETUPS])
-    parser.add_argument("--engines", nargs="+", help="left out: all the package has")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of a CPU, at most")
+    parser.add_argument("--engines", nargs="+", help="default: all engines")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="maximum number of CPU threads")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)

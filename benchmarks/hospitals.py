@@ -1,4 +1,4 @@
-"""The heart-disease hospitals cut into clinics: what kin finds, and what each method's models are worth.
+"""The heart-disease hospitals divided into clinics: what kin finds, and the accuracy of each method.
 
     python benchmarks/hospitals.py [--seeds 10] [--rounds 60] [--out results/hospitals.md]
 
@@ -19,7 +19,7 @@ import torch
 import homophily
 from homophily.experiments.runner import machine
 
-# Patients to train on, and clinics of each hospital; every clinic has 10 more to be tested on.
+# Training patients per clinic, and clinics of each hospital; every clinic has 10 more patients for testing.
 CLINICS = {20: [10, 9, 4, 6], 40: [6, 5, 2, 4], 60: [4, 4, 1, 2]}
 METHODS = ("local", "random", "panm", "dac", "kin", "oracle")
 NETWORKS: dict[str, dict[str, Any]] = {"one layer of 32": {"name": "mlp", "hidden": [32]}, "linear": {"name": "linear"}}
@@ -32,7 +32,7 @@ def config(train: int, seed: int, network: dict[str, Any]) -> dict[str, Any]:
 
 
 def grouping(seeds: int) -> list[str]:
-    """One row for each size of clinic and network: how often families were found, and how well."""
+    """Return one row per clinic size and network: how often kin found families, with precision and recall."""
     rows = [
         "| patients per clinic | clinics | network | families found | precision | recall |",
         "| --- | --- | --- | --- | --- | --- |",
@@ -47,7 +47,7 @@ def grouping(seeds: int) -> list[str]:
 
 
 def accuracies(seeds: int, rounds: int) -> list[str]:
-    """One row for each network: every method's accuracy at 20 patients per clinic, and the hospitals' own under kin."""
+    """Return one row per network: every method's accuracy with 20 training patients per clinic."""
     rows = ["| network | " + " | ".join(METHODS) + " |", "| --- |" + " --- |" * len(METHODS)]
     for name, network in NETWORKS.items():
         cells = []

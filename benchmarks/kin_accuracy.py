@@ -1,8 +1,8 @@
-"""What kin's models are worth: accuracy and traffic against the other methods, with the PANM paper's training.
+"""Accuracy and communication of kin and the other methods, with the PANM paper's training.
 
-Every run is a line of JSON in a folder (--store) as soon as it is done, so that several calls add up: what is there is
-not run again. On a GPU the runs of a row are played side by side, so --jobs 1 is best there. Means and deviations are
-over seeds; MB are those sent per peer, kin's fingerprints included.
+Every finished run is stored as a line of JSON in a folder (--store), so that a later call does not repeat it. On a GPU
+the runs of a row are executed together, so --jobs 1 is best there. Means and standard deviations are over seeds; MB are
+sent per peer and include kin's fingerprints.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kin_work import Row, Study
 from homophily.experiments.queue import RunRequest, execute
 from homophily.experiments.runner import chosen_device
 from homophily.simulation.configuration import make
-from homophily.simulation.setup import UserObjects
+from homophily.simulation.user_objects import UserObjects
 
 METHODS = ("random", "panm", "dac", "kin", "oracle")
 FIRST = "kin, first edition"  # runs from before fingerprints came from a fixed embedding; only shown
@@ -54,7 +54,7 @@ class Setting:
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """Nobody can say who is alike if there are no clusters."""
+        """The methods to run: without oracle if there are no true clusters."""
         return tuple(m for m in METHODS if m != "oracle" or not self.shift.startswith("Dirichlet"))
 
 
@@ -87,7 +87,7 @@ SETS: dict[str, list[Setting]] = {
 
 
 def study(options: Any) -> Study:
-    """A row for each setting of the set."""
+    """Return the study, with one row per setting of the set."""
     rows = []
     for setting in SETS[options.set]:
         if options.data and setting.data not in options.data:
@@ -101,7 +101,7 @@ def study(options: Any) -> Study:
 def _runs(
     store: Path, setting: Setting, rounds: int, peers: int, seeds: Sequence[int], device: str
 ) -> list[dict[str, Any]]:
-    """The lines of a row's runs: those stored, and those of the runs made now."""
+    """Return the results of a row's runs: stored results, and those of the missing runs, which are executed now."""
     words = f"{setting} {peers} peers {rounds} rounds".replace(",", "").replace("/", "-")
     path = store / f"{words.replace(' ', '-')}.jsonl"
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []

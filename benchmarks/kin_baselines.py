@@ -1,13 +1,13 @@
-"""Grouping before training: kin against PACFL and against cosines of gradients, by the adjusted Rand index.
+"""Clustering before training: kin, PACFL and gradient cosines, compared by the adjusted Rand index.
 
-Both rivals get help that nobody has in earnest. PACFL (three principal vectors of a peer's raw pixels; a proximity of
-angles; hierarchical clustering cut at a threshold) is given the best threshold in hindsight, federation by federation,
-and the best of three proximities (the smallest principal angle, the sum of the angles, and the smallest angle between
-vectors taken label by label, as its public code does) and of two linkages. The cosines of the peers' mean gradients at
-the common model, clustered by average linkage, are given the true number of clusters. With one distribution that help
-is the answer, so their index is 1 there.
+Both baselines use information that is not available in practice. PACFL (three principal vectors of a peer's raw pixels;
+a proximity of angles; hierarchical clustering cut at a threshold) uses the best threshold in hindsight for each
+federation, and the best of three proximities (the smallest principal angle, the sum of the angles, and the smallest
+angle between vectors computed per label, as in its public code) and of two linkages. The cosines of the peers' mean
+gradients at the common model are clustered by average linkage into the true number of clusters. With one distribution
+this information is already the answer, so their index is 1 there.
 
-kin is given nothing. A continuum counts as everyone alone, which has an index of 0.
+kin gets no such information. A continuum counts as one cluster per peer, which has an index of 0.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ from torch import Tensor
 from homophily.data.types import Split
 from homophily.experiments.runner import as_config, chosen_device
 from homophily.methods.kin.families import kinship
-from homophily.simulation.setup import UserObjects, prepare, task_fingerprints
+from homophily.simulation.setup import prepare
+from homophily.simulation.training_setup import task_fingerprints
+from homophily.simulation.user_objects import UserObjects
 from homophily.training.task import Task
 
 DATA = ("fashion-mnist", "mnist", "cifar-10")
@@ -37,7 +39,7 @@ CUTS = 20  # most clusters a threshold is tried for
 
 
 def study(options: Any) -> Study:
-    """A row for each data set, number of samples and shift: the mean index, and the lowest of any seed."""
+    """Return the study, with one row per data set, number of samples and shift: mean and lowest index over seeds."""
     rows = []
     for data in options.data or DATA:
         network = options.network[0] if options.network else NETWORK_OF[data]
@@ -54,7 +56,7 @@ def _cells(indices: list[tuple[float, ...]]) -> list[str]:
 
 
 def _indices(asked: dict[str, Any], device: str) -> tuple[float, float, float]:
-    """The adjusted Rand index of kin, PACFL and gradient cosines in one federation."""
+    """Return the adjusted Rand index of kin, PACFL and gradient cosines in one federation."""
     task = prepare(as_config(asked), UserObjects(), chosen_device(device))[0].task
     assert task.data.cluster is not None
     truth = task.data.cluster.cpu().numpy()
@@ -65,7 +67,7 @@ def _indices(asked: dict[str, Any], device: str) -> tuple[float, float, float]:
 
 
 def _pacfl(data: Split, truth: np.ndarray[Any, Any]) -> float:
-    """The best index over proximities, linkages and thresholds: a threshold is a number of clusters."""
+    """Return PACFL's best index over proximities, linkages and thresholds (numbers of clusters)."""
     best = 0.0
     for distance in _proximities(data.to(torch.device("cpu")), len(truth)):
         for linkage in ("average", "complete"):
@@ -75,7 +77,7 @@ def _pacfl(data: Split, truth: np.ndarray[Any, Any]) -> float:
 
 
 def _proximities(data: Split, peers: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Between peers, in radians: the smallest principal angle, the sum of all, the smallest label by label. [N, N]."""
+    """Return three distances between peers [N, N]: smallest principal angle, sum of angles, smallest angle by label."""
     black = data.x.amin(dim=[0, *range(2, data.x.dim())], keepdim=True)  # inputs are shifted pixels: black is 0 again
     shares = [((data.peer(i)[0] - black).flatten(1), data.peer(i)[1]) for i in range(peers)]
     whole = torch.stack([_principal(x) for x, _ in shares])
@@ -88,13 +90,13 @@ def _proximities(data: Split, peers: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _principal(x: Tensor) -> Tensor:
-    """The first principal vectors of samples [n, features]: [p, features], fewer where there are fewer samples."""
+    """Return the first principal vectors of samples [n, features]: [p, features], fewer if there are fewer samples."""
     vectors = torch.linalg.eigh(x @ x.T).eigenvectors.flip(1)[:, :VECTORS]
     return torch.nn.functional.normalize(vectors.T @ x, dim=1)
 
 
 def _cosines(task: Task, truth: np.ndarray[Any, Any]) -> float:
-    """The index of average linkage on cosines of the peers' mean gradients, given the true number of clusters."""
+    """Return the index of average linkage on cosines of the peers' mean gradients, with the true number of clusters."""
     parameters = [p for p in task.module.parameters() if p.requires_grad]
     made = []
     for peer in range(len(truth)):
@@ -106,7 +108,7 @@ def _cosines(task: Task, truth: np.ndarray[Any, Any]) -> float:
 
 
 def _index(distance: Tensor, clusters: int, linkage: str, truth: np.ndarray[Any, Any]) -> float:
-    """Of a hierarchical clustering on distances [N, N], against the truth."""
+    """Return the index of a hierarchical clustering on distances [N, N], compared with the true clusters."""
     square = ((distance + distance.T) / 2).clamp(min=0.0).fill_diagonal_(0.0).cpu().numpy()
     tree = AgglomerativeClustering(n_clusters=clusters, metric="precomputed", linkage=linkage)
     return float(adjusted_rand_score(truth, tree.fit_predict(square)))

@@ -1,8 +1,8 @@
-"""One distribution for all: how often kin sees kinds of data where there are none. One federation in 100 is meant.
+"""False positives of kin: all peers have one distribution, and kin should find a difference in 1 federation of 100.
 
-Images of digits and of Fashion-MNIST dealt out at random, and pure Gaussian gradients. digits has 1,797 images, which
-is too few for 200 peers, for 60 with more than 25 each on average, and for 12 with 200 each. Every row has seeds of its
-own, 1,000 after those of the row before. Bounds: 2 % of all federations, 5 % of those of a row.
+Images of digits and of Fashion-MNIST are assigned to peers at random; a third case is pure Gaussian gradients. digits
+has 1,797 images, too few for 200 peers, for 60 with more than 25 each on average, and for 12 with 200 each. The rows
+use different seeds, 1,000 apart. Upper bounds: 2 % of all federations, 5 % of those of a row.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ HEAD = ("data", "peers", "samples a peer", "federations", "rank above 0")
 
 
 def study(options: Any) -> Study:
-    """A row for each kind of data, number of peers and of samples that there are enough of."""
+    """Return the study, with one row per data set, number of peers and of samples for which there are enough images."""
     rows: list[Row] = []
     small, large = product(DATA, product(PEERS, SAMPLES)), product(DATA, LARGE)
     for number, (data, (peers, (low, high))) in enumerate([*small, *large]):
@@ -46,21 +46,21 @@ def study(options: Any) -> Study:
 
 
 def _rank(data: str, peers: int, low: int, high: int, seed: int, device: str) -> int:
-    """The rank found in a federation of images dealt out at random."""
+    """Return the rank that kin finds in a federation of images assigned at random."""
     asked = {"seed": seed, "model": NETWORKS[NETWORK_OF[data]], "data": {"normalise": "standard"}}
     return homophily.kin(asked, data=dealt(data, counts(peers, low, high), seed, alike), device=device).kinship.rank
 
 
 def _noise_rank(peers: int, low: int, high: int, seed: int, device: str) -> int:
-    """The rank found in a federation of noise whose deviations fall from 2 to 0.1 over the buckets."""
+    """Return the rank that kin finds in noise whose standard deviations fall from 2 to 0.1 over the buckets."""
     on = chosen_device(device)
     count = torch.tensor(counts(peers, low, high), device=on)
     peer, sample = torch.arange(peers, device=on)[:, None, None], torch.arange(int(count.max()), device=on)
     scale = torch.linspace(2, 0.1, BUCKETS, device=on)
     x = normal(seed, 1, peer, sample[:, None], torch.arange(BUCKETS, device=on)) * scale
-    there = (sample < count[:, None])[..., None]
+    mask = (sample < count[:, None])[..., None]
     ids, form = torch.arange(peers, device=on), format_of(peers)
-    mean, factor = summed_up(folded(x * there, form.buckets), count, ids, seed, form)
+    mean, factor = summed_up(folded(x * mask, form.buckets), count, ids, seed, form)
     return kinship(checked(mean, factor, count, form), ids, seed).rank
 
 
@@ -69,7 +69,7 @@ def _above(ranks: list[int]) -> int:
 
 
 def _pooled(found: list[tuple[Row, list[int]]]) -> list[str]:
-    """Of images and of Gaussian gradients: the share over all federations, and the worst row."""
+    """Return a line for images and for Gaussian gradients: the share over all federations, and the worst row."""
     out = []
     for name, mine in (
         ("Images", [ranks for row, ranks in found if row.about[0] != "gaussian"]),

@@ -1,10 +1,10 @@
-"""Families and continua: how often kin takes one for the other. Seeds from 1000: none that anything was set by.
+"""How often kin mistakes families for a continuum, and the reverse. Seeds from 1000, which chose no setting.
 
-Families: two and four rotations, swapped labels, label pairs, clusters of unequal size, and clusters whose images are
-unequally noisy. Continua: label mixes from Dirichlet distributions, an angle of its own for every peer, and peers that
-mix two kinds of data in proportions spread evenly from all of the one to all of the other.
-With alpha = 0.1 many peers hold one or two labels, and those with the same ones are alike: grouping them is no plain
-error, so read that row with care. Where a case differs too little to be seen, "one distribution" is the right answer.
+Families: two and four rotations, swapped labels, label pairs, clusters of unequal size, and clusters with different
+noise. Continua: class proportions from Dirichlet distributions, a different angle per peer, and peers that mix two
+distributions in proportions spread evenly from 0 to 1.
+With alpha = 0.1 many peers have one or two labels, and peers with the same labels are similar: grouping them is not
+simply an error, so read that row with care. If a difference is too small to be found, "one distribution" is correct.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CONTINUA: dict[str, Any] = {
 
 
 def study(options: Any) -> Study:
-    """A row for each case, data set and number of samples."""
+    """Return the study, with one row per case, data set and number of samples."""
     rows = []
     for data in options.data or DATA:
         peers, some = DATA[data]
@@ -68,13 +68,13 @@ def _cells(answers: list[dict[str, Any]]) -> list[Any]:
 
 
 def _errors(found: list[tuple[Row, list[dict[str, Any]]]]) -> list[str]:
-    """Errors both ways, over all rows."""
+    """Return the error counts of both kinds over all rows."""
     out = []
-    for truth, other, sentence in (
+    for truth, other, label in (
         ("continuum", "families", "Continua taken for families"),
         ("families", "continuum", "Families taken for a continuum"),
         ("families", "one distribution", "Families not seen at all"),
     ):
         answers = [a["said"] for row, mine in found if row.about[0] == truth for a in mine]
-        out.append(f"- {sentence}: {answers.count(other)} of {len(answers)}.")
+        out.append(f"- {label}: {answers.count(other)} of {len(answers)}.")
     return out

@@ -16,7 +16,7 @@ HEAD = ("data", "network", "samples", "shift", "rank", "families found", "precis
 
 
 def study(options: Any) -> Study:
-    """A row for each data set, network, number of samples and shift."""
+    """Return the study, with one row per data set, network, number of samples and shift."""
     rows = []
     for data in options.data or DATA:
         for network in options.network or [NETWORK_OF[data]]:
@@ -25,14 +25,15 @@ def study(options: Any) -> Study:
                     asked = [config(data, network, samples, shift, seed, options.peers) for seed in options.seeds]
                     jobs = [partial(_answer, one, options.device) for one in asked]
                     rows.append(Row((data, network, samples, name), jobs))
-    return Study(HEAD, rows, _cells)
+    return Study(HEAD, rows, cells)
 
 
 def _answer(asked: dict[str, Any], device: str) -> dict[str, Any]:
     return homophily.kin(asked, device=device).summary()
 
 
-def _cells(answers: list[dict[str, Any]]) -> list[str]:
+def cells(answers: list[dict[str, Any]]) -> list[str]:
+    """Ranks, families found, precision and recall over the answers of several seeds."""
     found = [a for a in answers if a["families"] is not None]
     means = [f"{statistics.fmean(a[key] for a in found):.3f}" if found else "-" for key in ("precision", "recall")]
     lowest = min((min(a["precision"], a["recall"]) for a in found), default=0.0)

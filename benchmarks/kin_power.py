@@ -1,7 +1,7 @@
-"""How many samples per peer kin needs, by the formula of homophily/methods/kin/power.py, and whether it is right.
+"""How many samples per peer kin needs by the formula of homophily/methods/kin/power.py, and whether the formula holds.
 
-How far the groups of data are apart is estimated from a federation with 200 samples per peer; the formula then says how
-strong the weakest of the c - 1 directions will be with fewer, and a federation that has fewer shows how strong it is.
+The distance between the clusters is estimated from a federation with 200 samples per peer. The formula then predicts
+the strength of the weakest of the c - 1 directions with fewer samples, which is compared with its measured strength.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ HEAD = (
     "data", "shift", "samples", "strength a sample", "level", "samples needed", "expected singular value", "measured",
     "expected edge", "measured", "all directions seen",
 )  # fmt: skip
-REFERENCE = 200  # samples a peer, where there are so many, of the federation that distances are estimated from
+REFERENCE = 200  # samples per peer, if there are enough, of the federation for the estimate of distances
 
 
 def study(options: Any) -> Study:
-    """A row for each data set, shift with clusters and number of samples."""
+    """Return the study, with one row per data set, shift with clusters and number of samples."""
     rows = []
     for data in options.data or DATA:
         network = options.network[0] if options.network else NETWORK_OF[data]
@@ -44,7 +44,7 @@ def study(options: Any) -> Study:
 
 
 def _both(about: tuple[str, str, str, int], samples: int, seed: int, device: str) -> dict[str, Any]:
-    """What the formula says of the weakest direction in a federation, and what is found in it."""
+    """Return the predicted and the measured strength of the weakest direction in a federation."""
     data, network, name, peers = about
     many = min(REFERENCE, 3 * len(load_source(data, 0, {}).train) // (4 * peers))
     prints, cluster = _reference(about, many, seed, device)
@@ -70,7 +70,7 @@ def _both(about: tuple[str, str, str, int], samples: int, seed: int, device: str
 
 @lru_cache(maxsize=8)
 def _reference(about: tuple[str, str, str, int], many: int, seed: int, device: str) -> tuple[Fingerprints, Tensor]:
-    """Fingerprints of many samples, and the true clusters."""
+    """Return fingerprints of many samples, and the true clusters."""
     data, network, name, peers = about
     answer = homophily.kin(config(data, network, many, SHIFTS[name], seed, peers), device=device)
     assert answer.cluster is not None
@@ -78,7 +78,10 @@ def _reference(about: tuple[str, str, str, int], many: int, seed: int, device: s
 
 
 def weakest_direction(prints: Fingerprints, cluster: Tensor, numbers: int) -> tuple[float, float, Tensor]:
-    """Of the weakest direction, for one sample a peer, in so many numbers; its level of noise, and that of all."""
+    """Return the strength of the weakest direction for one sample per peer, its noise level, and all noise levels.
+
+    numbers: the dimension that fingerprints are folded to.
+    """
     covariance, centre = pooled(prints, numbers)
     whiten = whitening(covariance, ridge(covariance))
     noise = whiten.T @ covariance @ whiten
@@ -87,7 +90,7 @@ def weakest_direction(prints: Fingerprints, cluster: Tensor, numbers: int) -> tu
     means = member.T @ (folded(prints.mean.double(), numbers) - centre) @ whiten / size[:, None]
     _, found, directions = torch.linalg.svd(size.sqrt()[:, None] * means, full_matrices=False)
     weakest = directions[len(size) - 2]
-    # The noise of the means themselves adds about what it has in all directions together.
+    # The noise of the means adds about its trace to the strength.
     strength = float(found[len(size) - 2]) ** 2 - float(noise.trace()) / float(prints.count.double().mean())
     return max(0.0, strength), float(weakest @ noise @ weakest), torch.linalg.eigvalsh(noise)
 

@@ -1,4 +1,4 @@
-"""What the studies of kin share: networks, shifts, and how peers train."""
+"""Networks, shifts and training settings of the studies of kin."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ NETWORKS: dict[str, dict[str, Any]] = {
     "cifar-cnn": {"name": "cifar-cnn"},
 }
 NETWORK_OF = {"digits": "small mlp", "mnist": "mlp", "fashion-mnist": "mlp", "cifar-10": "cifar-cnn"}
-# The PANM paper's training; inputs standardised, which the paper leaves open, bring its accuracies within a point.
+# The PANM paper's training. It does not say how inputs are scaled; standardised, they give its accuracies to a point.
 TRAINING = {"optimizer": "sgd", "lr": 0.08, "momentum": 0.9, "decay": 0.99, "batch": 128, "epochs": 3}
 
 
 def chosen(names: list[str] | None) -> dict[str, dict[str, Any]]:
-    """The shifts of these names; None: all."""
+    """Return the shifts with these names; None: all."""
     return {name: shift for name, shift in SHIFTS.items() if names is None or name in names}
 
 
 def config(
     data: str, network: str, samples: int, shift: dict[str, Any], seed: int, peers: int, **more: Any
 ) -> dict[str, Any]:
-    """A federation's config."""
+    """Return the config of a federation."""
     table = {"name": data, "train": samples, "test": 1, "normalise": "standard", **shift}
     if "sizes" in shift:  # of 100 peers
         table["sizes"] = [size * peers // 100 for size in shift["sizes"]]

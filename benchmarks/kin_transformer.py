@@ -51,7 +51,7 @@ class VisionTransformer(nn.Module):
 
 
 def before_training(model: dict[str, Any], seeds: list[int]) -> list[str]:
-    """The cells of a network: ranks, singular values, smallest difference and true distance of four groups."""
+    """Return a network's cells: ranks, singular values, smallest difference and true distance of four groups."""
     found: dict[str, list[float]] = {}
     for seed in seeds:
         answer = homophily.kin({"seed": seed, "model": model})
@@ -78,7 +78,7 @@ def before_training(model: dict[str, Any], seeds: list[int]) -> list[str]:
 
 
 def trained(model: dict[str, Any], seeds: list[int], rounds: int) -> list[str]:
-    """Accuracies by method. One peer after the other: on a CPU, torch.vmap trains these transformers more slowly."""
+    """Return accuracies by method. The engine is one-by-one: on a CPU, torch.vmap is slower for these transformers."""
     with tempfile.TemporaryDirectory() as folder:
         config = {"model": model, "rounds": rounds, "evaluate": rounds, "engine": "one-by-one"}
         table = homophily.compare(config, methods=METHODS, seeds=seeds, out=Path(folder) / "runs").table()
@@ -109,7 +109,7 @@ def _lines(head: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> Iterator[s
 def main(words: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
-    parser.add_argument("--rounds", type=int, default=40, help="of the comparison; 0: none")
+    parser.add_argument("--rounds", type=int, default=40, help="rounds of the comparison; 0: no training")
     options = parser.parse_args(words)
     for line in tables(options.seeds, options.rounds):
         print(line, flush=True)

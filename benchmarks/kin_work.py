@@ -1,4 +1,4 @@
-"""Many small jobs, in this process or in several, and a table that grows as they are done."""
+"""Executes many small jobs in one process or several, and prints a table row by row."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ import torch.multiprocessing as multiprocessing
 import homophily
 from homophily.experiments.runner import chosen_device, machine
 
-Job = partial[Any]  # picklable, and so is what it returns
+Job = partial[Any]  # picklable, with a picklable result
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a table: what it is about, and the jobs behind it."""
+    """A row of a table: its first cells, and the jobs that compute the others."""
 
     about: tuple[Any, ...]  # the first cells
     jobs: Sequence[Job]
@@ -29,7 +29,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Study:
-    """A table: its head, its rows, the cells that results make, and what is said under it of all rows together."""
+    """A table: its head, its rows, a function from results to cells, and one from all results to lines below it."""
 
     head: tuple[str, ...]
     rows: Sequence[Row]
@@ -38,7 +38,7 @@ class Study:
 
 
 def write(what: str, study: Study, options: Any) -> None:
-    """Print the table row by row, and into options.out; stop when options.budget seconds are over."""
+    """Print the table row by row, also into options.out, for at most options.budget seconds."""
     versions = f"torch {torch.__version__}, homophily {homophily.__version__}"
     lines: list[str] = []
 
@@ -67,7 +67,7 @@ def write(what: str, study: Study, options: Any) -> None:
 
 
 def done(jobs: Sequence[Job], processes: int, deadline: float) -> Iterator[Any]:
-    """What the jobs return, in their order, up to the deadline. Several processes have one thread each."""
+    """Yield the results of the jobs in order, until the deadline. With several processes, each has one thread."""
     if processes <= 1:
         for job in jobs:
             if time.perf_counter() > deadline:

@@ -1,10 +1,10 @@
-"""How fast real peers pull models, beside a bare zenoh prototype that moves the same bytes and checks nothing.
+"""How fast real peers pull models, compared with bare zenoh, which transfers the same bytes and checks nothing.
 
     python benchmarks/pulls.py [--peers 20] [--pulls 5] [--megabytes 2] [--repeats 10]
 
-A process for each peer, all in one mesh over mutual TLS on loopback. Everyone pulls at once, in turns by BlobTransfer
-(manifest, chunks, signature, hashes) and by one query with one reply for each model, with zenoh's own settings and
-with the transmission queue that our links have; publishing is not timed.
+Every peer is a process; all are in one mesh over mutual TLS on loopback. All peers pull at once, alternately by
+BlobTransfer (manifest, chunks, signature, hashes) and by one query with one reply per model, the latter with zenoh's
+default settings and with the transmission queue of our links. Publishing is not timed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from homophily.peer.settings import PeerSettings, load
 from homophily.peer.transport import QUEUE_BATCHES, Address, LinkHandlers, ZenohLinks
 from homophily.simulation.configuration import make
 
-PATIENCE = 120.0  # seconds
+TIMEOUT = 120.0  # seconds
 OURS, BARE, QUEUED = "BlobTransfer", "bare zenoh, one reply", "bare zenoh with our queue"
 
 
@@ -46,12 +46,12 @@ class Job:
     repeats: int
 
     def partners(self, me: int, turn: int) -> list[int]:
-        """Others for each turn, and everyone is asked equally often."""
+        """Return the peers to pull from: different ones each turn, each peer asked equally often."""
         return [(me + 1 + (turn * self.pulls + i) % (self.peers - 1)) % self.peers for i in range(self.pulls)]
 
 
 class Ours:
-    """What homophily does."""
+    """Pulls models by homophily's BlobTransfer."""
 
     def __init__(self, asked: PeerSettings, job: Job) -> None:
         peer = asked.peer
@@ -62,13 +62,13 @@ class Ours:
         )
         most: dict[BlobKind, int] = {"model": job.size, "before": job.size, "print": job.size}
         address = Address(
-            peer.name, peer.federation, tuple(peer.allow), tuple(peer.listen), tuple(peer.connect), True, PATIENCE,
+            peer.name, peer.federation, tuple(peer.allow), tuple(peer.listen), tuple(peer.connect), True, TIMEOUT,
             (asked.path(peer.ca), asked.certificate, asked.key),
         )  # fmt: skip
         self._links = links = ZenohLinks(address)
         members = Members(peer.name, peer.allow, True, links.neighbours)
         self._transfer = BlobTransfer(
-            peer.federation, identity, authority, most, links, members, Refusals(), timeout=PATIENCE, slots=peer.slots,
+            peer.federation, identity, authority, most, links, members, Refusals(), timeout=TIMEOUT, slots=peer.slots,
             waiting=peer.waiting, pulls=job.pulls, window=peer.window, cache_bytes=peer.cache_mb << 20,
         )  # fmt: skip
         asked_for = self._transfer.handle_request
@@ -84,7 +84,7 @@ class Ours:
 
     def pull(self, partners: list[int], turn: int) -> None:
         blobs = [BlobId(self._names[i], "model", turn) for i in partners]
-        came = self._transfer.fetch_all(blobs, len, time.monotonic() + PATIENCE)
+        came = self._transfer.fetch_all(blobs, len, time.monotonic() + TIMEOUT)
         assert all(size == self._job.size for size in came.values()), came
 
     def close(self) -> None:
@@ -93,7 +93,7 @@ class Ours:
 
 
 class Bare:
-    """One query, one reply. queue: batches that wait for a link; None: zenoh's own setting."""
+    """Pulls a model by one query with one reply. queue: size of zenoh's transmission queue; None: zenoh's default."""
 
     def __init__(self, asked: PeerSettings, job: Job, ports: int, queue: int | None = None) -> None:
         peer = asked.peer
@@ -108,7 +108,7 @@ class Bare:
             "connect/exit_on_failure": False,
             "scouting/multicast/enabled": False,
             "transport/shared_memory/enabled": False,
-            "transport/link/tx/lease": int(1000 * PATIENCE),
+            "transport/link/tx/lease": int(1000 * TIMEOUT),
             **({} if queue is None else {"transport/link/tx/queue/size/data": queue}),
             "transport/link/tls": {
                 "root_ca_certificate": str(asked.path(peer.ca)),
@@ -140,7 +140,7 @@ class Bare:
         assert sizes == [self._job.size] * len(partners), sizes
 
     def _get(self, partner: int) -> int:
-        reply = next(iter(self._session.get(f"bare/{partner}", timeout=PATIENCE)), None)
+        reply = next(iter(self._session.get(f"bare/{partner}", timeout=TIMEOUT)), None)
         return len(reply.ok.payload.to_bytes()) if reply is not None and reply.ok is not None else -1
 
     def close(self) -> None:
@@ -149,47 +149,47 @@ class Bare:
 
 
 def _moved(address: str, ports: int) -> str:
-    """The same address so many ports away."""
+    """Return the address with its port increased by ``ports``."""
     host, _, port = address.rpartition(":")
     return f"{host}:{(int(port) + ports - 1024) % 64_512 + 1024}"
 
 
 @dataclass
 class Meeting:
-    """Where all processes wait for one another, and what was measured."""
+    """The barrier at which all processes wait, and the measured times."""
 
     barrier: Any
     seconds: Any = field(default_factory=list)
 
     def timed(self, work: Callable[..., None], *arguments: Any) -> float:
-        self.barrier.wait(PATIENCE)
+        self.barrier.wait(TIMEOUT)
         began = time.perf_counter()
         work(*arguments)
-        self.barrier.wait(PATIENCE)
+        self.barrier.wait(TIMEOUT)
         return time.perf_counter() - began
 
 
 def run_peer(file: Path, job: Job, meeting: Meeting) -> None:
     asked = load(file)
     me = asked.peer.allow.index(asked.peer.name)
-    ways: dict[str, Ours | Bare] = {
+    variants: dict[str, Ours | Bare] = {
         OURS: Ours(asked, job),
         BARE: Bare(asked, job, 20_000),
         QUEUED: Bare(asked, job, 40_000, QUEUE_BATCHES),
     }
-    end = time.monotonic() + PATIENCE
-    while late := [name for name, way in ways.items() if not way.ready()]:
-        assert time.monotonic() < end, f"{asked.peer.name} has not all its links: {late}"
+    end = time.monotonic() + TIMEOUT
+    while late := [name for name, variant in variants.items() if not variant.ready()]:
+        assert time.monotonic() < end, f"{asked.peer.name} is not connected to all peers by {late}"
         time.sleep(0.1)
-    meeting.barrier.wait(PATIENCE)
+    meeting.barrier.wait(TIMEOUT)
     for turn in range(job.repeats + 1):  # the first is not counted
-        for name, way in ways.items():
-            way.publish(turn)
-            seconds = meeting.timed(way.pull, job.partners(me, turn), turn)
+        for name, variant in variants.items():
+            variant.publish(turn)
+            seconds = meeting.timed(variant.pull, job.partners(me, turn), turn)
             if me == 0 and turn:
                 meeting.seconds.append((name, seconds))
-    for way in ways.values():
-        way.close()
+    for variant in variants.values():
+        variant.close()
 
 
 def main() -> None:

@@ -1,13 +1,13 @@
-"""Where a round's time goes, how long whole runs take, and what running side by side saves.
+"""The time of a round by activity, the time of whole runs, and the time saved by executing runs together.
 
     python benchmarks/rounds.py shares [--peers 100 1000 10000] [--methods random panm dac kin] [--budget 400]
     python benchmarks/rounds.py runs [--runs panm panm-500 dac]
     python benchmarks/rounds.py sweep [--networks mlp cnn]
 
-shares: the 28x28 CNN in batches of 8, 60 steps a round, on random images; the models are scored in every round.
-Training and the loss metric's forward passes are timed between waits for the device; the rest is what is left. More
-than 2,000 peers have 1,000 contacts each, but with kin all. Fingerprints are made and compared before the first round.
-runs: start to final scores, folder included, in a process that has compiled its kernels and read the data set's files.
+shares: the 28x28 CNN in batches of 8, 60 steps per round, on random images; the models are scored in every round.
+Training and the loss metric's forward passes are timed between synchronisations with the device. With more than 2,000
+peers, each has 1,000 contacts, except with kin. Fingerprints are computed and compared before the first round.
+runs: start to final scores, run folder included, in a process that has compiled its kernels and read the data files.
 sweep: 7 methods with 3 seeds.
 """
 
@@ -31,7 +31,9 @@ import homophily
 from homophily.experiments.runner import chosen_device, machine, torch_settings
 from homophily.simulation.configuration import make
 from homophily.simulation.rounds import OneRun, RunState, play_round
-from homophily.simulation.setup import SetupCache, UserObjects, prepare
+from homophily.simulation.setup import prepare
+from homophily.simulation.training_setup import SetupCache
+from homophily.simulation.user_objects import UserObjects
 from homophily.training.engines import read_chain
 from homophily.training.stacked.chain import Chain, Convolution
 
@@ -42,7 +44,7 @@ METHODS = ("local", "random", "pens", "panm", "dac", "kin", "oracle")
 
 @dataclass
 class Clock:
-    """Adds up the seconds of some calls, each between waits for the device."""
+    """Adds up the seconds of calls, with a synchronisation with the device before and after each."""
 
     device: torch.device
     seconds: dict[str, float] = field(default_factory=dict)
@@ -53,7 +55,7 @@ class Clock:
             torch.cuda.synchronize()
 
     def watch(self, thing: Any, name: str, count: Callable[..., int]) -> None:
-        """Time every call of a method; count tells from its arguments how much work it is."""
+        """Time every call of a method; count: a function from its arguments to the amount of work."""
         called = getattr(thing, name)
 
         def timed(*arguments: Any) -> Any:
@@ -69,7 +71,7 @@ class Clock:
 
 
 def operations(chain: Chain) -> tuple[int, int]:
-    """Multiplications and additions for one sample: forwards, and a whole training step."""
+    """Return the floating-point operations per sample of a forward pass and of a training step."""
     each = [
         2 * stage.inputs * stage.outputs * (prod(stage.convolved) if isinstance(stage, Convolution) else 1)
         for stage in chain.stages
@@ -92,7 +94,7 @@ def _share(peers: int, method: str, device: torch.device, cache: SetupCache) -> 
     x, y = torch.randn(BATCH * STEPS, 1, 28, 28, generator=chance), torch.arange(BATCH * STEPS) % 10
     data = [homophily.PeerData(x, y, test_x=x[:100], test_y=y[:100])] * peers
     training = {"optimizer": "adam", "lr": 1e-4, "batch": BATCH, "epochs": 1}
-    bounded = peers > 2000 and method != "kin"  # with bounded contacts each peer of kin would decide alone
+    bounded = peers > 2000 and method != "kin"  # with limited contacts, each peer of kin would decide separately
     keys = {
         "rounds": 2 * rounds + 2,
         "model": {"name": "cnn"},
@@ -215,7 +217,7 @@ def main() -> None:
     parser.add_argument("--networks", nargs="+", choices=list(SWEEPS), default=list(SWEEPS))
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--device", type=chosen_device, default="auto")
-    parser.add_argument("--budget", type=float, default=float("inf"), help="seconds; rows after them are left out")
+    parser.add_argument("--budget", type=float, default=float("inf"), help="stop after this many seconds")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     began = time.perf_counter()

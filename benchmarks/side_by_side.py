@@ -39,8 +39,8 @@ from homophily.experiments.runner import machine
 from homophily.models import models
 
 ROOT = Path(__file__).resolve().parents[1]
-HOPELESS = 2.0  # a setting so many times slower than the best one is given up
-STARTING = 20.0  # seconds that are no sign of being slow
+HOPELESS = 2.0  # a setting this many times slower than the best is not measured again
+STARTING = 20.0  # seconds of start-up that do not count as slow
 NOT_COMPARABLE = {
     "homophily": "threads as for all: the faster; left alone it takes one a core where a step is large",
     "loop": "only trains and averages: no costs counted, no checks of models, draws not reproducible",
@@ -53,25 +53,25 @@ NOT_COMPARABLE = {
 
 @dataclass(frozen=True)
 class Entry:
-    """A framework at a task. settings: (threads, processes) to be tried."""
+    """A framework and a task. settings: the (threads, processes) to measure."""
 
     row: Row
     script: str
     settings: list[tuple[int, int]]
-    environment: str | None = None  # None: the one this runs in
+    environment: str | None = None  # None: the current one
     engine: str = "auto"
     torchrun: bool = False
 
 
 def entries(network: str, engines: Sequence[str], cores: int, frameworks: Sequence[str], tried: int) -> list[Entry]:
-    """All that is measured with a network. The first of the engines is the package's choice."""
+    """Return all entries for a network. The first engine is the one that the package chooses."""
     threads = sorted({(1, 1), (cores, 1)})
     out = []
     for engine in engines if "homophily" in frameworks else ():
         for task in ("gossip", "pens", "fedavg", "training"):
             default = engine == engines[0]
             name = f"homophily, {engine}" + (", its choice" if default else "")
-            settings = threads if engine != "one-by-one" else [(1, 1)]  # it takes one thread by itself
+            settings = threads if engine != "one-by-one" else [(1, 1)]  # it uses one thread
             note = NOT_COMPARABLE["homophily"] if len(settings) > 1 else "-"
             out.append(Entry(Row(network, task, name, note, default), "with_homophily", settings, engine=engine))
 
@@ -91,7 +91,7 @@ def entries(network: str, engines: Sequence[str], cores: int, frameworks: Sequen
 
 
 def fill(entry: Entry, job: Job, options: argparse.Namespace, setup: bool) -> None:
-    """Measure the settings of an entry, each once more than before, unless it failed or is hopeless."""
+    """Measure each setting of an entry once more, unless it failed or is much slower than the best."""
     row = entry.row
     try:
         python = (
@@ -110,9 +110,9 @@ def fill(entry: Entry, job: Job, options: argparse.Namespace, setup: bool) -> No
         answer = measure(python, entry.script, asked, entry.torchrun and processes > 1, limit)
         if answer.repeats:
             limit = min(limit, HOPELESS * (time.perf_counter() - began) + STARTING)
-        told = f"{rate(answer.repeats):,.0f} samples/s" if answer.repeats else answer.failure
+        outcome = f"{rate(answer.repeats):,.0f} samples/s" if answer.repeats else answer.failure
         where = f"{threads} threads, {processes} processes"
-        print(f"{row.network}, {row.task}: {row.name}, {where}: {told}", file=sys.stderr, flush=True)
+        print(f"{row.network}, {row.task}: {row.name}, {where}: {outcome}", file=sys.stderr, flush=True)
         if before and answer.repeats:
             answer.repeats = before.repeats + answer.repeats
         if not before or answer.repeats:
@@ -120,7 +120,7 @@ def fill(entry: Entry, job: Job, options: argparse.Namespace, setup: bool) -> No
 
 
 def engines_of(network: str, job: Job, asked: Sequence[str]) -> list[str]:
-    """The engine the package chooses by itself, then the others asked for."""
+    """Return the engine that the package chooses, then the other requested engines."""
     x, y = job.data()
     peers = [homophily.PeerData(x[i], y[i]) for i in range(len(x))]
     with tempfile.TemporaryDirectory() as folder:
@@ -130,7 +130,7 @@ def engines_of(network: str, job: Job, asked: Sequence[str]) -> list[str]:
 
 
 def check_networks() -> None:
-    """The networks that the others train are the package's own."""
+    """Check that the networks of the other frameworks equal those of the package."""
     for name, keys in NETWORKS.items():
         rest = {key: value for key, value in keys.items() if key != "name"}
         assert repr(models.get(keys["name"])(inputs=(1, 28, 28), outputs=10, **rest)) == repr(networks.network(name))
@@ -138,13 +138,13 @@ def check_networks() -> None:
 
 def heading(options: argparse.Namespace, rows: Sequence[Row], load: float) -> list[str]:
     versions = {name: number for row in rows for a in row.answers.values() for name, number in a.versions.items()}
-    told = ", ".join(f"{name} {number}" for name, number in sorted(versions.items()))
+    listed = ", ".join(f"{name} {number}" for name, number in sorted(versions.items()))
     command = shlex.join(["python", "benchmarks/side_by_side.py", *sys.argv[1:]])
     return [
         "# Side by side",
         "",
         f"{date.today()}, {machine(torch.device('cpu'))}, {options.cores} cores used, load average before {load:.1f},",
-        f"homophily {homophily.__version__}, {told}: `{command}`",
+        f"homophily {homophily.__version__}, {listed}: `{command}`",
         "",
         f"{options.peers} peers with {options.samples} images of {options.data} each, batch 8, one local epoch a round",
         f"({-(-options.samples // 8)} steps), SGD with momentum; {options.passes * options.repeats} repeats. Each has",
@@ -162,14 +162,14 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--data", default="fashion-mnist")
     parser.add_argument("--networks", nargs="+", choices=list(NETWORKS))
     parser.add_argument("--frameworks", nargs="+", default=["homophily", "loop", *VERSIONS])
-    parser.add_argument("--engines", nargs="+", help="homophily's, beside the one it chooses; left out: all it has")
+    parser.add_argument("--engines", nargs="+", help="homophily's engines besides the one it chooses (default: all)")
     parser.add_argument("--peers", type=int)
-    parser.add_argument("--samples", type=int, help="of each peer")
-    parser.add_argument("--repeats", type=int, default=3, help="rounds timed in a pass")
+    parser.add_argument("--samples", type=int, help="samples per peer")
+    parser.add_argument("--repeats", type=int, default=3, help="timed rounds per pass")
     parser.add_argument("--passes", type=int)
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--limit", type=float, default=300, help="seconds for one setting in one pass")
-    parser.add_argument("--environments", type=Path, default=ROOT / ".peers", help="folder they are in")
+    parser.add_argument("--environments", type=Path, default=ROOT / ".peers", help="folder of the virtual environments")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     options.environments = options.environments.absolute()
@@ -207,7 +207,7 @@ def main() -> None:
                 fill(entry, job, options, options.setup and turn == 0)
             rows = [entry.row for entry in plan]
             text = "\n".join([*heading(options, rows, load), *lines(rows)])
-            if options.out:  # after each pass: a long run that is stopped leaves a table
+            if options.out:  # after each pass, so that an interrupted run leaves a table
                 options.out.write_text(text + "\n", encoding="utf-8")
     print(text)
 

@@ -1,6 +1,6 @@
-"""Personalised peer-to-peer federated learning: peers find those whose data is like theirs, and learn with them.
+"""Personalised peer-to-peer federated learning: peers find the peers with similar data and merge models with them.
 
-Names are imported when they are first used, so that reading a run folder loads no simulator.
+Public names are imported on first use, so that reading a run folder does not load the simulator.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""``python -m homophily`` is the ``homophily`` command."""
+"""Entry point of ``python -m homophily``, which is the same as the ``homophily`` command."""
 
 from homophily.cli.app import main
 

@@ -1,4 +1,4 @@
-"""The verbs that users call: run, resume, compare and kin, and a simulation that is played step by step."""
+"""The functions that users call (run, resume, compare, kin), and Simulation, which runs one round at a time."""
 
 from homophily.experiments.comparison import Comparison, compare
 from homophily.experiments.discovery import Discovery, kin

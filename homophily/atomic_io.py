@@ -1,4 +1,4 @@
-"""Writing files so that a crash or a full disk never leaves half of one."""
+"""Atomic file writes: a crash or a full disk never leaves a partially written file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ except ImportError:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn a failure to write into a sentence; what was there before stays."""
+    """Raise a UserError if writing to ``path`` fails; the previous content of ``path`` is kept."""
     try:
         yield
     except (OSError, SafetensorError) as error:
@@ -36,10 +36,10 @@ def writing(path: Path) -> Iterator[None]:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """For one process at a time; the folder is made if it is not there."""
+    """Hold an exclusive lock on ``folder``, created if missing; raise a UserError if another process holds it."""
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    if fcntl is None:  # a system on which nobody is kept out
+    if fcntl is None:  # this operating system has no flock, so the folder is not locked
         yield
         return
     handle = os.open(folder, os.O_RDONLY)
@@ -54,7 +54,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Atomically: the file is the old one or the new one."""
+    """Write a text file atomically: a reader sees either the old content or the new."""
     partial = path.with_name(path.name + ".part")
     with writing(path):
         try:
@@ -68,19 +68,20 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
+    """Write a value as JSON, atomically; numbers that are not finite become null."""
     write_text(path, json.dumps(plain(value), indent=2, ensure_ascii=False) + "\n")
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
-    """Atomically, as safetensors."""
-    partial = path.with_name(path.name + ".part")  # a folder: safetensors itself leaves files behind when killed
+    """Write a safetensors file atomically."""
+    partial = path.with_name(path.name + ".part")  # a folder: safetensors leaves temporary files when killed
     with writing(path):
         shutil.rmtree(partial, ignore_errors=True)
         try:
             partial.mkdir()
             file = partial / "tensors"
             save_file({name: _copied(t) for name, t in tensors.items()}, file, metadata)
-            file.chmod(partial.stat().st_mode & 0o666)  # safetensors lets nobody else read it
+            file.chmod(partial.stat().st_mode & 0o666)  # safetensors makes it readable by its owner only
             sync(file)
             file.replace(path)
         finally:
@@ -88,12 +89,12 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, st
 
 
 def _copied(tensor: Tensor) -> Tensor:
-    """On the CPU, with memory of its own, which safetensors asks for."""
+    """Return a contiguous copy on the CPU that shares no memory with other tensors, as safetensors requires."""
     return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
 
 
 def write_folder(path: Path, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
-    """A folder with tensors and numbers that appears complete or not at all."""
+    """Write ``tensors`` and ``numbers`` into a new folder, which appears complete or not at all."""
     partial = path.with_name(path.name + ".part")
     with writing(path):
         shutil.rmtree(partial, ignore_errors=True)
@@ -108,11 +109,12 @@ def write_folder(path: Path, tensors: dict[str, Tensor], numbers: dict[str, Any]
 
 
 def read_folder(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What write_folder wrote."""
+    """Return the tensors and the numbers that write_folder wrote to ``path``."""
     return read_tensors(path / "state.safetensors"), read_json(path / "state.json")
 
 
 def read_json(path: Path) -> Any:
+    """Return the content of a JSON file; raise a UserError if the file cannot be read or parsed."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -122,12 +124,13 @@ def read_json(path: Path) -> Any:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a safetensors file by name; raise a UserError if it cannot be read or is damaged."""
     with _reading(path):
         return load_file(path)
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """The words in a safetensors file."""
+    """Return the metadata strings of a safetensors file."""
     with _reading(path), safe_open(path, framework="pt") as file:
         return file.metadata() or {}
 
@@ -143,7 +146,7 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def plain(value: Any) -> Any:
-    """JSON has no NaN: numbers that are not finite become null."""
+    """Return ``value`` as JSON can hold it: NaN and infinities become None, tuples become lists."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -154,7 +157,7 @@ def plain(value: Any) -> Any:
 
 
 def sync(path: Path) -> None:
-    """Wait until the disk has it."""
+    """Flush a file or folder to disk (fsync)."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""What a user can cause: an error's text is one clear sentence, shown without a traceback."""
+"""Errors and warnings that a user can cause. The command line shows an error's message without a traceback."""
 
 
 class UserError(ValueError):
@@ -6,7 +6,7 @@ class UserError(ValueError):
 
 
 class UnsuitableError(UserError):
-    """A method that cannot work with this data or topology; others may."""
+    """The method cannot be used with this data or topology; other methods may."""
 
 
 class DivergedWarning(UserWarning):

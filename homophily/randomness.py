@@ -1,4 +1,4 @@
-"""Keyed randomness: every draw is a pure function of its keys, never of a generator's history.
+"""Keyed randomness: every draw is a pure function of its keys and does not depend on earlier draws.
 
 The keys are usually (seed, peer, round, purpose, index). They are mixed with the SplitMix64 finaliser on whole
 int64 tensors, so the same keys give the same numbers alone or in a batch, in any order, on a CPU or a GPU.
@@ -18,26 +18,26 @@ Key = int | Tensor
 
 
 class Purpose(IntEnum):
-    """What a draw is for: two draws with different purposes never share numbers. Values are part of the results."""
+    """What a draw is used for. Draws with different purposes are independent; changing a value changes results."""
 
     INIT = 1
     SHUFFLE = 2  # the order of training samples in an epoch
     DROPOUT = 3
-    MODULE = 4  # seeds torch's generator for modules that draw by themselves
-    SHARE_TRAIN = 5  # which training samples go to whom
-    SHARE_TEST = 6
-    SHIFT = 7  # what a shift leaves to chance (label pairs, Dirichlet proportions)
+    MODULE = 4  # the seed of torch's generator for modules that draw random numbers themselves
+    SHARE_TRAIN = 5  # which training samples each peer gets
+    SHARE_TEST = 6  # which test samples each peer gets
+    SHIFT = 7  # the random part of a shift (label pairs, Dirichlet proportions)
     SOURCE = 8  # synthetic data
-    CONTACTS = 9  # whom a peer knows
-    MEET = 10
-    CHOOSE = 11
-    TIES = 12
-    TOPOLOGY = 13
+    CONTACTS = 9  # which peers a peer knows
+    MEET = 10  # which peers a peer asks for a model
+    CHOOSE = 11  # which peers a peer merges with
+    TIES = 12  # the order of equal values
+    TOPOLOGY = 13  # random graphs
     SAMPLE = 14  # PANM's sample of neighbours
-    SERVER = 15  # initial models of a server, and whom it asks
+    SERVER = 15  # a server's initial models and the peers it selects
     SKETCH = 16  # buckets and signs of kin's sketches
-    FINGERPRINT = 17  # samples behind a fingerprint
-    KIN = 18  # kin's simulated noise, starts of k-means, clouds
+    FINGERPRINT = 17  # the samples that a fingerprint is computed from
+    KIN = 18  # kin's simulated noise, initial centres of k-means, reference point clouds
 
 
 _WORD = (1 << 64) - 1
@@ -46,7 +46,7 @@ _FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
 def _signed(word: int) -> int:
-    """The int64 with the same bits."""
+    """Return the signed 64-bit integer with the same bits as an unsigned one."""
     return word - (1 << 64) if word >> 63 else word
 
 
@@ -70,7 +70,7 @@ def _mix(x: Tensor) -> Tensor:
 
 
 def word(*keys: int) -> int:
-    """64 mixed bits of plain integer keys, unsigned."""
+    """Return 64 mixed bits of plain integer keys, as an unsigned integer."""
     state = 0
     for key in keys:
         state = _mix_int(state ^ (key & _WORD))
@@ -78,7 +78,7 @@ def word(*keys: int) -> int:
 
 
 def bits(*keys: Key) -> Tensor:
-    """64 mixed bits per element of the broadcast keys, as int64. The largest tensor last: earlier mixes stay small."""
+    """Return 64 mixed bits per element of the broadcast keys, as int64. Pass the largest tensor last: it is fastest."""
     if not any(isinstance(key, Tensor) and (key.is_cuda or is_functorch_wrapped_tensor(key)) for key in keys):
         return _bits_on_cpu(*keys)
     scalars = 0
@@ -95,7 +95,7 @@ def bits(*keys: Key) -> Tensor:
 
 
 def _bits_on_cpu(*keys: Key) -> Tensor:
-    """The same in numpy, which has unsigned words and costs less for each operation."""
+    """``bits`` in numpy, which has unsigned integers and less overhead per operation than torch on a CPU."""
     state = np.zeros((), dtype=np.uint64)
     for key in keys:
         whole = key.long().numpy().view(np.uint64) if isinstance(key, Tensor) else np.uint64(int(key) & _WORD)
@@ -124,5 +124,5 @@ def permutation(n: int, *keys: int) -> Tensor:
 
 
 def generator(*keys: int) -> torch.Generator:
-    """A torch CPU generator started from the keys, for the few library calls that need one."""
+    """Return a torch CPU generator seeded by the keys, for the few library calls that need one."""
     return torch.Generator().manual_seed(word(*keys) >> 1)

@@ -1,4 +1,4 @@
-"""Every room imports only rooms below it, nothing imports in a circle, and the root stays small."""
+"""Every subpackage (room) imports only rooms below it, there are no import cycles, and the root stays small."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def _wrong(module: str, target: str) -> bool:
     return ROOMS.index(room(target)) > ROOMS.index(room(module))
 
 
-def test_every_module_stands_in_a_room() -> None:
+def test_every_module_is_in_a_room() -> None:
     outside = [name for name in modules() if name not in FOUNDATION | EXEMPT and room(name) not in ROOMS]
     assert outside == []
 
 
-def test_imports_lead_to_rooms_below() -> None:
+def test_modules_import_only_from_rooms_below() -> None:
     arrows = [(module, target) for module, found in imports().items() for target in found]
     assert len(arrows) > 300
     assert sorted(f"{module} -> {target}" for module, target in arrows if _wrong(module, target)) == []
@@ -64,7 +64,7 @@ def test_reading_a_run_loads_no_simulator() -> None:
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import homophily.simulation.setup",
     ],
 )
-def test_an_import_is_seen_wherever_it_stands(source: str) -> None:
+def test_imports_are_found_anywhere_in_a_module(source: str) -> None:
     assert list(targets(source)) == ["homophily.simulation.setup"]
     assert _wrong("homophily.data.types", "homophily.simulation.setup")
     assert not _wrong("homophily.api", "homophily.simulation.setup")

@@ -1,4 +1,4 @@
-"""A file is the old one or the new one, whatever happens while it is written."""
+"""Writes are atomic: after any failure, a file has its old or its new content."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+def test_written_values_are_read_back(tmp_path: Path) -> None:
     write_text(tmp_path / "a.txt", "90°\n")
     assert (tmp_path / "a.txt").read_text(encoding="utf-8") == "90°\n"
     write_json(tmp_path / "a.json", {"°": [1, 2.5, None]})
     assert read_json(tmp_path / "a.json") == {"°": [1, 2.5, None]}
-    view = torch.arange(6.0).view(2, 3).T  # neither contiguous nor alone in its memory
+    view = torch.arange(6.0).view(2, 3).T  # not contiguous, and shares its memory
     write_tensors(tmp_path / "a.safetensors", {"x": view, "y": view[0]}, {"raw": "numbers"})
     found = read_tensors(tmp_path / "a.safetensors")
     assert torch.equal(found["x"], view)
@@ -96,7 +96,7 @@ def test_a_folder_that_cannot_be_written_is_absent(step: str, tmp_path: Path, mo
 
 
 def killed(step: str, write: Callable[[], None]) -> None:
-    """Write in a process of its own that is killed at a step."""
+    """Write in a separate process that is killed at a step."""
 
     def die(*arguments: Any) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -124,7 +124,7 @@ def test_a_process_killed_in_between_leaves_the_old_file(kind: str, step: str, t
     before = path.read_bytes()
     killed(step, lambda: new(path))
     assert path.read_bytes() == before
-    assert names(tmp_path) == ["file", "file.part"]  # the part is in nobody's way
+    assert names(tmp_path) == ["file", "file.part"]  # the partial file does no harm
     new(path)
     assert path.read_bytes() != before
     assert names(tmp_path) == ["file"]
@@ -149,7 +149,7 @@ def test_a_file_of_tensors_can_be_read_by_those_who_can_read_its_folder(tmp_path
     assert (tmp_path / "a.safetensors").stat().st_mode & 0o777 == 0o644
 
 
-def test_a_locked_folder_is_for_one_at_a_time(tmp_path: Path) -> None:
+def test_a_locked_folder_is_refused_to_a_second_process(tmp_path: Path) -> None:
     folder = tmp_path / "deep" / "folder"
     with locked(folder):
         assert folder.is_dir()
@@ -163,7 +163,7 @@ def test_a_locked_folder_is_for_one_at_a_time(tmp_path: Path) -> None:
         pass
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with (
         pytest.raises(UserError, match=r"cannot write .*file/folder: Not a directory"),

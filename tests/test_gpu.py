@@ -1,4 +1,4 @@
-"""The same numbers on a CUDA device: skipped, and said so, where there is none."""
+"""Results on a CUDA device agree with the CPU; skipped, with a note, if there is no CUDA device."""
 
 import copy
 import math
@@ -17,7 +17,7 @@ from homophily.fingerprints.embedding import Targets
 from homophily.fingerprints.fingerprint import LARGE, Fingerprints
 from homophily.models import models
 from homophily.randomness import Purpose, bits, normal, uniform
-from homophily.simulation.setup import task_fingerprints
+from homophily.simulation.training_setup import task_fingerprints
 from homophily.training.engines import read_chain
 from homophily.training.one_by_one import OneByOne
 from homophily.training.stacked.cpu import Stacked
@@ -33,14 +33,14 @@ pytestmark = [
 UNEQUAL = [9, 5, 12, 4, 8, 2]
 
 
-def on_the_gpu(experiment: Task) -> Task:
+def on_the_gpu(problem: Task) -> Task:
     there = torch.device("cuda")
     return replace(
-        experiment,
-        module=copy.deepcopy(experiment.module).to(there),
-        data=experiment.data.to(there),
-        seed=experiment.seed.to(there),
-        ids=experiment.ids.to(there),
+        problem,
+        module=copy.deepcopy(problem.module).to(there),
+        data=problem.data.to(there),
+        seed=problem.seed.to(there),
+        ids=problem.ids.to(there),
     )
 
 
@@ -57,14 +57,14 @@ def test_both_engines_agree_with_the_reference_on_the_cpu(name: str) -> None:
     torch.manual_seed(3)
     shape = {"cnn": (1, 14, 14), "dac-cnn": (3, 32, 32), "cifar-cnn": (3, 8, 8)}.get(name, (1, 8, 8))
     net = Everything() if name == "everything" else models.get(name)(inputs=shape, outputs=10)
-    experiment = task(net, shares(UNEQUAL, shape), torch.float64)
-    expected, kept = trained(OneByOne(experiment), experiment)
-    there = on_the_gpu(experiment)
+    problem = task(net, shares(UNEQUAL, shape), torch.float64)
+    expected, kept = trained(OneByOne(problem), problem)
+    there = on_the_gpu(problem)
     device = there.ids.device
     chain = read_chain(there.module, there.layout, there.loss, there.data)
     engines: list[Engine] = [OneByOne(there), Vectorised(there, 4)]
     for engine in engines if isinstance(chain, str) else [*engines, Stacked(there, chain, 4, 1)]:
-        row, start = experiment.layout.read(there.module)
+        row, start = problem.layout.read(there.module)
         rows = row.expand(len(UNEQUAL), -1).clone()
         tables = {n: b.expand(len(UNEQUAL), *b.shape).clone() for n, b in start.items()}
         for round in (1, 2, 3):
@@ -77,7 +77,7 @@ def test_both_engines_agree_with_the_reference_on_the_cpu(name: str) -> None:
 @pytest.mark.parametrize(("optimizer", "momentum"), [("sgd", 0.0), ("sgd", 0.9), ("adam", 0.0)])
 @pytest.mark.parametrize("name", ["linear", "mlp", "cnn", "dac-cnn", "cifar-cnn"])
 def test_kernels_agree_with_the_reference(name: str, optimizer: str, momentum: float, chunk: int) -> None:
-    """Unequal peers, a last smaller batch, some peers left out, and models on the data of others."""
+    """Peers with different sample counts, a smaller last batch, some peers left out, and cross-evaluation."""
     from homophily.training.stacked.gpu import StackedKernels
 
     torch.manual_seed(3)
@@ -85,30 +85,30 @@ def test_kernels_agree_with_the_reference(name: str, optimizer: str, momentum: f
     net = models.get(name)(inputs=shape, outputs=10)
     lr = 0.05 if optimizer == "sgd" else 3e-4
     keys = {"optimizer": optimizer, "momentum": momentum, "lr": lr, "weight_decay": 1e-3}
-    experiment = task(net, shares(UNEQUAL, shape), torch.float32, **keys)
-    there, some = on_the_gpu(experiment), torch.tensor([0, 2, 3, 5])
+    problem = task(net, shares(UNEQUAL, shape), torch.float32, **keys)
+    there, some = on_the_gpu(problem), torch.tensor([0, 2, 3, 5])
     chain = read_chain(there.module, there.layout, there.loss, there.data)
     assert not isinstance(chain, str)
     engine = StackedKernels(there, chain, chunk, fast=False)
-    expected, _ = trained(OneByOne(experiment), experiment, peers=some)
+    expected, _ = trained(OneByOne(problem), problem, peers=some)
     found, _ = trained(engine, there, peers=some)
     assert float((found.cpu() - expected).abs().max()) < 1e-4
     model, data = torch.tensor([0, 5, 2, 2]), torch.tensor([1, 1, 3, 2])
-    outputs = OneByOne(experiment).cross_evaluate(expected, {}, model, data)
+    outputs = OneByOne(problem).cross_evaluate(expected, {}, model, data)
     assert float((engine.cross_evaluate(found, {}, model.cuda(), data.cuda()).cpu() - outputs).abs().max()) < 1e-3
 
 
-def test_a_diverged_model_leaves_the_others_alone_in_kernels() -> None:
+def test_a_diverged_model_does_not_affect_others_in_kernels() -> None:
     from homophily.training.stacked.gpu import StackedKernels
 
-    experiment = on_the_gpu(
+    problem = on_the_gpu(
         task(models.get("mlp")(inputs=(1, 8, 8), outputs=10), shares([6] * 3, (1, 8, 8)), torch.float32)
     )
-    chain = read_chain(experiment.module, experiment.layout, experiment.loss, experiment.data)
+    chain = read_chain(problem.module, problem.layout, problem.loss, problem.data)
     assert not isinstance(chain, str)
-    engine = StackedKernels(experiment, chain, 3, fast=False)
-    healthy, _ = trained(engine, experiment, rounds=1)
-    rows = experiment.layout.read(experiment.module)[0].expand(3, -1).clone()
+    engine = StackedKernels(problem, chain, 3, fast=False)
+    healthy, _ = trained(engine, problem, rounds=1)
+    rows = problem.layout.read(problem.module)[0].expand(3, -1).clone()
     rows[1] = torch.nan
     engine.train(rows, {}, torch.arange(3), 1)
     assert torch.equal(rows[[0, 2]], healthy[[0, 2]])
@@ -120,8 +120,8 @@ def test_a_diverged_model_leaves_the_others_alone_in_kernels() -> None:
 def test_fingerprints_agree(inputs: tuple[int, ...], peers: int) -> None:
     """Of images, large images, few and many features, in the formats of small and large federations."""
     net = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(inputs), 10))
-    experiment = task(net, shares([5, 80, 2, 64], inputs), torch.float32)
-    here, there = (task_fingerprints(one, 0, peers) for one in (experiment, on_the_gpu(experiment)))
+    problem = task(net, shares([5, 80, 2, 64], inputs), torch.float32)
+    here, there = (task_fingerprints(one, 0, peers) for one in (problem, on_the_gpu(problem)))
     agree(here, there, [5, 80, 2, 64])
 
 

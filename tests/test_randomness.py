@@ -1,4 +1,4 @@
-"""Draws are pure functions of their keys, and look random."""
+"""Draws are pure functions of their keys and have the right distributions."""
 
 import torch
 from hypothesis import given
@@ -29,7 +29,7 @@ def test_plain_integers_and_tensors_mix_alike(a: int, b: int, c: int) -> None:
 
 
 @given(st.integers(0, 100), st.integers(1, 30), st.integers(1, 30))
-def test_a_draw_does_not_depend_on_its_company(seed: int, rows: int, columns: int) -> None:
+def test_a_draw_does_not_depend_on_the_batch(seed: int, rows: int, columns: int) -> None:
     peer, other = torch.arange(rows)[:, None], torch.arange(columns)
     together = bits(seed, peer, 7, Purpose.MEET, other)
     assert together.shape == (rows, columns)
@@ -37,7 +37,7 @@ def test_a_draw_does_not_depend_on_its_company(seed: int, rows: int, columns: in
     assert int(together[-1, -1]) == signed(word(seed, rows - 1, 7, Purpose.MEET, columns - 1))
 
 
-def test_keys_in_another_place_give_other_numbers() -> None:
+def test_the_order_of_keys_matters() -> None:
     assert len({word(0, 1), word(1, 0), word(0, 0), word(1), word(0, 1, 0), word(0)}) == 6
 
 
@@ -59,11 +59,11 @@ def test_normal_numbers_are_normal() -> None:
 
 
 @given(st.integers(0, 200), keys)
-def test_a_permutation_holds_everything_once(n: int, seed: int) -> None:
+def test_a_permutation_contains_every_number_once(n: int, seed: int) -> None:
     assert sorted(permutation(n, seed).tolist()) == list(range(n))
 
 
-def test_every_order_of_three_is_as_likely() -> None:
+def test_all_permutations_of_three_are_equally_likely() -> None:
     seen = torch.stack([permutation(3, seed) for seed in range(3000)])
     counts = (seen * torch.tensor([9, 3, 1])).sum(1).unique(return_counts=True)[1]
     assert len(counts) == 6

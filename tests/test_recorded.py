@@ -1,7 +1,7 @@
-"""What a seed gives stays what it was: partitions, topologies, contacts, partners and bills of recorded runs.
+"""A seed reproduces recorded runs: partitions, topologies, contacts, partners and communication counts.
 
 Only draws and counts are recorded, which are the same on every machine; weights and scores depend on how a processor
-rounds. ``python -m tests.test_recorded`` records anew, for a change that is meant to change them.
+rounds. ``python -m tests.test_recorded`` records them again after an intended change.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ import homophily
 from homophily.config.schema import Config
 from homophily.randomness import Purpose, bits, permutation, uniform
 from homophily.simulation.configuration import make
-from homophily.simulation.setup import SetupCache, UserObjects, data_of
+from homophily.simulation.training_setup import SetupCache, data_of
+from homophily.simulation.user_objects import UserObjects
 
 RECORD = Path(__file__).with_name("recorded.json")
 BASE: dict[str, Any] = {"peers": 12, "rounds": 3, "data": {"train": 12, "test": 10, "angles": [0, 90, 180]}}
@@ -52,7 +53,7 @@ def digest(values: Any) -> str:
 
 
 def of_run(**keys: Any) -> dict[str, Any]:
-    """Who merged with whom, and the bill."""
+    """The merges and the communication counts of a run."""
     with tempfile.TemporaryDirectory() as folder:
         run = homophily.run({**BASE, **keys}, out=Path(folder) / "run", device="cpu")
         counted = ("models_sent_per_peer", "bytes_sent_per_peer", "peak_models_per_peer_round")
@@ -60,7 +61,7 @@ def of_run(**keys: Any) -> dict[str, Any]:
 
 
 def of_partition(shift: str) -> dict[str, str]:
-    """Whose samples are whose, under a shift of the digits."""
+    """The partition of the digits under a shift."""
     config: Config = make({**BASE, "data": {"train": 12, "test": 10, "shift": shift, **SHIFTS[shift]}})
     data = data_of(config, UserObjects(), torch.device("cpu"), SetupCache())[1]
     labels = [split.peer(peer)[1].numpy() for split in (data.train, data.test) for peer in range(data.peers)]
@@ -91,7 +92,7 @@ CASES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("case", list(CASES))
-def test_a_seed_gives_what_it_was_recorded_to_give(case: str) -> None:
+def test_a_seed_reproduces_the_recorded_results(case: str) -> None:
     assert CASES[case]() == json.loads(RECORD.read_text(encoding="utf-8"))[case]
 
 

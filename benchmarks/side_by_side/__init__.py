@@ -1,1 +1,1 @@
-"""The parts of side_by_side.py: one script for each framework, run in that framework's own environment."""
+"""The parts of side_by_side.py: one script per framework, which runs in that framework's virtual environment."""

@@ -1,4 +1,4 @@
-"""A virtual environment for each framework, as they cannot share one; what goes into it stands in versions.toml."""
+"""A virtual environment for each framework, because they cannot share one; versions.toml lists the packages."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ VERSIONS: dict[str, list[str]] = tomllib.loads(Path(__file__).with_name("version
 
 
 class Missing(Exception):
-    """There is no such environment, and why."""
+    """The environment is missing; the message says why."""
 
 
 def python_of(name: str, folder: Path, make: bool) -> Path:
-    """The interpreter of a framework's environment under ``folder``; where it is not there, it is made if asked to."""
+    """Return the interpreter of a framework's environment under ``folder``; create the environment if allowed."""
     home, wanted = folder / name, "\n".join(VERSIONS[name])
     marker, python = home / "installed", home / "bin" / "python"
     if marker.exists() and marker.read_text(encoding="utf-8") == wanted:

@@ -1,4 +1,4 @@
-"""Flower's client: a module of its own, as Ray's actors have to import it."""
+"""Flower's client, in a separate module because Ray's actors import it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from side_by_side.networks import network
 
 @cache
 def held(job: Job) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
-    """The network and everyone's data, loaded once in each actor."""
+    """The network and all peers' data, loaded once per actor."""
     torch.set_num_threads(job.threads)
     return network(job.network), job.data()
 
@@ -36,10 +36,10 @@ def client(job: Job) -> ClientApp:
                 optimiser.zero_grad()
                 F.cross_entropy(module(x[batch]), y[batch]).backward()
                 optimiser.step()
-        told = {
+        content = {
             "arrays": ArrayRecord(module.state_dict()),
             "metrics": MetricRecord({"num-examples": len(x) * job.epochs}),
         }
-        return Message(content=RecordDict(told), reply_to=message)
+        return Message(content=RecordDict(content), reply_to=message)
 
     return app

@@ -1,4 +1,4 @@
-"""Runs a job in the environment it needs and reads the answer; whatever goes wrong is an answer too."""
+"""Runs a job in its environment and reads the result; a failure is a result too."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "RAY_ACC
 def measure(python: Path, script: str, job: Job, torchrun: bool, limit: float) -> Answer:
     """Run ``side_by_side.SCRIPT`` with a Python for at most ``limit`` seconds."""
     with tempfile.TemporaryDirectory() as folder:
-        told, result = Path(folder) / "job.json", Path(folder) / "result.json"
-        told.write_text(json.dumps(asdict(replace(job, result=str(result)))), encoding="utf-8")
+        request, result = Path(folder) / "job.json", Path(folder) / "result.json"
+        request.write_text(json.dumps(asdict(replace(job, result=str(result)))), encoding="utf-8")
         launcher = ["-m", "torch.distributed.run", f"--nproc-per-node={job.processes}"] if torchrun else []
         paths = [str(BENCHMARKS), str(BENCHMARKS.parent), os.environ.get("PYTHONPATH", "")]
         environment = {**os.environ, **QUIET, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
         environment |= {"OMP_NUM_THREADS": str(job.threads)}
-        command = [str(python), *launcher, "-m", f"side_by_side.{script}", str(told)]
+        command = [str(python), *launcher, "-m", f"side_by_side.{script}", str(request)]
         with subprocess.Popen(
             command, env=environment, cwd=folder, text=True, start_new_session=True,
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
@@ -43,7 +43,7 @@ def measure(python: Path, script: str, job: Job, torchrun: bool, limit: float) -
 
 
 def _reason(text: str) -> str:
-    """The exception a traceback ends with; launchers print a summary of their own after it."""
+    """Return the last line of the traceback; launchers print their own summary after it."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and "ChildFailedError" not in line]
     errors = [line for line in lines if re.match(r"(\[rank\d+\]: )?[\w.]*(Error|Exception|Exit)\b", line)]
     reason = (errors or lines or ["no reason given"])[-1]

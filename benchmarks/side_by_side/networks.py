@@ -7,7 +7,7 @@ from torch import nn
 
 
 def network(name: str) -> nn.Module:
-    """A network for 28x28 images in ten classes; the same weights every time."""
+    """Return a network for 28x28 images in ten classes, with the same weights every time."""
     torch.manual_seed(0)
     return cnn() if name == "cnn" else mlp()
 

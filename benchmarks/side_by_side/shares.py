@@ -1,4 +1,4 @@
-"""The data everyone trains on: shared out once by the package, and stored where every environment can read it."""
+"""The training data, partitioned once by the package and stored where every environment can read it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from homophily.data import prepared_data
 
 
 def export(path: Path, data: str, peers: int, samples: int) -> None:
-    """x: [peers, samples, 1, 28, 28] float32, standardised, a quarter of the peers turned by each angle; y."""
+    """x: [peers, samples, 1, 28, 28] float32, standardised, rotated by four angles for a quarter of the peers each."""
     settings = {"shift": "rotation", "sizes": None, "normalise": None, "train": samples, "validation": None, "test": 1}
     train = prepared_data(data, {}, {**settings, "balanced": False}, peers, 0, None).shares.train
     parts = [train.peer(i) for i in range(peers)]

@@ -1,4 +1,4 @@
-"""Measured rows as one markdown table."""
+"""Formats the measured rows as one Markdown table."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ RULE = "| --- | --- | --- | --- | --- | --- | --- | --- |"
 
 @dataclass
 class Row:
-    """One framework at one task. answers: for each setting (threads, processes) that was tried."""
+    """One framework and task. answers: the results of each setting (threads, processes)."""
 
     network: str
     task: str
     name: str
     note: str
-    ours: bool = False  # homophily with its default engine: what the others are compared with
+    ours: bool = False  # homophily with its default engine, with which the others are compared
     answers: dict[tuple[int, int], Answer] = field(default_factory=dict)
 
     @property
     def best(self) -> tuple[str, Answer]:
-        """The fastest setting, in words, and what it gave."""
+        """Return a description of the fastest setting, and its result."""
         tried = [((0, 0), Answer(failure="not measured"))] if not self.answers else list(self.answers.items())
         (threads, processes), answer = max(tried, key=lambda item: rate(item[1].repeats))
         words = f"{processes} × {threads} thread" if processes > 1 else f"{threads} thread{'s' * (threads > 1)}"
@@ -36,18 +36,18 @@ class Row:
 
 
 def rate(repeats: Sequence[Repeat]) -> float:
-    """Median samples a second over whole rounds; 0 without any."""
+    """Return the median samples per second over whole rounds; 0 without results."""
     return statistics.median(r.samples / r.seconds for r in repeats) if repeats else 0.0
 
 
 def training_rate(repeats: Sequence[Repeat]) -> float:
-    """The same of training alone; 0 where it was not told apart."""
+    """Return the median samples per second of training alone; 0 if it was not measured separately."""
     found = [r.samples / r.training for r in repeats if r.training]
     return statistics.median(found) if found else 0.0
 
 
 def lines(rows: Sequence[Row]) -> list[str]:
-    """The table. Rows of the task "training" are a column of their framework's other rows instead."""
+    """Return the table. Rows of the task "training" become a column of the framework's other rows."""
     alone = {(row.network, row.name): rate(row.best[1].repeats) for row in rows if row.task == "training"}
     ours = {(row.network, row.task): rate(row.best[1].repeats) for row in rows if row.ours}
     out = [HEAD, RULE]

@@ -18,7 +18,7 @@ from side_by_side.networks import network
 
 
 class Timed(FedAvg):  # type: ignore[misc]
-    """The framework's own, with the time each round began and what was trained on in it."""
+    """Flower's FedAvg, which also records the start time and the samples of each round."""
 
     def __init__(self) -> None:
         super().__init__(fraction_evaluate=0.0)
@@ -45,7 +45,9 @@ def main() -> None:
     @app.main()  # type: ignore[untyped-decorator]
     def serve(grid: Grid, context: Context) -> None:
         start = ArrayRecord(network(job.network).state_dict())
-        strategy.start(grid, start, num_rounds=job.warmup + job.repeats + 1)  # the last one's end is not seen
+        strategy.start(
+            grid, start, num_rounds=job.warmup + job.repeats + 1
+        )  # the end of the last round is not recorded
 
     config = {"client_resources": {"num_cpus": 1}, "init_args": {"num_cpus": job.processes}}
     run_simulation(app, client(job), len(job.data()[0]), backend_config=config)

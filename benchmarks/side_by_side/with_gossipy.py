@@ -1,4 +1,4 @@
-"""gossipy: plain push gossip, or PENS in its first stage. Training is counted and timed where the handler does it."""
+"""gossipy: plain push gossip, or PENS in its first stage. Training is counted and timed in the handler."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gossipy.model.handler import TorchModelHandler  # noqa: E402
 from gossipy.node import GossipNode, PENSNode  # noqa: E402
 from gossipy.simul import GossipSimulator  # noqa: E402
 
-TICKS = 10  # of a round: few, as each of them asks every node whether it is its turn
+TICKS = 10  # per round: few, because each tick polls every node
 
 
 class Net(TorchModel):  # type: ignore[misc]
@@ -32,14 +32,14 @@ class Net(TorchModel):  # type: ignore[misc]
         self.layers = network(name)
 
     def init_weights(self) -> None:
-        """They have the weights they shall start from."""
+        """Do nothing: the layers already have their initial weights."""
 
     def forward(self, x: Tensor) -> Tensor:
         return self.layers(x)  # type: ignore[no-any-return]
 
 
 class Handler(TorchModelHandler):  # type: ignore[misc]
-    """The framework's own, with a count of samples and seconds over all nodes."""
+    """gossipy's handler, which also counts samples and seconds over all nodes."""
 
     samples, seconds = 0, 0.0
 
@@ -72,7 +72,7 @@ def main() -> None:
     job = Job.asked()
     torch.set_num_threads(job.threads)
     simulation = simulator(job)
-    rounds = job.tried if job.task == "pens" else 1  # PENS nodes train once so many models have come
+    rounds = job.tried if job.task == "pens" else 1  # a PENS node trains after it has received this many models
     repeats = []
     for repeat in range(job.warmup + job.repeats):
         Handler.samples, Handler.seconds = 0, 0.0

@@ -1,4 +1,4 @@
-"""Ours, through the public API. Each round is one repeat; the last one, which is scored, is left out."""
+"""homophily, through its public API. Each round is one repeat; the last round, which is scored, is left out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NEVER = 1_000_000
 
 
 def method(job: Job, rounds: int) -> dict[str, Any]:
-    """The method of the task. PENS stays in its first stage, in which models are compared."""
+    """Return the method of the task. PENS stays in its first stage, in which models are compared."""
     methods: dict[str, dict[str, Any]] = {
         "gossip": {"name": "random", "k": job.merged},
         "pens": {"name": "pens", "l": job.tried, "k": job.kept, "t1": rounds},
@@ -27,7 +27,7 @@ def method(job: Job, rounds: int) -> dict[str, Any]:
 
 
 class Clock(homophily.Callback):
-    """Notes when each round ends."""
+    """Records the end time of each round."""
 
     def __init__(self) -> None:
         self.ends: list[float] = []

@@ -16,7 +16,7 @@ from side_by_side.networks import network
 
 
 def work(rank: int, job: Job, rows: Tensor, barrier: Barrier) -> None:
-    """The rounds of every ``processes``-th peer. rows: [peers, D], in shared memory; rank 0 keeps the time."""
+    """Execute the rounds of every ``processes``-th peer. rows: [peers, D], in shared memory; rank 0 measures time."""
     torch.set_num_threads(job.threads)
     x, y = job.data()
     mine = torch.arange(rank, len(x), job.processes)
@@ -27,11 +27,11 @@ def work(rank: int, job: Job, rows: Tensor, barrier: Barrier) -> None:
         began = time.perf_counter()
         for peer in mine.tolist():
             trainer.train(rows[peer], x[peer], y[peer])
-        barrier.wait()  # everyone merges trained models
+        barrier.wait()  # all models are trained before any is merged
         trained = time.perf_counter()
         partners = (mine[:, None] + torch.randint(1, len(x), (len(mine), job.merged))) % len(x)
         merged = (rows[mine] + rows[partners].sum(1)) / (job.merged + 1)
-        barrier.wait()  # nobody reads a merged one
+        barrier.wait()  # all models are read before any is overwritten
         rows[mine] = merged
         barrier.wait()
         if round >= job.warmup:
@@ -42,7 +42,7 @@ def work(rank: int, job: Job, rows: Tensor, barrier: Barrier) -> None:
 
 
 class Trainer:
-    """One module whose parameters are views of the peer's row: nothing is copied in or out."""
+    """One module whose parameters are views of the peer's row, so that nothing is copied."""
 
     def __init__(self, job: Job) -> None:
         self.job, self.module = job, network(job.network)
@@ -54,7 +54,7 @@ class Trainer:
         for parameter in self.parameters:
             parameter.data = row[at : at + parameter.numel()].view_as(parameter)
             at += parameter.numel()
-        self.optimiser.state.clear()  # a new optimiser every round, without making one
+        self.optimiser.state.clear()  # same as a new optimiser every round
         for _ in range(self.job.epochs):
             for batch in torch.randperm(len(x)).split(self.job.batch):
                 self.optimiser.zero_grad(set_to_none=True)

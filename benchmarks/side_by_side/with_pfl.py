@@ -1,4 +1,4 @@
-"""pfl: FedAvg over all users. Started by torchrun where there are several processes."""
+"""pfl: FedAvg over all users. Started by torchrun if there are several processes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Net(nn.Module):
 
 
 class Model(PyTorchModel):  # type: ignore[misc]
-    """The framework's own, with the seconds of all users' local training."""
+    """pfl's model, which also records the seconds of all users' local training."""
 
     seconds = 0.0
 
@@ -51,7 +51,7 @@ class Model(PyTorchModel):  # type: ignore[misc]
 
 
 class Times(TrainingProcessCallback):  # type: ignore[misc]
-    """When each round ended, and the seconds of training until then."""
+    """Records the end time of each round, and the seconds of training until then."""
 
     def __init__(self) -> None:
         self.ends: list[tuple[float, float]] = []
@@ -70,7 +70,7 @@ def main() -> None:
     model = Model(
         net, partial(torch.optim.SGD, momentum=job.momentum), central_optimizer=torch.optim.SGD(net.parameters(), lr=1)
     )
-    users = {i: Dataset((x[i], y[i])) for i in range(peers)}  # made once, as its batches are kept with it
+    users = {i: Dataset((x[i], y[i])) for i in range(peers)}  # created once, because a Dataset caches its batches
     data = FederatedDataset(users.__getitem__, get_user_sampler("minimize_reuse", list(users)))
     rounds, times = job.warmup + job.repeats, Times()
     FederatedAveraging().run(

@@ -1,4 +1,4 @@
-"""The command line: thin. Every mistake a user can make ends in one sentence and exit code 2."""
+"""The command line. A user's mistake ends with a one-line error message and exit code 2."""
 
 from __future__ import annotations
 
@@ -73,25 +73,25 @@ def options(
         bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Peers find those whose data is like theirs, and learn with them."""
+    """Personalised peer-to-peer federated learning: peers find peers with similar data and merge models with them."""
 
 
 @app.command()
 def run(
     words: Words = None,
     out: Out = None,
-    resume: Annotated[Path | None, typer.Option("--resume", help="Go on with the run in this folder.")] = None,
+    resume: Annotated[Path | None, typer.Option("--resume", help="Continue the run in this folder.")] = None,
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
-    """Simulate one federation: all peers train, meet, choose and merge, round after round."""
+    """Simulate one federation: in each round, all peers train, meet, choose and merge."""
     config, assignments = split(words or [])
-    with _stoppable(lambda run: f"go on with: homophily run --resume {run}"), show.progress() as bar:
+    with _stoppable(lambda run: f"continue with: homophily run --resume {run}"), show.progress() as bar:
         if resume is not None:
             if config is not None or out is not None:
-                raise UserError("--resume takes its config and folder from the run: leave CONFIG.toml and --out out")
+                raise UserError("--resume uses the config and folder of the run: leave out CONFIG.toml and --out")
             if device != "auto":
-                raise UserError("--resume goes on with the device of the run: leave --device out")
+                raise UserError("--resume uses the device of the run: leave out --device")
             finished = resume_run(resume, nested(assignments), callbacks=bar)
         else:
             finished = start_run(load(config, nested(assignments)), out=out, device=device, callbacks=bar)
@@ -100,7 +100,7 @@ def run(
 
 
 def _fail_if_all_diverged(run: Run) -> None:
-    """A run without a single score has not succeeded."""
+    """Exit with code 1 if every peer has diverged, because such a run has no scores."""
     config = run.config
     if len(run.summary["diverged"]) == config.peers:
         _complain(
@@ -113,7 +113,7 @@ def _fail_if_all_diverged(run: Run) -> None:
 def compare(words: Words = None, out: Out = None, device: Device = "auto", as_json: Json = False) -> None:
     """Run several methods on the same federations: methods=local,random,oracle seeds=0,1,2."""
     config, assignments = split(words or [])
-    with _stoppable(lambda run: f"go on with the same words and --out {run.parent}"), show.comparing() as bars:
+    with _stoppable(lambda run: f"continue with the same command and --out {run.parent}"), show.comparing() as bars:
         comparison = compare_methods(config, nested(assignments), out=out, device=device, callbacks=bars)
     table = {"methods": comparison.table(), "run": str(comparison.path)}
     _print(table, as_json, lambda: show.comparison(comparison))
@@ -121,7 +121,7 @@ def compare(words: Words = None, out: Out = None, device: Device = "auto", as_js
 
 @app.command("kin")
 def show_kin(words: Words = None, out: Out = None, device: Device = "auto", as_json: Json = False) -> None:
-    """Who is alike, before any training: how many families there are, and who belongs to which."""
+    """Find families of peers with similar data by kin's fingerprints, before any training."""
     config, assignments = split(words or [])
     chosen = load(config, nested(assignments))
     found = compare_fingerprints(chosen, device=device)
@@ -151,11 +151,13 @@ def write_scale(
 @app.command()
 def reproduce(
     names: Annotated[list[str] | None, typer.Argument(metavar="[NAME ...]", show_default=False)] = None,
-    listed: Annotated[bool, typer.Option("--list", help="Name all tables and figures.")] = False,
+    listed: Annotated[bool, typer.Option("--list", help="List all tables and figures.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="A small version, not the paper's, in a minute.")] = False,
-    seeds: Annotated[int | None, typer.Option("--seeds", help="How many (default: the paper's).")] = None,
-    budget: Annotated[float, typer.Option("--budget", help="Seconds; the rest waits for another call.")] = inf,
-    store: Annotated[Path, typer.Option("--store", help="Where results of runs add up.")] = Path("runs/papers"),
+    seeds: Annotated[int | None, typer.Option("--seeds", help="Number of seeds (default: the paper's).")] = None,
+    budget: Annotated[
+        float, typer.Option("--budget", help="Stop after this many seconds; call again to continue.")
+    ] = inf,
+    store: Annotated[Path, typer.Option("--store", help="Folder for the results of runs.")] = Path("runs/papers"),
     out: Annotated[Path, typer.Option("--out", help="Folder for NAME.md and NAME.json.")] = Path("results"),
     rewrite: Annotated[
         bool, typer.Option("--rewrite", help="Write pages from the NAME.json in --out; run nothing.")
@@ -163,7 +165,7 @@ def reproduce(
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
-    """Make a table or figure of the papers anew: their numbers against ours, and which claims hold."""
+    """Reproduce tables or figures of the papers: our values beside the paper's, and which claims hold."""
     if rewrite:
         results = pages.stored(out, names or ())
         for result in results:
@@ -177,7 +179,7 @@ def reproduce(
         raise UserError(f"--budget {budget}: must be at least 0")
     until, chosen = time.monotonic() + budget, chosen_device(device)
     for found in [Reproduction.of(name, store, quick, seeds) for name in names]:
-        with _stoppable(lambda run: "the same command goes on"), papers.playing(found.missing()) as bar:
+        with _stoppable(lambda run: "run the same command again to continue"), papers.playing(found.missing()) as bar:
             found.play(chosen, until - time.monotonic(), bar)
         pictures, result = paper_figures.written(found, out), tables.Result.of(found)
         paths = [*pages.write(result, out), *pictures]
@@ -186,7 +188,7 @@ def reproduce(
 
 @app.command("list")
 def list_names(kind: Annotated[str | None, typer.Argument(help=", ".join(_KINDS))] = None) -> None:
-    """What a config can name, a line each."""
+    """List the names that a config can use, with one line about each."""
     if kind is not None and kind not in _KINDS:
         raise UserError(f"there is no list of {kind!r}; there are {', '.join(_KINDS)}")
     for name in [kind] if kind else _KINDS:
@@ -197,7 +199,7 @@ def list_names(kind: Annotated[str | None, typer.Argument(help=", ".join(_KINDS)
 def export(
     run: Annotated[Path, typer.Argument(help="A finished run's folder.")],
     file: Annotated[Path, typer.Argument(help="The safetensors file to write.")],
-    peer: Annotated[int, typer.Option("--peer", help="Whose model.")],
+    peer: Annotated[int, typer.Option("--peer", help="The number of the peer.")],
 ) -> None:
     """Write one peer's final model as safetensors, under state-dict names."""
     print(Run(run).export(peer, file))
@@ -205,21 +207,21 @@ def export(
 
 @app.command("theory")
 def show_theory(
-    peers: Annotated[int, typer.Option("--peers", help="All peers.")] = 100,
-    cluster: Annotated[int, typer.Option("--cluster", help="Peers of one's own cluster, oneself included.")] = 50,
-    candidates: Annotated[int, typer.Option("--l", help="Peers drawn a round.")] = 10,
-    k: Annotated[int, typer.Option("--k", help="Neighbours wanted.")] = 5,
+    peers: Annotated[int, typer.Option("--peers", help="Number of peers.")] = 100,
+    cluster: Annotated[int, typer.Option("--cluster", help="Peers of the own cluster, the peer itself included.")] = 50,
+    candidates: Annotated[int, typer.Option("--l", help="Peers drawn per round.")] = 10,
+    k: Annotated[int, typer.Option("--k", help="Number of neighbours.")] = 5,
     rounds: Annotated[int, typer.Option("--rounds", help="Rounds of stage 1.")] = 20,
     as_json: Json = False,
 ) -> None:
-    """How likely all k neighbours are of the own cluster, by round: PANM's stage 1 (CNI) against PENS."""
+    """Print the probability that all k neighbours are of the own cluster, by round, for PANM (stage 1) and PENS."""
     chances = theory.cni(rounds, peers, cluster, candidates, k)
     fixed = theory.pens(peers, cluster, candidates, k)
     _print({"cni": chances, "pens": [fixed] * rounds}, as_json, lambda: show.chances(chances, fixed))
 
 
 def _add_peer_commands() -> None:
-    """cert, peer, status and deploy, or the sentence that says what they need."""
+    """Add cert, peer, status and deploy; without the peer extra, they only print what to install."""
     try:
         from homophily.cli import peer as commands
     except ModuleNotFoundError as error:
@@ -242,12 +244,12 @@ _add_peer_commands()
 
 
 @contextmanager
-def _stoppable(goes_on: Callable[[Path], str]) -> Iterator[None]:
-    """Ctrl-C ends a run between two lines of its folder, and says how to go on with it."""
+def _stoppable(how_to_continue: Callable[[Path], str]) -> Iterator[None]:
+    """On Ctrl-C, print how to continue the run and exit with code 130."""
     try:
         yield
     except KeyboardInterrupt as stop:
-        how = f"; {goes_on(Path(stop.args[0]))}" if stop.args else ""
+        how = f"; {how_to_continue(Path(stop.args[0]))}" if stop.args else ""
         Console(stderr=True, soft_wrap=True).print(f"stopped{escape(how)}", highlight=False)
         raise SystemExit(130) from None
 
@@ -261,32 +263,32 @@ def _print(result: dict[str, Any], as_json: bool, otherwise: Any) -> None:
 
 def main() -> None:
     """Entry point of the ``homophily`` command."""
-    sys.path.insert(0, os.getcwd())  # package.module:name may stand beside the config
-    warnings.simplefilter("ignore", DivergedWarning)  # the notes of a run say the same
+    sys.path.insert(0, os.getcwd())  # package.module:name may be in the working directory
+    warnings.simplefilter("ignore", DivergedWarning)  # a run's notes contain the same warning
     try:
         app()
     except Exception as error:
         text = str(error) if isinstance(error, UserError) else _out_of_memory(error) or _in_own_code(error)
         if text is None:
             raise
-        _complain(" ".join(text.splitlines()))  # torch's own messages, where one is quoted, may have several lines
+        _complain(" ".join(text.splitlines()))  # quoted messages of torch may have several lines
         raise SystemExit(2) from None
 
 
-def _complain(sentence: str) -> None:
-    Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(sentence)}", highlight=False)
+def _complain(message: str) -> None:
+    Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(message)}", highlight=False)
 
 
 def _out_of_memory(error: Exception) -> str | None:
-    """What a GPU that others use too may end with, although everything was sized by what was free."""
+    """Return the message for a GPU out of memory, which can happen if other processes use it too; None: not this."""
     if not isinstance(error, torch.OutOfMemoryError):
         return None
-    told = ". ".join(str(error).split(". ")[:3])  # how much was wanted, and how much was free
-    return f"{told}. A run that has begun can go on from its last checkpoint"
+    reason = ". ".join(str(error).split(". ")[:3])  # how much memory was needed, and how much was free
+    return f"{reason}. A run that has started can be continued from its last checkpoint with --resume"
 
 
 def _in_own_code(error: Exception) -> str | None:
-    """Where in a user's own function or class something failed; None: nothing of theirs was called."""
+    """Return the message for an exception in a user's own code, with file and line; None if it is not from there."""
     installed = [Path(path).resolve() for path in sysconfig.get_paths().values()]
     called, where = False, None
     for frame in traceback.extract_tb(error.__traceback__):

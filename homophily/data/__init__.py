@@ -1,6 +1,6 @@
-"""Everyone's data: data sets, shifts between clusters, and the partition into peers.
+"""Data sets, distribution shifts between clusters of peers, and the partition of data among peers.
 
-Importing this registers the bundled data sets and shifts.
+Importing this package registers the bundled data sets and shifts.
 """
 
 from homophily.data.constants import AgreedConstants, write_constants

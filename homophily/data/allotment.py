@@ -1,4 +1,4 @@
-"""Which samples go to which peer: indices only, drawn by key, no training sample to two peers."""
+"""Assignment of samples to peers, as indices, by keyed draws. Two peers never share a training sample."""
 
 from __future__ import annotations
 
@@ -18,20 +18,23 @@ CHUNK = 1 << 20  # random numbers held at once while drawing test samples
 
 @dataclass(frozen=True)
 class Demand:
-    """What every peer asks of the training samples. ``train`` None: all there are; ``test`` 0: has a set of its own."""
+    """How many of the source's training samples every peer gets for each of PARTS.
+
+    train: None divides all of them; test: 0 if the source has a separate test set.
+    """
 
     train: int | None
     validation: int
     test: int
 
     def at_least(self, train: int) -> list[int]:
-        """The fewest samples a peer must get for each of PARTS, with ``train`` training samples for "all"."""
+        """Return the minimum per peer for each of PARTS; ``train`` is the minimum if all samples are divided."""
         return [train if self.train is None else self.train, self.validation, self.test]
 
 
 @dataclass(frozen=True)
 class Allotment:
-    """Samples peer after peer: index [m] into the source's samples, count [N] of each peer."""
+    """The samples of all peers, ordered by peer. index: [m] into the source's samples; count: [N] samples per peer."""
 
     index: Tensor
     count: Tensor
@@ -39,36 +42,37 @@ class Allotment:
 
 @dataclass(frozen=True)
 class Pool:
-    """Samples to draw from, in classes (one class if classes do not matter)."""
+    """The samples that some peers draw from, by class (a single class if the draw ignores classes)."""
 
     index: Tensor  # [m]
-    classes: Tensor  # [C] the labels there are
+    classes: Tensor  # [C] the labels that occur
     label: Tensor  # [m] position in classes
-    name: str  # in messages
+    name: str  # for error messages
 
     @classmethod
     def of(cls, index: Tensor, y: Tensor | None, name: str) -> Pool:
+        """Return the pool of the samples ``index``. y: targets of all samples; None: the draw ignores classes."""
         if y is None:
             return cls(index, torch.zeros(1, dtype=torch.int64), torch.zeros_like(index), name)
         if y.dim() > 1:
             shape = list(y.shape[1:])
-            raise UserError(f"data: samples are divided by their classes only if each has one, and y has {shape} each")
+            raise UserError(f"data: dividing samples by class needs one class per sample, but y has shape {shape} each")
         classes, label = torch.unique(y[index], return_inverse=True)
         return cls(index, classes, label, name)
 
     def without(self, taken: Tensor) -> Pool:
-        """What is left when some samples, taken [all samples], are gone; classes stay, even with nothing left."""
+        """Return the pool without the samples marked in ``taken`` [all samples] bool; empty classes are kept."""
         left = ~taken[self.index]
         return replace(self, index=self.index[left], label=self.label[left])
 
     @property
     def supply(self) -> Tensor:
-        """[C] samples of each class."""
+        """[C]: how many samples each class has."""
         return self.label.bincount(minlength=len(self.classes))
 
 
 def allot_training(plan: PartitionPlan, cluster: Tensor, demand: Demand, balanced: bool, seed: int) -> list[Allotment]:
-    """Divide the training samples among peers of the given cluster [N]: one allotment for each of PARTS."""
+    """Divide the training samples among the peers and return one allotment for each of PARTS. cluster: [N]."""
     source = plan.source.train
     by_class = balanced or plan.proportions is not None
     taken = torch.zeros(len(source), dtype=torch.bool)
@@ -93,7 +97,7 @@ def allot_test(
 ) -> Allotment:
     """Draw ``test`` samples of the test set for every peer from its cluster's pool; peers may share samples.
 
-    ``like`` [N, classes]: counts whose proportions a peer's test samples follow; None: the pool's own.
+    ``like`` [N, classes]: class counts whose proportions each peer's test samples follow; None: those of the pool.
     """
     assert plan.source.test is not None
     by_class = balanced or like is not None
@@ -109,7 +113,7 @@ def allot_test(
 
 
 def _distinct_pools(clusters: list[ClusterSpec]) -> list[tuple[Tensor, list[int]]]:
-    """The training pools, each once, with the clusters that draw from it."""
+    """Return the distinct training pools, each with the clusters that draw from it."""
     pools: dict[bytes, tuple[Tensor, list[int]]] = {}
     for k, cluster in enumerate(clusters):
         pool = torch.unique(cluster.train)
@@ -118,13 +122,13 @@ def _distinct_pools(clusters: list[ClusterSpec]) -> list[tuple[Tensor, list[int]
 
 
 def _counts(pool: Pool, peers: int, demand: Demand, proportions: Tensor | None) -> Tensor:
-    """How many samples of each class every peer gets for each part: [peers, PARTS, C]."""
-    least = demand.at_least(1 if proportions is None else 2)  # chance can make a share small, but not of one sample
+    """Return how many samples of each class every peer gets for each part: [peers, PARTS, C]."""
+    least = demand.at_least(1 if proportions is None else 2)  # random proportions leave a peer at least two samples
     if peers * sum(least) > len(pool.index):
         each = " + ".join(f"{size} {part}" for size, part in zip(least, PARTS, strict=True) if size)
         raise UserError(
-            f"data.train: {peers} peers x ({each}) = {peers * sum(least)} samples asked, "
-            f"{len(pool.index)} in {pool.name}"
+            f"data.train: {peers} peers x ({each}) need {peers * sum(least)} samples, "
+            f"but {pool.name} has {len(pool.index)}"
         )
     if proportions is not None and demand.train is None:
         return carve(divide(proportions, pool.supply, sum(least)), [demand.validation, demand.test])
@@ -138,21 +142,21 @@ def _counts(pool: Pool, peers: int, demand: Demand, proportions: Tensor | None) 
 
 
 def _test_counts(pool: Pool, test: int, peers: int, like: Tensor | None) -> Tensor:
-    """How many test samples of each class every peer gets: [peers, C]."""
+    """Return how many test samples of each class every peer gets: [peers, C]."""
     if like is not None:
         counts = each_within(test, like.to(torch.float64), pool.supply)
         if not bool(counts.sum(1).all()):
-            raise UserError(f"data.test: some peers have only classes that are not in {pool.name}")
+            raise UserError(f"data.test: some peers have only classes that {pool.name} does not contain")
         return counts
     if test > len(pool.index):
-        raise UserError(f"data.test: {test} samples asked for each peer, {len(pool.index)} in {pool.name}")
+        raise UserError(f"data.test: every peer needs {test} samples, but {pool.name} has {len(pool.index)}")
     counts = deal(torch.full((peers,), test), len(pool.classes))
     _refuse_short_class(pool, counts.amax(0))
     return counts
 
 
 def _sizes(samples: int, peers: int, demand: Demand) -> Tensor:
-    """How many samples every peer gets for each part: [peers, PARTS]."""
+    """Return how many samples every peer gets for each part: [peers, PARTS]."""
     sizes = torch.tensor(demand.at_least(0)).repeat(peers, 1)
     if demand.train is None:
         sizes[:, 0] = apportion(samples, torch.ones(peers)) - sizes.sum(1)
@@ -160,16 +164,16 @@ def _sizes(samples: int, peers: int, demand: Demand) -> Tensor:
 
 
 def _cut(pool: Pool, counts: Tensor, seed: int) -> tuple[Tensor, Tensor]:
-    """Deal the pool out, counts [R, C] distinct samples of each class to each row: samples and their rows [m]."""
+    """Give each row counts [R, C] distinct samples of each class; return the samples and their rows, [m] each."""
     order = _shuffled(pool.index, pool.label, seed)
     unused = (pool.supply - counts.sum(0)).unsqueeze(1)
-    rows = torch.arange(-1, len(counts)).roll(-1)  # the last one, -1, takes what is over
+    rows = torch.arange(-1, len(counts)).roll(-1)  # the last one, -1, takes the unused samples
     row = rows.repeat(len(pool.classes)).repeat_interleave(torch.cat([counts.T, unused], dim=1).flatten())
     return pool.index[order][row >= 0], row[row >= 0]
 
 
 def _draw(pool: Pool, counts: Tensor, peers: Tensor, seed: int) -> Tensor:
-    """For each of peers [P], its own draw of counts [P, C] distinct samples of each class: [sum of counts] indices."""
+    """Draw counts [P, C] distinct samples of each class for each of peers [P]: [sum of counts] indices."""
     drawn = []
     of_class = [pool.index[pool.label == c] for c in range(len(pool.classes))]
     most = counts.amax(0).tolist()
@@ -177,15 +181,15 @@ def _draw(pool: Pool, counts: Tensor, peers: Tensor, seed: int) -> Tensor:
     for some, wanted in zip(torch.split(peers, step), torch.split(counts, step), strict=True):
         columns, kept = [], []
         for c, samples in enumerate(of_class):
-            lots = bits(seed, Purpose.SHARE_TEST, some.unsqueeze(1), samples)
-            columns.append(samples[lots.topk(most[c], largest=False).indices])
+            keys = bits(seed, Purpose.SHARE_TEST, some.unsqueeze(1), samples)
+            columns.append(samples[keys.topk(most[c], largest=False).indices])
             kept.append(torch.arange(most[c]) < wanted[:, c : c + 1])
         drawn.append(torch.cat(columns, dim=1)[torch.cat(kept, dim=1)])
     return torch.cat(drawn)
 
 
 def _by_part(index: Tensor, row: Tensor, peers: int, seed: int) -> list[Allotment]:
-    """Sort samples by their row (peer x PARTS + part), in random order within one, and take the parts apart."""
+    """Shuffle the samples of each row (peer x PARTS + part) and return one allotment for each part."""
     order = _shuffled(index, row, seed)
     index, row = index[order], row[order]
     peer, part = row // len(PARTS), row % len(PARTS)
@@ -193,23 +197,23 @@ def _by_part(index: Tensor, row: Tensor, peers: int, seed: int) -> list[Allotmen
 
 
 def _shuffled(index: Tensor, group: Tensor, seed: int) -> Tensor:
-    """The order [m] that sorts samples by group, and at random (keyed by the sample) within a group."""
+    """Return the order [m] that sorts samples by group, and at random (keyed by the sample) within a group."""
     order = bits(seed, Purpose.SHARE_TRAIN, index).argsort(stable=True)
     return order[group[order].argsort(stable=True)]
 
 
 def _refuse_overlap(pools: list[Tensor]) -> None:
-    """Refuse pools that differ and yet have samples in common."""
+    """Raise a UserError if two distinct pools have samples in common."""
     together = torch.cat(pools)
     if len(torch.unique(together)) < len(together):
-        raise UserError('data.train = "all" cannot divide clusters that share some of their samples; give a number')
+        raise UserError('data.train = "all" needs clusters that do not share samples; set data.train to a number')
 
 
 def _refuse_short_class(pool: Pool, asked: Tensor) -> None:
-    """Refuse when a class has fewer samples than asked [C]."""
+    """Raise a UserError if a class has fewer samples than ``asked`` [C]."""
     for label, want, have in zip(pool.classes.tolist(), asked.tolist(), pool.supply.tolist(), strict=True):
         if want > have:
             raise UserError(
-                f"data.balanced: class {label} runs out, {want} samples asked, {have} in {pool.name}; "
+                f"data.balanced: {want} samples of class {label} are needed, but {pool.name} has {have}; "
                 "ask for fewer samples or set data.balanced = false"
             )

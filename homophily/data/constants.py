@@ -17,7 +17,7 @@ from torch import Tensor
 
 from homophily.atomic_io import write_text
 from homophily.config.overlay import read
-from homophily.data.missing import filled
+from homophily.data.missing import imputed
 from homophily.data.normalise import Scale
 from homophily.data.preparation import Preparation, raw_kind
 from homophily.data.types import FederatedData, Split
@@ -104,7 +104,7 @@ class AgreedScale:
         self._check_length("fill", given, x)
         fill = scale(_shaped(given, x).float())
         if missing:
-            splits = [Split(filled(split.x, fill), split.y, split.start, split.count) for split in splits]
+            splits = [Split(imputed(split.x, fill), split.y, split.start, split.count) for split in splits]
         return splits, fill.expand(peers, *fill.shape[1:])
 
     def classes(self, found: int | None) -> int | None:

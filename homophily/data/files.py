@@ -1,4 +1,4 @@
-"""Finding data files: in the user's folders, in the cache, and else by download into the cache."""
+"""Finding data files: in the user's folders, then in the cache; missing files are downloaded into the cache."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from typing import Protocol
 
 from homophily.errors import UserError
 
-FOLDERS_VARIABLE = "HOMOPHILY_DATA"  # folders to look in, separated like PATH; a file is at FOLDER/<data set>/<file>
-MIRROR_VARIABLE = "HOMOPHILY_MIRROR"  # a base address to download from instead: MIRROR/<data set>/<file>
+FOLDERS_VARIABLE = "HOMOPHILY_DATA"  # folders to search, separated like PATH; a file is at FOLDER/<data set>/<file>
+MIRROR_VARIABLE = "HOMOPHILY_MIRROR"  # base URL to download from instead of the publisher's: URL/<data set>/<file>
 
-_PIECE = 1 << 20  # bytes read at once
-_PATIENCE = 30.0  # seconds without an answer
+_CHUNK = 1 << 20  # bytes per read
+_TIMEOUT = 30.0  # seconds without a response
 
 
 @dataclass(frozen=True)
@@ -100,9 +100,10 @@ def searched(name: str) -> list[Path]:
 
 
 def find_files(name: str, wanted: Sequence[str]) -> list[Path]:
-    """The data set's files, in the order of ``wanted`` (names, or patterns like train*.bin whose matches are sorted).
+    """Return the paths of a data set's files, in the order of ``wanted``: names, or patterns such as train*.bin.
 
-    The first folder that holds all of them is taken; if none does, what the cache lacks is downloaded.
+    The matches of a pattern are sorted. All files come from the first folder that has every one of them. If no folder
+    has, the files that the cache lacks are downloaded.
     """
     folders = searched(name)
     cache = folders[-1]
@@ -116,13 +117,13 @@ def find_files(name: str, wanted: Sequence[str]) -> list[Path]:
         looked = ", ".join(f"{folder} (no {_first_missing(folder, wanted)})" for folder in folders)
         raise UserError(
             f"data set {name!r} was not found in {looked}, and could not be downloaded: {reason}; "
-            f"if you have its files, set {FOLDERS_VARIABLE} to the folder that holds {name}/{wanted[0]}"
+            f"if you have its files, set {FOLDERS_VARIABLE} to the folder that contains {name}/{wanted[0]}"
         ) from None
     return [path for pattern in wanted for path in _matches(cache, pattern)]
 
 
 def _matches(folder: Path, pattern: str) -> list[Path]:
-    """The folder's files of that name or pattern; a .gz may also lie there unpacked."""
+    """Return the folder's files with this name or pattern; for a .gz, an unpacked file is accepted as well."""
     for name in dict.fromkeys((pattern, pattern.removesuffix(".gz"))):
         if found := sorted(path for path in folder.glob(name) if path.is_file()):
             return found
@@ -134,7 +135,7 @@ def _first_missing(folder: Path, wanted: Sequence[str]) -> str:
 
 
 class _CannotDownload(Exception):
-    """Its message says why, as the end of a sentence."""
+    """A download failed; the message is the reason, for the end of find_files' error message."""
 
 
 class _Readable(Protocol):
@@ -142,9 +143,9 @@ class _Readable(Protocol):
 
 
 def _download(name: str, wanted: Sequence[str], folder: Path) -> None:
-    """Fetch the wanted files that ``folder`` lacks."""
+    """Download the wanted files that ``folder`` lacks."""
     if name not in PUBLISHED:
-        raise _CannotDownload("no address is known for it")
+        raise _CannotDownload("no URL is known for it")
     published = PUBLISHED[name]
     lacking = [pattern for pattern in wanted if not _matches(folder, pattern)]
     sums = {file: sha for file, sha in published.files.items() if any(fnmatch(file, pattern) for pattern in lacking)}
@@ -162,12 +163,12 @@ def _download(name: str, wanted: Sequence[str], folder: Path) -> None:
             with _opened(url) as stream:
                 _store(stream, folder / file, sha)
     except (OSError, http.client.HTTPException, tarfile.TarError, EOFError, zlib.error, ValueError) as error:
-        reason = error.reason if type(error) is urllib.error.URLError else error  # its own text is not for people
+        reason = error.reason if type(error) is urllib.error.URLError else error  # str(URLError) wraps the reason
         raise _CannotDownload(f"{url}: {reason}") from error
 
 
 def _fetch_members(url: str, sums: Mapping[str, str], folder: Path) -> None:
-    """Unpack an archive as it arrives, taking the files asked for and nothing else."""
+    """Unpack the files in ``sums`` (name to SHA-256) from an archive while it is downloaded."""
     left = dict(sums)
     with _opened(url) as stream, tarfile.open(fileobj=stream, mode="r|gz") as archive:
         for member in archive:
@@ -177,18 +178,18 @@ def _fetch_members(url: str, sums: Mapping[str, str], folder: Path) -> None:
                 _store(content, folder / file, left.pop(file))
             if not left:
                 return
-    raise _CannotDownload(f"{url} holds no {', '.join(left)}")
+    raise _CannotDownload(f"{url} does not contain {', '.join(left)}")
 
 
 def _store(stream: _Readable, target: Path, sha256: str) -> None:
-    """Copy the stream to ``target``, which appears only once it is whole and its checksum is right."""
+    """Copy the stream to ``target``, which appears only after it is complete and its checksum is verified."""
     digest = hashlib.sha256()
     handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     try:
         with open(handle, "wb") as file:
-            while piece := stream.read(_PIECE):
-                digest.update(piece)
-                file.write(piece)
+            while chunk := stream.read(_CHUNK):
+                digest.update(chunk)
+                file.write(chunk)
         if digest.hexdigest() != sha256:
             raise _CannotDownload(
                 f"the SHA-256 of {target.name} should be {sha256} but is {digest.hexdigest()}, so it was deleted"
@@ -199,34 +200,34 @@ def _store(stream: _Readable, target: Path, sha256: str) -> None:
         raise
 
 
-class _Arriving(io.RawIOBase):
-    """A response being read: reports its progress, and distinguishes a connection that broke from one that ended."""
+class _ProgressReader(io.RawIOBase):
+    """Reads a response, reports progress, and raises ConnectionError if the response ends too early."""
 
     def __init__(self, response: _Readable, size: int | None, advance: Callable[[int], None]) -> None:
         self._response, self._size, self._advance = response, size, advance
         self._seen = 0
 
-    def read(self, size: int = _PIECE, /) -> bytes:
-        piece = self._response.read(size)
-        self._seen += len(piece)
-        self._advance(len(piece))
-        if not piece and self._size is not None and self._seen < self._size:
+    def read(self, size: int = _CHUNK, /) -> bytes:
+        chunk = self._response.read(size)
+        self._seen += len(chunk)
+        self._advance(len(chunk))
+        if not chunk and self._size is not None and self._seen < self._size:
             raise ConnectionError(f"the connection broke after {self._seen} of {self._size} bytes")
-        return piece
+        return chunk
 
 
 @contextmanager
-def _opened(url: str) -> Iterator[_Arriving]:
-    with urllib.request.urlopen(url, timeout=_PATIENCE) as response:
+def _opened(url: str) -> Iterator[_ProgressReader]:
+    with urllib.request.urlopen(url, timeout=_TIMEOUT) as response:
         length = response.headers.get("Content-Length")
         size = int(length) if length else None
         with _progress(url, size) as advance:
-            yield _Arriving(response, size, advance)
+            yield _ProgressReader(response, size, advance)
 
 
 @contextmanager
 def _progress(url: str, size: int | None) -> Iterator[Callable[[int], None]]:
-    """A progress bar if someone watches, else silence."""
+    """Yield a function that advances a progress bar by some bytes; without a terminal it does nothing."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return

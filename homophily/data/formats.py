@@ -18,10 +18,10 @@ _CIFAR_IMAGE = (3, 32, 32)
 
 
 def read_idx(path: Path) -> Tensor:
-    """An idx file of unsigned bytes, gzipped or plain, as uint8 of the shape it says."""
+    """Return the content of an idx file of unsigned bytes, gzipped or not, as uint8 in the shape of its header."""
     data = _content(path)
     if data[:3] != _IDX_BYTES:
-        raise UserError(f"{path}: not an idx file of bytes (it starts with {data[:4].hex() or 'nothing'})")
+        raise UserError(f"{path}: not an idx file of unsigned bytes (it starts with {data[:4].hex() or 'nothing'})")
     dimensions = data[3] if len(data) > 3 else 0
     start = 4 + 4 * dimensions
     shape = [int.from_bytes(data[at : at + 4], "big") for at in range(4, start, 4)]
@@ -31,7 +31,10 @@ def read_idx(path: Path) -> Tensor:
 
 
 def read_cifar(path: Path, classes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """A CIFAR binary file: images uint8 [n, 3, 32, 32], labels int64 [n, k]; ``classes``: how many, by label byte."""
+    """Return the images uint8 [n, 3, 32, 32] and labels int64 [n, k] of a CIFAR binary file.
+
+    classes: the number of classes for each of the k label bytes.
+    """
     data = _content(path)
     row = len(classes) + math.prod(_CIFAR_IMAGE)
     if not data or len(data) % row:
@@ -40,19 +43,19 @@ def read_cifar(path: Path, classes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     labels = rows[:, : len(classes)].to(torch.int64)
     for highest, count in zip(labels.amax(dim=0).tolist(), classes, strict=True):
         if highest >= count:
-            raise UserError(f"{path}: holds the label {highest}, and there are {count} classes")
+            raise UserError(f"{path}: contains the label {highest}, but there are {count} classes, from 0")
     return rows[:, len(classes) :].reshape(-1, *_CIFAR_IMAGE), labels
 
 
 def read_numbers(path: Path, columns: int) -> Tensor:
-    """Comma-separated numbers as float64 [rows, columns]; a question mark is a missing value (NaN)."""
+    """Return comma-separated numbers as float64 [rows, columns]; a question mark is a missing value (NaN)."""
     rows = []
     for number, line in enumerate(_content(path).decode("ascii", "replace").splitlines(), start=1):
         fields = line.split(",")
         try:
             rows.append([math.nan if field.strip() == "?" else float(field) for field in fields])
         except ValueError:
-            raise UserError(f"{path}: line {number} holds something other than numbers and question marks") from None
+            raise UserError(f"{path}: line {number} contains something other than numbers and question marks") from None
         if len(fields) != columns:
             raise UserError(f"{path}: line {number} has {len(fields)} values instead of {columns}")
     if not rows:
@@ -61,7 +64,7 @@ def read_numbers(path: Path, columns: int) -> Tensor:
 
 
 def _content(path: Path) -> bytes:
-    """The bytes of a file, unzipped if it is gzipped."""
+    """Return the bytes of a file, decompressed if it is gzipped."""
     try:
         data = path.read_bytes()
         return gzip.decompress(data) if data.startswith(_GZIP_MAGIC) else data

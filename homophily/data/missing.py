@@ -1,4 +1,4 @@
-"""Missing values: NaN in features, filled with what the peer itself has seen."""
+"""Imputation of missing values: NaN in features becomes the mean over the peer's own training samples."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ import torch
 from torch import Tensor
 
 
-def fill_in(peers: Sequence[Sequence[Tensor]]) -> Tensor | None:
-    """Fill, in place, what each peer's tensors [n, ...] miss with means over the first of them, its training samples.
+def impute(peers: Sequence[Sequence[Tensor]]) -> Tensor | None:
+    """Replace NaN in each peer's tensors [n, ...], in place, by means over the first of them, its training samples.
 
-    Returns these means [N, ...], 0 for what a peer never observed; None if nobody misses anything.
+    Returns these means [N, ...], with 0 for a feature that a peer never observed; None if no value is missing.
     """
-    if not any(bool(x.isnan().any()) for tensors in peers for x in tensors):  # integers never are
+    if not any(bool(x.isnan().any()) for tensors in peers for x in tensors):  # integers are never NaN
         return None
     fill = torch.stack([_means(tensors[0]) for tensors in peers])
     for means, tensors in zip(fill, peers, strict=True):
         for x in tensors:
-            x.copy_(filled(x, means))
+            x.copy_(imputed(x, means))
     return fill
 
 
-def filled(x: Tensor, means: Tensor) -> Tensor:
-    """Samples [n, ...] with means [...] for what they miss."""
+def imputed(x: Tensor, means: Tensor) -> Tensor:
+    """Return samples [n, ...] with the means [...] in place of NaN."""
     return torch.where(x.isnan(), means, x)
 
 
 def _means(train: Tensor) -> Tensor:
     mean = train.nanmean(dim=0)
-    return torch.where(mean.isnan(), 0.0, mean)  # the mean of no values is NaN
+    return torch.where(mean.isnan(), 0.0, mean)  # nanmean returns NaN for a feature without values

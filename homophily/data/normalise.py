@@ -1,4 +1,4 @@
-"""From raw samples to what a model sees: pixels as floats, then on a common scale."""
+"""Normalisation: pixels become floats, and features are put on a common scale."""
 
 from __future__ import annotations
 
@@ -10,24 +10,27 @@ from torch import Tensor
 from homophily.errors import UserError
 
 NORMALISATIONS = ("unit", "half", "standard")
-LEAST_DEVIATION = 1e-6  # a channel or feature that varies less is constant, and becomes 0
+LEAST_DEVIATION = 1e-6  # a channel or feature with a smaller standard deviation counts as constant and becomes 0
 
 
 def as_floats(x: Tensor) -> Tensor:
-    """Pixels (uint8, 0..255) as float32 in 0..1; anything else as it is."""
+    """Return pixels (uint8, 0 to 255) as float32 from 0 to 1; other tensors are returned unchanged."""
     return x.to(torch.float32).div_(255.0) if x.dtype == torch.uint8 else x
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Raw samples [n, C, ...] as floats on a common scale; integers that are no pixels stay as they are."""
+    """Maps raw samples [n, C, ...] to (x - mean) * factor; integers that are not pixels stay as they are."""
 
-    mean: Tensor | None = None  # to broadcast against samples; None: values stay as they are
+    mean: Tensor | None = None  # broadcasts against samples; None: values are not scaled
     factor: Tensor | None = None
 
     @classmethod
     def of(cls, how: str, reference: Tensor) -> Scale:
-        """unit: as is; half: (x - 0.5) / 0.5; standard: mean 0 and standard deviation 1 of ``reference`` by channel."""
+        """Return the scale called ``how``.
+
+        unit: no scaling; half: (x - 0.5) / 0.5; standard: mean 0 and standard deviation 1 per channel of ``reference``.
+        """
         if how not in NORMALISATIONS:
             raise UserError(f"data.normalise must be one of {', '.join(NORMALISATIONS)}, not {how!r}")
         if how == "unit" or not (reference.is_floating_point() or reference.dtype == torch.uint8):
@@ -38,19 +41,19 @@ class Scale:
         return cls(mean, torch.where(deviation < LEAST_DEVIATION, 0.0, 1.0 / deviation))
 
     def __call__(self, x: Tensor) -> Tensor:
-        """(x - mean) * factor; pixels, of which a copy is made anyway, in place."""
+        """Return (x - mean) * factor in new memory."""
         floats = as_floats(x)
         if self.mean is None or self.factor is None or not floats.is_floating_point():
             return floats
         return (floats - self.mean) * self.factor if floats is x else floats.sub_(self.mean).mul_(self.factor)
 
 
-def _over(x: Tensor) -> list[int]:
+def _all_but_channels(x: Tensor) -> list[int]:
     return [dim for dim in range(x.dim()) if dim != 1]
 
 
 def _pixel_statistics(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The same of pixels (uint8), from how often each value occurs, which is exact however it is counted."""
+    """``_statistics`` of pixels (uint8) from the histogram of their values, so that no order of summation matters."""
     counts = torch.stack([channel.flatten().bincount(minlength=256) for channel in x.unbind(1)])
     share, value = counts.double() / counts.sum(1, keepdim=True), torch.arange(256, dtype=torch.float64)
     mean = share @ value
@@ -60,9 +63,9 @@ def _pixel_statistics(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _statistics(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of each entry of dim 1, to broadcast against x; missing values (NaN) do not count."""
-    variance, mean = torch.var_mean(x, dim=_over(x), correction=0, keepdim=True)
+    """Return mean and standard deviation per entry of dim 1, shaped to broadcast against x; NaN is ignored."""
+    variance, mean = torch.var_mean(x, dim=_all_but_channels(x), correction=0, keepdim=True)
     if bool(mean.isnan().any()):
-        mean = x.nanmean(dim=_over(x), keepdim=True)
-        variance = (x - mean).square().nanmean(dim=_over(x), keepdim=True)
+        mean = x.nanmean(dim=_all_but_channels(x), keepdim=True)
+        variance = (x - mean).square().nanmean(dim=_all_but_channels(x), keepdim=True)
     return mean, variance.sqrt()

@@ -1,4 +1,4 @@
-"""The partition of data among peers: from a plan of clusters to every peer's samples, as a model takes them."""
+"""The partition of data among peers: turns a plan of clusters into every peer's normalised samples."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from homophily.data.allotment import Allotment, Demand, allot_test, allot_training
 from homophily.data.constants import AgreedScale, classes_by, scale_by, target_scale_by
-from homophily.data.missing import fill_in
+from homophily.data.missing import impute
 from homophily.data.preparation import Preparation, raw_kind
 from homophily.data.proportions import apportion
 from homophily.data.types import ClusterSpec, FederatedData, PartitionPlan, Samples, Source, Split, check_classes
@@ -22,7 +22,7 @@ from homophily.plugins.validation import answer
 Amount = int | Literal["all"]
 
 
-def share_out(
+def partition_source(
     plan: PartitionPlan,
     *,
     peers: int,
@@ -34,18 +34,18 @@ def share_out(
     normalise: str | AgreedScale,
     seed: int,
 ) -> FederatedData:
-    """Every peer's data, peers of cluster 0 first: ``train``, ``validation`` and ``test`` samples each.
+    """Return every peer's data, peers of cluster 0 first: ``train``, ``validation`` and ``test`` samples per peer.
 
-    ``sizes``: peers of each cluster (None: the plan's, or equal). ``balanced``: classes as equal as they can be.
+    ``sizes``: peers per cluster (None: the plan's, or equal). ``balanced``: class counts as equal as possible.
     ``normalise``: how inputs are scaled, or the constants on which all peers agree.
     """
     source = plan.source
     _check(plan, train, validation, test, balanced)
     if plan.proportions is not None:
-        wanted = "data.shift: proportions must have a weight for each peer and class"
+        wanted = "data.shift: proportions must have a weight per peer and class"
         answer(plan.proportions, (peers, source.classes or 0), wanted)
     cluster = torch.arange(len(plan.clusters)).repeat_interleave(torch.tensor(_sizes(plan, peers, sizes)))
-    cut = 0 if source.test is not None or test == "all" else test  # without a test set, it is cut from the training set
+    cut = 0 if source.test is not None or test == "all" else test  # no test set: take test samples from train
     demand = Demand(None if train == "all" else train, validation, cut)
     for_train, for_validation, for_test = allot_training(plan, cluster, demand, balanced, seed)
     if source.test is None:
@@ -66,8 +66,8 @@ def share_out(
     fill = None
     if isinstance(normalise, AgreedScale):
         splits, fill = normalise.prepare(splits, scale)
-    elif raw != "pixels":  # of pixels none is missing
-        fill = _filled(splits, shared_test=test == "all")
+    elif raw != "pixels":  # pixels are never missing
+        fill = _imputed(splits, shared_test=test == "all")
     classes = classes_by(normalise, source.classes)
     return FederatedData(
         train=splits[0],
@@ -83,10 +83,10 @@ def share_out(
 
 
 def _check(plan: PartitionPlan, train: Amount, validation: int, test: Amount, balanced: bool) -> None:
-    """Refuse what can be refused without looking at the samples."""
+    """Raise a UserError for mistakes that can be found without looking at the samples."""
     names = [cluster.name for cluster in plan.clusters]
     if not names or len(set(names)) < len(names):
-        raise UserError(f"data.shift: its clusters must be one or more with names of their own, not {names}")
+        raise UserError(f"data.shift: must return at least one cluster, each with a different name, not {names}")
     for cluster in plan.clusters:
         _check_indices(f"train of cluster {cluster.name!r}", cluster.train, plan.source.train)
         if plan.source.test is not None:
@@ -95,13 +95,18 @@ def _check(plan: PartitionPlan, train: Amount, validation: int, test: Amount, ba
         if amount != "all" and not (isinstance(amount, int) and amount >= least):
             raise UserError(f"data.{key} must be at least {least}, not {amount!r}")
     if test == "all" and plan.source.test is None:
-        raise UserError(f'data.test = "all" needs a test set, and {plan.source.name} has none; give a number')
+        raise UserError(
+            f'data.test = "all" needs a test set, but {plan.source.name} has none; set data.test to a number'
+        )
     if test == "all" and plan.proportions is not None:
-        raise UserError('data.test = "all" cannot follow every peer\'s own mix of labels; give a number')
+        raise UserError(
+            'data.test = "all" cannot be used with a shift that gives every peer its own class proportions; '
+            "set data.test to a number"
+        )
     if balanced and plan.source.classes is None:
-        raise UserError(f"data.balanced needs data with classes, and {plan.source.name} is a regression")
+        raise UserError(f"data.balanced needs data with classes, but {plan.source.name} is a regression data set")
     if balanced and plan.proportions is not None:
-        raise UserError("data.balanced = true contradicts a shift that gives every peer its own mix of labels")
+        raise UserError("data.balanced = true contradicts a shift that gives every peer its own class proportions")
 
 
 def _check_indices(name: str, index: Tensor, samples: Samples) -> None:
@@ -111,23 +116,23 @@ def _check_indices(name: str, index: Tensor, samples: Samples) -> None:
 
 
 def _sizes(plan: PartitionPlan, peers: int, sizes: list[int] | None) -> list[int]:
-    """Peers of each cluster."""
+    """Return how many peers each cluster has."""
     names = ", ".join(cluster.name for cluster in plan.clusters)
     if sizes is None:
         sizes = plan.sizes or [int(size) for size in apportion(peers, torch.ones(len(plan.clusters)))]
         if min(sizes) < 1:
-            raise UserError(f"data.sizes: {peers} peers cannot fill {len(sizes)} clusters ({names})")
+            raise UserError(f"data.sizes: {peers} peers are too few for {len(sizes)} clusters ({names})")
     if len(sizes) != len(plan.clusters):
-        raise UserError(f"data.sizes has {len(sizes)} numbers, and there are {len(plan.clusters)} clusters ({names})")
+        raise UserError(f"data.sizes has {len(sizes)} numbers, but there are {len(plan.clusters)} clusters ({names})")
     if min(sizes) < 1:
         raise UserError(f"data.sizes: every cluster ({names}) needs at least one peer, not {min(sizes)}")
     if sum(sizes) != peers:
-        raise UserError(f"data.sizes: {' + '.join(map(str, sizes))} = {sum(sizes)}, and there are {peers} peers")
+        raise UserError(f"data.sizes: {' + '.join(map(str, sizes))} = {sum(sizes)}, but there are {peers} peers")
     return sizes
 
 
 def _split(plan: PartitionPlan, samples: Samples, allotment: Allotment, cluster: Tensor) -> Split:
-    """The samples allotted, as their clusters make them, still raw."""
+    """Return the allotted samples after the change of each cluster, not yet normalised."""
     count = allotment.count
     of_cluster = torch.zeros(len(plan.clusters), dtype=torch.int64).index_add(0, cluster, count)
     return Split(
@@ -136,7 +141,7 @@ def _split(plan: PartitionPlan, samples: Samples, allotment: Allotment, cluster:
 
 
 def _whole_test_pools(plan: PartitionPlan, samples: Samples, cluster: Tensor) -> Split:
-    """Every cluster's test samples once, for all its peers."""
+    """Return each cluster's whole test pool, stored once and shared by the cluster's peers."""
     pools = [torch.unique(k.test) for k in plan.clusters]
     size = torch.tensor([len(pool) for pool in pools])
     if not bool(size.all()):
@@ -145,7 +150,7 @@ def _whole_test_pools(plan: PartitionPlan, samples: Samples, cluster: Tensor) ->
 
 
 def _gathered(plan: PartitionPlan, samples: Samples, index: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """x and y of the samples index[k] of every cluster k, as that cluster makes them."""
+    """Return x and y of the samples index[k] of every cluster k, after the change of that cluster."""
     made = []
     for cluster, which in zip(plan.clusters, index, strict=True):
         x, y = samples.x[which], samples.y[which]
@@ -154,7 +159,7 @@ def _gathered(plan: PartitionPlan, samples: Samples, index: Sequence[Tensor]) ->
     for name, parts in (("x", xs), ("y", ys)):
         if other := [part for part in parts if part.shape[1:] != parts[0].shape[1:]]:
             shapes = f"{list(parts[0].shape[1:])} and {list(other[0].shape[1:])}"
-            raise UserError(f"data.shift: a sample's {name} must have one shape in all clusters, not {shapes}")
+            raise UserError(f"data.shift: a sample's {name} must have the same shape in all clusters, not {shapes}")
     return torch.cat(xs), torch.cat(ys)
 
 
@@ -163,16 +168,16 @@ def _changed(cluster: ClusterSpec, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor
     made = cluster.change(x, y)
     both = isinstance(made, tuple | list) and len(made) == 2
     if not both or not all(isinstance(part, Tensor) and part.shape[:1] == x.shape[:1] for part in made):
-        raise UserError(f"data.shift: change of cluster {cluster.name!r} must return x and y, a row for each sample")
+        raise UserError(f"data.shift: change of cluster {cluster.name!r} must return x and y, one row per sample")
     for name, given, part in (("x", x, made[0]), ("y", y, made[1])):
         if part.dtype != given.dtype:
-            wanted = f"must return {name} as {given.dtype}, as it was given, not as {part.dtype}"
+            wanted = f"must return {name} in the dtype it was given, {given.dtype}, not {part.dtype}"
             raise UserError(f"data.shift: change of cluster {cluster.name!r} {wanted}")
     return made
 
 
 def _class_counts(source: Source, allotment: Allotment) -> Tensor:
-    """Training samples of each class every peer has: [N, classes]."""
+    """Return how many training samples of each class every peer has: [N, classes]."""
     assert source.classes is not None
     peers = len(allotment.count)
     peer = torch.arange(peers).repeat_interleave(allotment.count)
@@ -180,12 +185,13 @@ def _class_counts(source: Source, allotment: Allotment) -> Tensor:
     return cell.bincount(minlength=peers * source.classes).view(peers, source.classes)
 
 
-def _filled(splits: list[Split], shared_test: bool) -> Tensor | None:
-    """Fill missing values, in place, with what each peer's own training samples (the first split's) say."""
+def _imputed(splits: list[Split], shared_test: bool) -> Tensor | None:
+    """Impute missing values, in place, from each peer's own training samples (the first split); return the means."""
     if not any(bool(split.x.isnan().any()) for split in splits):
         return None
     if shared_test:
         raise UserError(
-            'data.test = "all" is one set for many peers, who fill missing values each by its own data; give a number'
+            'data.test = "all" cannot be used with missing values: peers share the test set, but each imputes missing '
+            "values from its own data; set data.test to a number"
         )
-    return fill_in([[split.peer(i)[0] for split in splits] for i in range(len(splits[0].start))])
+    return impute([[split.peer(i)[0] for split in splits] for i in range(len(splits[0].start))])

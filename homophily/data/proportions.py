@@ -1,4 +1,4 @@
-"""Whole numbers in proportion: how many samples of which class everyone gets. Pure arithmetic, no randomness."""
+"""Integer apportionment: how many samples of each class every peer gets. Deterministic arithmetic, no randomness."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def apportion(total: int | Tensor, weights: Tensor) -> Tensor:
-    """Divide ``total`` [...] over ``weights`` [..., n] by largest remainder, ties to the first: [..., n] int64.
+    """Divide ``total`` [...] in proportion to ``weights`` [..., n] by largest remainder, ties to the first: int64.
 
     Rows sum to their total, or to 0 if all weights are 0; a weight of 0 gets nothing.
     """
@@ -21,19 +21,20 @@ def apportion(total: int | Tensor, weights: Tensor) -> Tensor:
 
 
 def deal(sizes: Tensor, classes: int) -> Tensor:
-    """Deal classes round like cards, sizes [R] to each: [R, classes], level to within one in every row and in all."""
+    """Deal classes round-robin to rows of sizes [R]: [R, classes]. Counts differ by at most 1 per row and in total."""
     dealt = sizes.cumsum(0).unsqueeze(-1) + (classes - 1 - torch.arange(classes))
     return torch.diff(dealt // classes, dim=0, prepend=torch.zeros(1, classes, dtype=torch.int64))
 
 
 def in_proportion(sizes: Tensor, weights: Tensor, supply: Tensor) -> Tensor:
-    """Class counts [R, C] with rows summing to sizes [R] after weights [R, C], from one supply [C] for all rows.
+    """Return class counts [R, C] in proportion to weights [R, C], from one supply [C] that all rows share.
 
-    A class too short for all is itself divided in proportion to what each wanted; what a row then misses comes from
-    the classes left, again by its weights (by what is left, if it has weight on none). The supply must reach.
+    Row r sums to sizes[r]. If a class is too short, it is divided in proportion to what each row wanted of it. What a
+    row then still needs comes from the remaining classes, again by its weights; if it has no weight on any of these, by
+    what is left of them. The supply must be at least the sum of sizes.
     """
     counts = torch.zeros(weights.shape, dtype=torch.int64)
-    while True:  # every turn ends it or exhausts a class
+    while True:  # every iteration completes all rows or exhausts a class
         missing = sizes - counts.sum(1)
         if not bool(missing.any()):
             return counts
@@ -45,12 +46,12 @@ def in_proportion(sizes: Tensor, weights: Tensor, supply: Tensor) -> Tensor:
 
 
 def each_within(size: int, weights: Tensor, supply: Tensor) -> Tensor:
-    """Class counts [R, C] after weights [R, C], every row with the whole supply [C] to itself.
+    """Return class counts [R, C] in proportion to weights [R, C]; every row may use the whole supply [C].
 
-    A row sums to ``size``, or to all there is of the classes it has weight on.
+    A row sums to ``size``, or to the whole supply of the classes it has weight on, if that is less.
     """
     counts = torch.zeros(weights.shape, dtype=torch.int64)
-    while True:  # every turn fills a row or one of its classes
+    while True:  # every iteration completes a row or exhausts one of its classes
         open_weights = torch.where(counts < supply, weights, 0.0)
         more = apportion(size - counts.sum(1), open_weights)
         if not bool(more.any()):
@@ -59,9 +60,9 @@ def each_within(size: int, weights: Tensor, supply: Tensor) -> Tensor:
 
 
 def divide(weights: Tensor, supply: Tensor, least: int) -> Tensor:
-    """All of supply [C] divided by weights [R, C], class by class: [R, C], every row at least ``least`` in sum.
+    """Divide all of supply [C] in proportion to weights [R, C], class by class: [R, C], each row at least ``least``.
 
-    Rows that come out too small are helped by the largest, with the class they have most weight on among its classes.
+    A row that is too small takes samples from the largest row, of the class it has most weight on.
     """
     unwanted = weights.sum(0) == 0
     counts = apportion(supply, torch.where(unwanted, 1.0, weights).T).T.contiguous()
@@ -78,7 +79,10 @@ def divide(weights: Tensor, supply: Tensor, least: int) -> Tensor:
 
 
 def carve(counts: Tensor, parts: list[int]) -> Tensor:
-    """Take ``parts`` out of counts [R, C], each in proportion to what is there: [R, 1 + parts, C], the rest first."""
+    """Split counts [R, C] into a remainder and parts of the given sizes: [R, 1 + len(parts), C], the remainder first.
+
+    Each part has the class proportions of what it is taken from.
+    """
     taken = []
     for size in parts:
         taken.append(apportion(size, counts))

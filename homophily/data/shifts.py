@@ -1,4 +1,4 @@
-"""How peers' data differ: each shift turns a data set into clusters, one for each group of peers alike."""
+"""Distribution shifts (heterogeneity): each shift turns a data set into the clusters that peers belong to."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ shifts: Registry[Callable[..., PartitionPlan]] = Registry("shift", passed=("sour
 
 SWAPS = {2: [(0, 1), (6, 7)], 4: [(0, 1), (2, 3), (4, 5), (6, 7)]}  # the two settings of the PANM paper
 VEHICLES, ANIMALS = [0, 1, 8, 9], [2, 3, 4, 5, 6, 7]  # CIFAR-10's airplane, automobile, ship, truck; and the rest
-SUPERCLASSES = [10, 5, 5]  # how many of CIFAR-100's twenty go to each group ...
-SUPERCLASS_SIZES = [26, 13, 13]  # ... and to how many peers
+SUPERCLASSES = [10, 5, 5]  # how many of CIFAR-100's twenty superclasses each cluster has
+SUPERCLASS_SIZES = [26, 13, 13]  # the ratio of the clusters' sizes in peers
 
 
 @shifts("iid")
@@ -43,17 +43,17 @@ def rotation(
         Sequence[float], Field(description="the angle of each cluster, in degrees counter-clockwise; all different")
     ] = (0, 90, 180, 270),
 ) -> PartitionPlan:
-    """Each cluster sees its images turned by its own angle, in degrees counter-clockwise."""
+    """Each cluster sees its images rotated by a different angle, in degrees counter-clockwise."""
     shape = source.train.x.shape[1:]
     if len(shape) != 3 or shape[-1] != shape[-2]:
-        raise UserError(f"data.shift = 'rotation' needs square images, and {source.name} has inputs of {_by(shape)}")
+        raise UserError(f"data.shift = 'rotation' needs square images, but {source.name} has inputs of {_by(shape)}")
     if not angles or not all(map(math.isfinite, angles)) or len({angle % 360 for angle in angles}) < len(angles):
         raise UserError(f"data.angles must be one or more different angles, not {list(angles)}")
 
-    def turn(angle: float) -> Change:
+    def rotate(angle: float) -> Change:
         return lambda x, y: (rotated(x, angle), y)
 
-    return PartitionPlan([_everything(source, f"{a:.10g}°", turn(a) if a % 360 else None) for a in angles], source)
+    return PartitionPlan([_everything(source, f"{a:.10g}°", rotate(a) if a % 360 else None) for a in angles], source)
 
 
 @shifts("label-swap")
@@ -68,22 +68,22 @@ def label_swap(
         Field(description="the two labels that each cluster exchanges. Left out: the pairs that `clusters` stands for"),
     ] = None,
 ) -> PartitionPlan:
-    """Each cluster has two labels exchanged: the PANM paper's 2 or 4 clusters, or one for each of your pairs."""
+    """Each cluster has two labels swapped: the PANM paper's 2 or 4 clusters, or one cluster for each of your pairs."""
     classes = _classes(source, "label-swap")
     if pairs is None and clusters not in SWAPS:
-        raise UserError(f"data.clusters must be 2 or 4 with data.shift = 'label-swap' (or give pairs), not {clusters}")
+        raise UserError(f"data.clusters must be 2 or 4 with data.shift = 'label-swap' (or set pairs), not {clusters}")
     pairs = SWAPS[clusters] if pairs is None else pairs
     if not pairs or not all(0 <= a < classes and 0 <= b < classes and a != b for a, b in pairs):
         raise UserError(
-            f"data.pairs: label-swap exchanges two different labels of 0 to {classes - 1} in {source.name}, not {pairs}"
+            f"data.pairs: each pair must be two different labels from 0 to {classes - 1} in {source.name}, not {pairs}"
         )
     _refuse_equal("pairs", pairs)
 
     def swap(a: int, b: int) -> Change:
         def change(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-            names = torch.arange(classes)
-            names[[a, b]] = names[[b, a]]
-            return x, names[y]
+            label = torch.arange(classes)
+            label[[a, b]] = label[[b, a]]
+            return x, label[y]
 
         return change
 
@@ -104,20 +104,20 @@ def label_groups(
         ),
     ] = "vehicles-animals",
 ) -> PartitionPlan:
-    """Each cluster holds some labels only: vehicles-animals, random pairs, superclasses, or your lists of labels."""
+    """Each cluster has only some labels: vehicles-animals, random pairs, superclasses, or your lists of labels."""
     classes = _classes(source, "label-groups")
     if groups == "superclasses":
         return _superclasses(source, peers, seed)
     if groups == "vehicles-animals":
         if source.name != "cifar-10":
-            raise UserError(f"data.groups = 'vehicles-animals' are labels of cifar-10, not of {source.name}")
+            raise UserError(f"data.groups = 'vehicles-animals' needs cifar-10, not {source.name}")
         clusters = [_labels(source, VEHICLES, "vehicles"), _labels(source, ANIMALS, "animals")]
         return PartitionPlan(clusters, source, sizes=_in_ratio(peers, [len(VEHICLES), len(ANIMALS)]))
     if groups == "pairs":
         if classes % 2:
-            raise UserError(f"data.groups = 'pairs' needs an even number of labels, and {source.name} has {classes}")
+            raise UserError(f"data.groups = 'pairs' needs an even number of labels, but {source.name} has {classes}")
         pairs = [sorted(pair) for pair in permutation(classes, seed, Purpose.SHIFT).view(-1, 2).tolist()]
-        # Named alike under every seed, so that runs can be compared.
+        # The names do not depend on the seed, so that runs with different seeds can be compared.
         return PartitionPlan(
             [_labels(source, pair, f"pair {number}") for number, pair in enumerate(pairs, start=1)], source
         )
@@ -138,18 +138,18 @@ def concept(
     *,
     clusters: Annotated[int, Field(description="clusters, each with its own coefficients; from 1 to `peers`")] = 3,
 ) -> PartitionPlan:
-    """Each cluster of the linear data has coefficients of its own: the same inputs mean different targets."""
+    """Each cluster of the linear data has its own coefficients, so that equal inputs get different targets."""
     if source.name != "linear":
         raise UserError(f"data.shift = 'concept' needs the linear data, not {source.name}")
     if not 1 <= clusters <= peers:
         raise UserError(f"data.clusters must be at least 1 and at most the number of peers, {peers}, not {clusters}")
     theta = [coefficients(seed, j, source.train.x.shape[1]) for j in range(clusters)]
 
-    def tilt(by: Tensor) -> Change:
+    def add_linear(by: Tensor) -> Change:
         return lambda x, y: (x, y + (x.to(by) @ by).to(y).unsqueeze(1))
 
     return PartitionPlan(
-        [_everything(source, f"concept {j}", tilt(theta[j] - theta[0])) for j in range(clusters)], source
+        [_everything(source, f"concept {j}", add_linear(theta[j] - theta[0])) for j in range(clusters)], source
     )
 
 
@@ -163,10 +163,10 @@ def domain(
         str, Field(description="the data set of the second cluster, with classes and inputs of the same shape")
     ] = "mnist",
 ) -> PartitionPlan:
-    """Two clusters, the data set and an ``other`` one of the same input shape; a model predicts the labels of both."""
+    """Two clusters with different data sets, this one and ``other``; a model predicts the labels of both."""
     offset = _classes(source, "domain")
     if other == source.name:
-        raise UserError(f"data.other: domain needs a second data set, and {other} is the first one already")
+        raise UserError(f"data.other: must be a different data set than data.name, which is {other} already")
     second = load_source(other, seed, {})
     x, other_x = source.train.x, second.train.x
     if second.classes is None or other_x.shape[1:] != x.shape[1:] or other_x.dtype != x.dtype:
@@ -201,30 +201,30 @@ def dirichlet(
         float, Field(description="concentration of the Dirichlet distribution, above 0; smaller: peers differ more")
     ] = 0.5,
 ) -> PartitionPlan:
-    """No clusters: each peer draws its own mix of labels from Dirichlet(alpha); small alpha, very different peers."""
+    """Label skew without clusters: each peer's class proportions come from Dirichlet(alpha); small alpha, more skew."""
     classes = _classes(source, "dirichlet")
     if not 0 < alpha < math.inf:
         raise UserError(f"data.alpha must be above 0 and finite, not {alpha}")
-    chance = np.random.default_rng(word(seed, Purpose.SHIFT))
-    # Gamma draws: divided by their row sums they are each peer's Dirichlet mix of classes, divided by their column sums
-    # each class's Dirichlet division among peers, which is how the field divides a whole data set.
-    drawn = chance.standard_gamma(alpha, size=(peers, classes)) + np.finfo(np.float64).tiny
+    rng = np.random.default_rng(word(seed, Purpose.SHIFT))
+    # Gamma draws: divided by the row sum, a row is a peer's Dirichlet proportions of classes; divided by the column
+    # sum, a column is a class's Dirichlet proportions over peers, the usual way to divide a whole data set.
+    drawn = rng.standard_gamma(alpha, size=(peers, classes)) + np.finfo(np.float64).tiny
     proportions = torch.from_numpy(drawn)
     return PartitionPlan([_everything(source, "all")], source, clustered=False, proportions=proportions)
 
 
 @shifts("natural")
 def natural(source: Source, peers: int, seed: int) -> PartitionPlan:
-    """The data's own owners (hospitals, for one) are the clusters, with peers in proportion to their samples."""
+    """The owners in the data (for example hospitals) are the clusters; each gets peers in proportion to its samples."""
     owned = [s.owner for s in (source.train, source.test) if s is not None]
     if not source.owners or any(owner is None for owner in owned):
-        raise UserError(f"data.shift = 'natural' needs data that says whose each sample is, and {source.name} does not")
+        raise UserError(f"data.shift = 'natural' needs data with an owner for each sample, but {source.name} has none")
     clusters = [_where(source, _of_owner(k), name) for k, name in enumerate(source.owners)]
     return PartitionPlan(clusters, source, sizes=_in_ratio(peers, [len(cluster.train) for cluster in clusters]))
 
 
 def _superclasses(source: Source, peers: int, seed: int) -> PartitionPlan:
-    """Random superclasses, as many as SUPERCLASSES says, to each of three groups."""
+    """Return three clusters, each with as many random superclasses as SUPERCLASSES says."""
     if source.train.coarse is None or len(torch.unique(source.train.coarse)) != sum(SUPERCLASSES):
         raise UserError(
             f"data.groups = 'superclasses' needs the {sum(SUPERCLASSES)} superclasses of cifar-100, not {source.name}"
@@ -239,9 +239,9 @@ Chosen = Callable[[Samples], Tensor]  # [n] bool: which samples a cluster draws 
 
 
 def _refuse_equal(key: str, clusters: Sequence[Sequence[int]]) -> None:
-    """Two clusters of the same labels would be one."""
+    """Raise a UserError if two clusters have the same labels."""
     if len({frozenset(cluster) for cluster in clusters}) < len(clusters):
-        raise UserError(f"data.{key} = {[list(cluster) for cluster in clusters]}: two of them are the same labels")
+        raise UserError(f"data.{key} = {[list(cluster) for cluster in clusters]}: two of them have the same labels")
 
 
 def _in_superclasses(some: Tensor) -> Chosen:
@@ -265,7 +265,7 @@ def _labels(source: Source, labels: list[int], name: str) -> ClusterSpec:
 
 
 def _where(source: Source, chosen: Chosen, name: str) -> ClusterSpec:
-    """The cluster that draws from the chosen samples."""
+    """Return the cluster that draws from the chosen samples."""
     train, test = (
         chosen(s).nonzero().flatten() if s is not None else torch.zeros(0, dtype=torch.int64)
         for s in (source.train, source.test)
@@ -274,12 +274,12 @@ def _where(source: Source, chosen: Chosen, name: str) -> ClusterSpec:
 
 
 def _everything(source: Source, name: str, change: Change | None = None) -> ClusterSpec:
-    """The cluster that draws from all samples."""
+    """Return the cluster that draws from all samples."""
     return ClusterSpec(name, torch.arange(len(source.train)), torch.arange(len(source.test or ())), change)
 
 
 def _in_ratio(peers: int, ratio: list[int]) -> list[int]:
-    """Peers of each cluster in proportion to the ratio; at least one each, as far as there are peers."""
+    """Return peers per cluster in proportion to the ratio, at least one each if there are enough peers."""
     sizes = apportion(peers, torch.tensor(ratio))
     while bool((sizes == 0).any()) and int(sizes.max()) > 1:
         sizes[sizes.argmax()] -= 1
@@ -289,7 +289,7 @@ def _in_ratio(peers: int, ratio: list[int]) -> list[int]:
 
 def _classes(source: Source, shift: str) -> int:
     if source.classes is None:
-        raise UserError(f"data.shift = {shift!r} needs data with classes, and {source.name} is a regression")
+        raise UserError(f"data.shift = {shift!r} needs data with classes, but {source.name} is a regression data set")
     return source.classes
 
 

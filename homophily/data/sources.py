@@ -1,4 +1,4 @@
-"""The bundled data sets, by name, before they are shared out among peers."""
+"""The bundled data sets, by name, before they are partitioned among peers."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ sources: Registry[Callable[..., Source]] = Registry("data set", passed=("seed",)
 
 
 def load_source(name: str, seed: int, keys: Mapping[str, Any]) -> Source:
-    """The data set called ``name``; ``keys`` are its own config keys, ``seed`` goes to those that draw their data."""
+    """Return the data set called ``name``. keys: its config keys; seed: for data sets that are drawn at random."""
     make = sources.get(name)
     parameters = inspect.signature(make).parameters
     allowed = [key for key in parameters if key != "seed"]
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     for key in keys:
         if key == "seed" or (key not in allowed and not takes_any):
-            known = f"its own keys are {', '.join(allowed)}" if allowed else "it has no keys of its own"
-            raise UserError(f"data.{key}: the data set {name!r} does not know this key; {known}")
+            known = f"its keys are {', '.join(allowed)}" if allowed else "it has no keys"
+            raise UserError(f"data.{key}: the data set {name!r} does not have this key; {known}")
     source = make(**keys, seed=seed) if "seed" in parameters else make(**keys)
     if not isinstance(source, Source):
         raise UserError(f"data set {name!r} must return a Source, not {type(source).__name__}")
@@ -47,10 +47,10 @@ def digits() -> Source:
     from sklearn.datasets import load_digits
 
     bundled = load_digits()
-    # its grey values are 0..16; as bytes over 255 they are nearest to sixteenths
+    # scikit-learn's grey values are 0 to 16; they are scaled to the usual 0 to 255
     pixels = torch.from_numpy(bundled.images * (255 / 16)).round().to(torch.uint8)[:, None]
     labels = torch.from_numpy(bundled.target).to(torch.int64)
-    order = permutation(len(labels), Purpose.SOURCE)  # the same for every seed: the test set is always the same
+    order = permutation(len(labels), Purpose.SOURCE)  # independent of the seed: the test set is always the same
     x, y = pixels[order], labels[order]
     train, test = Samples(x[:1200], y[:1200]), Samples(x[1200:], y[1200:])
     return Source("digits", train, test, classes=10, defaults={"shift": "rotation", "normalise": "standard"})
@@ -80,7 +80,7 @@ def _idx_samples(files: tuple[Path, ...]) -> Samples:
     if x.dim() != 3 or y.dim() != 1 or len(x) != len(y):
         raise UserError(f"{images} of shape {list(x.shape)} and {labels} of shape {list(y.shape)} do not fit together")
     if int(y.max()) > 9:
-        raise UserError(f"{labels}: holds the label {int(y.max())}, and there are 10 classes")
+        raise UserError(f"{labels}: contains the label {int(y.max())}, but there are 10 classes, from 0")
     return Samples(x[:, None], y.to(torch.int64))
 
 
@@ -93,27 +93,27 @@ def cifar_10() -> Source:
 
 @sources("cifar-100")
 def cifar_100() -> Source:
-    """CIFAR-100 photographs, 32x32 pixels in colour, 100 classes in 20 superclasses, from every train*.bin there is."""
+    """CIFAR-100 photographs, 32x32 pixels in colour, 100 classes in 20 superclasses, from all files train*.bin."""
     *train, test = find_files("cifar-100", ["train*.bin", "test.bin"])
     train_samples, test_samples = (_read(_cifar_samples, files, (20, 100)) for files in (train, [test]))
     return Source("cifar-100", train_samples, test_samples, classes=100)
 
 
 def _cifar_samples(files: tuple[Path, ...], classes: tuple[int, ...]) -> Samples:
-    """The files one after the other; the last label byte is the class, the one before it the superclass."""
+    """Return the samples of several files; the last label byte is the class, the one before it the superclass."""
     images, labels = zip(*(read_cifar(file, classes) for file in files), strict=True)
     fine_last = torch.cat(labels)
     return Samples(torch.cat(images), fine_last[:, -1], coarse=fine_last[:, 0] if len(classes) == 2 else None)
 
 
 def _read(reader: Callable[..., Samples], files: list[Path], *more: tuple[int, ...]) -> Samples:
-    """What a reader makes of some files. Runs that follow one another share it as long as the files stay the same."""
+    """Return what a reader reads from some files, from a cache as long as the files do not change."""
     status = [file.stat() for file in files]
-    return _remembered(reader, tuple(files), tuple((one.st_mtime_ns, one.st_size) for one in status), *more)
+    return _read_cached(reader, tuple(files), tuple((one.st_mtime_ns, one.st_size) for one in status), *more)
 
 
 @lru_cache(maxsize=4)
-def _remembered(
+def _read_cached(
     reader: Callable[..., Samples], files: tuple[Path, ...], stamps: tuple[tuple[int, int], ...], *more: tuple[int, ...]
 ) -> Samples:
     return reader(files, *more)
@@ -121,7 +121,7 @@ def _remembered(
 
 # Synthetic regression
 
-_TRAIN, _TEST, _THETA = range(3)  # what is drawn: keys of their own, so that no number is used twice
+_TRAIN, _TEST, _THETA = range(3)  # what is drawn: different random keys, so that the draws are independent
 
 
 @sources("linear")
@@ -135,7 +135,7 @@ def linear(
 ) -> Source:
     """Synthetic linear regression, y = <x, theta> + noise, with x uniform in [-10, 10] and theta in [-5, 5].
 
-    ``samples`` are for training, a sixth as many for testing; ``noise`` is the standard deviation of the normal noise.
+    ``samples``: for training, with a sixth as many for testing; ``noise``: the standard deviation of the normal noise.
     """
     _check_number("features", features, int, 1, 10**6)
     _check_number("noise", noise, (int, float), 0, 1e30)
@@ -159,7 +159,7 @@ def _check_number(key: str, value: object, kind: type | tuple[type, ...], least:
 
 
 def coefficients(seed: int, concept: int, features: int) -> Tensor:
-    """The theta of a concept, float64 [features]; concept 0 is the one ``linear`` draws its targets with."""
+    """Return the theta of a concept, float64 [features]; ``linear`` draws its targets with concept 0."""
     return 10.0 * uniform(seed, Purpose.SOURCE, _THETA, concept, torch.arange(features)) - 5.0
 
 
@@ -172,8 +172,8 @@ HOSPITALS = {
     "Long Beach": "processed.va.data",
 }
 
-# Mean and standard deviation of each feature over the values all four hospitals observed: constants, so that peers who
-# share nothing still measure in the same units.
+# Mean and standard deviation of each feature over the observed values of all four hospitals. They are constants, so
+# that peers scale their features alike without exchanging statistics.
 HEART_FEATURES = {
     "age": (53.51087, 9.419562),
     "sex": (0.78913, 0.407926),
@@ -192,12 +192,12 @@ HEART_FEATURES = {
 
 
 def read_hospital(path: Path) -> tuple[Tensor, Tensor]:
-    """One hospital's file: features float64 [n, 13] as measured, NaN if missing; targets int64 [n], 1: a disease."""
+    """Return one hospital's features, float64 [n, 13], unscaled, NaN if missing, and targets, int64 [n], 1: disease."""
     table = read_numbers(path, len(HEART_FEATURES) + 1)
     if bool(table[:, -1].isnan().any()):
         raise UserError(f"{path}: a diagnosis (the last column) is missing")
     x = table[:, :-1].clone()
-    for name in ("chol", "trestbps"):  # no living patient has 0: the hospitals wrote it for what they did not measure
+    for name in ("chol", "trestbps"):  # 0 is impossible: the hospitals used it for values not measured
         column = x[:, list(HEART_FEATURES).index(name)]
         column[column == 0] = torch.nan
     return x, (table[:, -1] > 0).to(torch.int64)
@@ -205,9 +205,9 @@ def read_hospital(path: Path) -> tuple[Tensor, Tensor]:
 
 @sources("heart-disease")
 def heart_disease() -> Source:
-    """Heart disease at four hospitals (UCI), 13 standardised features, 920 patients: is there a disease or not?
+    """Heart disease at four hospitals (UCI), 13 standardised features, 920 patients, 2 classes: disease or not.
 
-    Missing values are NaN: question marks, and 0 as cholesterol or blood pressure, which stands for not measured.
+    Missing values are NaN: question marks in the files, and 0 for cholesterol or blood pressure.
     """
     hospitals = [read_hospital(path) for path in find_files("heart-disease", list(HOSPITALS.values()))]
     mean, deviation = torch.tensor(list(HEART_FEATURES.values()), dtype=torch.float64).unbind(dim=1)

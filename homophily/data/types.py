@@ -1,4 +1,4 @@
-"""What data is, before and after it is partitioned among peers."""
+"""The data types: samples, data sets, partition plans, and the partitioned data of all peers."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from homophily.errors import UserError
 from homophily.plugins.parameters import must_take
 
 
-def _refuse_other(thing: Any, **types: Any) -> None:
-    """Raise a UserError for the first field of another type: users make these objects too."""
+def _check_types(thing: Any, **types: Any) -> None:
+    """Raise a UserError for the first field that has the wrong type: users create these objects too."""
     for name, allowed in types.items():
         found = getattr(thing, name)
         if not isinstance(found, allowed):
@@ -35,10 +35,10 @@ class Samples:
     x: Tensor
     y: Tensor
     coarse: Tensor | None = None  # [n] int64: a coarser label, if the data has one (CIFAR-100's superclasses)
-    owner: Tensor | None = None  # [n] int64: whose sample it is, if the data says so
+    owner: Tensor | None = None  # [n] int64: index into Source.owners (which hospital, for example), if known
 
     def __post_init__(self) -> None:
-        _refuse_other(self, x=Tensor, y=Tensor)
+        _check_types(self, x=Tensor, y=Tensor)
         if len(self.x) != len(self.y):
             raise UserError(f"Samples: x has {len(self.x)} samples but y has {len(self.y)}")
 
@@ -48,17 +48,17 @@ class Samples:
 
 @dataclass(frozen=True)
 class Source:
-    """A data set before it is partitioned. ``test`` None: test samples are cut from ``train``."""
+    """A data set before it is partitioned. ``test`` None: test samples are taken from ``train``."""
 
     name: str
     train: Samples
     test: Samples | None
     classes: int | None  # None: regression
-    owners: tuple[str, ...] = ()  # names behind Samples.owner
-    defaults: Mapping[str, Any] = field(default_factory=dict)  # of config keys, instead of the usual ones
+    owners: tuple[str, ...] = ()  # the names that Samples.owner refers to
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # config keys with the data set's own defaults
 
     def __post_init__(self) -> None:
-        _refuse_other(self, name=str, train=Samples, test=Samples | None, classes=int | None, defaults=Mapping)
+        _check_types(self, name=str, train=Samples, test=Samples | None, classes=int | None, defaults=Mapping)
         for y in (samples.y for samples in (self.train, self.test) if samples is not None):
             if self.classes is None and (y.dim() < 2 or not y.is_floating_point()):
                 raise UserError(f"Source: without classes y must be floats [n, outputs], not {y.dtype} {list(y.shape)}")
@@ -69,10 +69,10 @@ class Source:
 
 
 def check_classes(y: Tensor, classes: int) -> None:
-    """Raise a UserError if targets, of any shape, hold anything but classes below ``classes``."""
+    """Raise a UserError if the targets, of any shape, are not all classes from 0 to ``classes`` - 1."""
     wrong = y[(y < 0) | (y >= classes)]
     if len(wrong):
-        raise UserError(f"data: y holds the class {int(wrong[0])}, but classes count from 0 to {classes - 1}")
+        raise UserError(f"data: y contains the class {int(wrong[0])}, but classes must be 0 to {classes - 1}")
 
 
 Change = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -80,35 +80,35 @@ Change = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class ClusterSpec:
-    """One distribution of data: which samples it draws from and what it makes of them."""
+    """The data distribution of one cluster: which samples its peers draw from, and how these are changed."""
 
     name: str
     train: Tensor  # [m] int64: indices into the source's training samples that peers of this cluster may get
     test: Tensor  # [m] int64: the same for the test samples (empty if the source has no test set)
-    change: Change | None = None  # (x, y) -> (x, y) on raw samples (pixels not yet normalised); None: as they are
+    change: Change | None = None  # (x, y) -> (x, y) on raw samples, before normalisation; None: unchanged
 
     def __post_init__(self) -> None:
-        _refuse_other(self, name=str, train=Tensor, test=Tensor)
+        _check_types(self, name=str, train=Tensor, test=Tensor)
         if self.change is not None:
             must_take(self.change, ["x", "y"], f"ClusterSpec {self.name!r}: change")
 
 
 @dataclass(frozen=True)
 class PartitionPlan:
-    """What a shift decides: the clusters, and how peers differ."""
+    """What a shift returns: the clusters, and how peers differ."""
 
     clusters: list[ClusterSpec]
     source: Source  # what the clusters' indices refer to (a shift may have joined two data sets)
-    clustered: bool = True  # False: peers do not form clusters (Dirichlet), and who is alike is not known
-    sizes: list[int] | None = None  # peers of each cluster if the config leaves ``sizes`` out; None: equal
+    clustered: bool = True  # False: peers do not form clusters (Dirichlet), so there are no true clusters
+    sizes: list[int] | None = None  # peers per cluster if the config does not set data.sizes; None: equal
     proportions: Tensor | None = None  # [peers, classes]: weight of each class in a peer's data (Dirichlet)
 
     def __post_init__(self) -> None:
-        _refuse_other(self, clusters=Sequence, source=Source)
+        _check_types(self, clusters=Sequence, source=Source)
         for cluster in self.clusters:
             if not isinstance(cluster, ClusterSpec):
                 raise UserError(
-                    f"PartitionPlan: clusters must be list[ClusterSpec], and one is {type(cluster).__name__}"
+                    f"PartitionPlan: clusters must be list[ClusterSpec], but one is {type(cluster).__name__}"
                 )
 
 
@@ -122,12 +122,12 @@ class Split:
     count: Tensor  # [N] int64
 
     def peer(self, i: int) -> tuple[Tensor, Tensor]:
-        """Peer i's samples, as views."""
+        """Return peer i's x and y, as views."""
         rows = slice(int(self.start[i]), int(self.start[i] + self.count[i]))
         return self.x[rows], self.y[rows]
 
     def samples(self, peers: Tensor, most: int) -> Tensor:
-        """Indices [M, most] of the samples of some peers [M]; who has fewer has its last one repeated."""
+        """Return the row indices [M, most] of the samples of peers [M]; a peer with fewer repeats its last one."""
         position = torch.arange(most, device=peers.device)
         return self.start[peers, None] + position.minimum(self.count[peers, None] - 1)
 
@@ -137,17 +137,17 @@ class Split:
 
 @dataclass(frozen=True)
 class FederatedData:
-    """The data of all peers: everything a federation trains and is tested on."""
+    """The training, validation and test samples of all peers."""
 
     train: Split
     test: Split
     validation: Split | None
     classes: int | None  # None: regression
-    outputs: int  # how many numbers a model puts out for a sample
+    outputs: int  # how many values a model returns for a sample
     cluster: Tensor | None  # [N] int64: the true cluster of each peer; None: unknown
     cluster_names: tuple[str, ...] = field(default=())
-    preparation: Preparation = field(default_factory=Preparation)  # what the samples have gone through
-    names: tuple[str | None, ...] | None = None  # of the peers; None: nobody has one
+    preparation: Preparation = field(default_factory=Preparation)  # how the raw samples were preprocessed
+    names: tuple[str | None, ...] | None = None  # of the peers; None: no peer has a name
     target_scale: tuple[Tensor, Tensor] | None = None  # mean and standard deviation [outputs] of a regression's targets
     agreed: bool = True  # the constants of inputs and targets are the same for all peers of the federation
 
@@ -162,7 +162,7 @@ class FederatedData:
 
     @cached_property
     def digest(self) -> str:
-        """A hash of everyone's samples."""
+        """A hash of all peers' samples."""
         found = blake2b(digest_size=16)
         for split in (self.train, self.test, self.validation):
             for table in (split.x, split.y, split.start, split.count) if split is not None else ():

@@ -1,4 +1,4 @@
-"""Users' own data: arrays per peer, from memory or from a folder of .npz files."""
+"""Users' own data: arrays for each peer, from memory or from a folder of .npz files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from homophily.data.constants import AgreedScale, classes_by, scale_by, target_scale_by
-from homophily.data.missing import fill_in
+from homophily.data.missing import impute
 from homophily.data.normalise import as_floats
 from homophily.data.preparation import Preparation, raw_kind
 from homophily.data.types import FederatedData, Split
@@ -28,7 +28,7 @@ _LAST_CLASS = 10**6
 
 @dataclass(frozen=True, eq=False)
 class PeerData:
-    """One peer's samples, as numpy arrays, torch tensors or nested lists with a row for each sample.
+    """One peer's samples, as numpy arrays, torch tensors or nested lists with one row per sample.
 
     x: [n, ...] uint8 pixels, float features (NaN: missing) or integer tokens.
     y: [n] integer classes, or [n] or [n, outputs] float targets.
@@ -48,26 +48,26 @@ class PeerData:
     name: str | None = None
 
 
-_KEYS_OF_A_FILE = [field.name for field in fields(PeerData) if field.name != "name"]
+_FILE_KEYS = [field.name for field in fields(PeerData) if field.name != "name"]
 
 
 def read_folder(path: Path | str) -> list[PeerData]:
-    """The peers of a folder: a .npz file each, with x, y and any other field of PeerData, in order of file name."""
+    """Return the peers of a folder in order of file name: one .npz file per peer, as read_file reads it."""
     files = sorted(file for file in Path(path).glob("*.npz") if not file.is_dir())
     if not files:
-        raise UserError(f"{path}: there is no .npz file in this folder; it must hold one for each peer")
+        raise UserError(f"{path}: there is no .npz file in this folder; it must contain one for each peer")
     return [read_file(file) for file in files]
 
 
 def read_file(file: Path) -> PeerData:
-    """One peer's samples from a .npz file with x, y and any other field of PeerData."""
+    """Return one peer's samples from a .npz file with x, y and, optionally, other fields of PeerData."""
     try:
         with file.open("rb") as opened:
-            if opened.read(4) not in (b"PK\x03\x04", b"PK\x05\x06", b"\x93NUM"):  # what is neither may be a pickle
-                raise UserError(f"{file}: is damaged or no .npz file")
+            if opened.read(4) not in (b"PK\x03\x04", b"PK\x05\x06", b"\x93NUM"):  # neither zip nor npy: may be a pickle
+                raise UserError(f"{file} is damaged or not a .npz file")
         loaded = np.load(file, allow_pickle=False)
         if not isinstance(loaded, np.lib.npyio.NpzFile):
-            raise UserError(f"{file}: holds a single array instead of x and y")
+            raise UserError(f"{file} contains a single array instead of x and y")
         with loaded as archive:
             found = {key: _read_key(file, archive, key) for key in archive.files}
     except UserError:
@@ -75,7 +75,7 @@ def read_file(file: Path) -> PeerData:
     except FileNotFoundError:
         raise UserError(f"{file}: there is no such file") from None
     except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
-        raise UserError(f"{file}: is damaged or no .npz file: {error}") from error
+        raise UserError(f"{file} is damaged or not a .npz file: {error}") from error
     for key in ("x", "y"):
         if key not in found:
             raise UserError(f"{file}: the key {key!r} is missing")
@@ -83,16 +83,16 @@ def read_file(file: Path) -> PeerData:
 
 
 def _read_key(file: Path, archive: np.lib.npyio.NpzFile, key: str) -> Any:
-    if key not in _KEYS_OF_A_FILE:
-        raise UserError(f"{file}: unknown key {key!r}; there are {', '.join(_KEYS_OF_A_FILE)}")
+    if key not in _FILE_KEYS:
+        raise UserError(f"{file}: unknown key {key!r}; allowed keys are {', '.join(_FILE_KEYS)}")
     try:
         array = archive[key]
     except ValueError:
-        raise UserError(f"{file}: {key!r} holds Python objects instead of numbers, and no pickles are read") from None
+        raise UserError(f"{file}: {key!r} contains Python objects (pickles), which are not read; use numbers") from None
     if key != "cluster":
         return array
     if array.shape != () or array.dtype.kind not in "iuU":
-        raise UserError(f"{file}: 'cluster' must be one name or one whole number")
+        raise UserError(f"{file}: 'cluster' must be a string or a whole number")
     return array.item()
 
 
@@ -107,7 +107,7 @@ class _Part:
         return len(self.x)
 
     def rows(self, chosen: Tensor) -> _Part:
-        """The chosen samples, in the order they came in."""
+        """Return the chosen samples, in their original order."""
         chosen = chosen.sort().values
         return _Part(self.x[chosen], self.y[chosen])
 
@@ -122,7 +122,7 @@ class _Peer:
     test: _Part | None
 
     def named(self) -> dict[str, _Part]:
-        """By the beginning of their fields' names."""
+        """Return the peer's parts by the prefix of their PeerData fields."""
         parts = {"": self.own, "validation_": self.validation, "test_": self.test}
         return {name: part for name, part in parts.items() if part is not None}
 
@@ -130,10 +130,10 @@ class _Peer:
         return list(self.named().values())
 
 
-_Divided = tuple[_Part, _Part | None, _Part]  # for training, validation and testing
+_Divided = tuple[_Part, _Part | None, _Part]  # training, validation and test samples
 
 
-def share_own(
+def partition_user_data(
     peers: Sequence[PeerData],
     train: Amount,
     validation: int | None,
@@ -141,14 +141,15 @@ def share_own(
     seed: int,
     normalise: str | AgreedScale = "unit",
 ) -> FederatedData:
-    """Every peer gets its own samples; validation and test samples it did not bring are cut from them by a keyed draw.
+    """Return the data of peers that bring their own samples.
 
-    ``train`` and ``test`` None or "all": all there are, or a fifth as test samples if they have to be cut.
-    ``validation`` None: what peers brought; 0: none. ``normalise``: how inputs are scaled, or the constants on which
-    all peers agree.
+    If a peer brings no validation or test samples, they are drawn from its x and y. ``train`` and ``test`` None or
+    "all": all samples, or a fifth of x as test samples if the peer brings none. ``validation`` None: the samples that
+    peers bring; 0: no validation samples. ``normalise``: how inputs are scaled, or the constants on which all peers
+    agree.
     """
     if not peers:
-        raise UserError("there are no peers")
+        raise UserError("data: the list of peers is empty; pass at least one PeerData")
     _check_amount("train", train, least=1)
     _check_amount("validation", validation, least=0)
     _check_amount("test", test, least=1)
@@ -189,7 +190,7 @@ def _checked_peer(peer: PeerData, number: int) -> _Peer:
         if x is None and y is None:
             return None
         if x is None or y is None:
-            raise UserError(f"{label}: {part}x and {part}y must come together")
+            raise UserError(f"{label}: {part}x and {part}y must be given together")
         return _checked_part(label, part, x, y)
 
     return _Peer(
@@ -201,10 +202,10 @@ def _checked_peer(peer: PeerData, number: int) -> _Peer:
 
 
 def _checked_part(label: str, part: str, raw_x: Array, raw_y: Array) -> _Part:
-    """``part`` is the beginning of the fields' names: "", "validation_" or "test_"."""
+    """Return checked samples. ``part`` is the prefix of the field names: "", "validation_" or "test_"."""
     x, y = _tensor(f"{label}: {part}x", raw_x), _tensor(f"{label}: {part}y", raw_y)
     if x.dim() < 2:
-        raise UserError(f"{label}: {part}x must have a row for each sample, not the shape {list(x.shape)}")
+        raise UserError(f"{label}: {part}x must have one row per sample, not the shape {list(x.shape)}")
     if x.dtype == torch.bool:
         x = x.to(torch.float32)
     if not y.is_floating_point():
@@ -212,7 +213,7 @@ def _checked_part(label: str, part: str, raw_x: Array, raw_y: Array) -> _Part:
     elif y.dim() == 1:
         y = y[:, None]
     if y.dim() != (2 if y.is_floating_point() else 1):
-        allowed = "[n] or [n, outputs]" if y.is_floating_point() else "[n], as whole numbers are classes"
+        allowed = "[n] or [n, outputs]" if y.is_floating_point() else "[n] if it holds classes"
         raise UserError(f"{label}: {part}y must have the shape {allowed}, not {list(y.shape)}")
     if len(x) != len(y):
         raise UserError(f"{label}: {part}x has {len(x)} samples but {part}y has {len(y)}")
@@ -220,22 +221,22 @@ def _checked_part(label: str, part: str, raw_x: Array, raw_y: Array) -> _Part:
         raise UserError(f"{label}: {part}x has no samples")
     if not x.numel() or not y.numel():
         shapes = f"{list(x.shape)} and {list(y.shape)}"
-        raise UserError(f"{label}: {part}x and {part}y must hold numbers, and they have the shapes {shapes}")
+        raise UserError(f"{label}: {part}x and {part}y must not be empty, but their shapes are {shapes}")
     if bool(x.isinf().any()):
-        raise UserError(f"{label}: {part}x holds infinite values")
+        raise UserError(f"{label}: {part}x contains infinite values")
     if not bool(y.isfinite().all()):
-        raise UserError(f"{label}: {part}y holds NaN or infinite values")
+        raise UserError(f"{label}: {part}y contains NaN or infinite values")
     for worst in () if y.is_floating_point() else (int(y.min()), int(y.max())):
         if not 0 <= worst <= _LAST_CLASS:
-            raise UserError(f"{label}: {part}y holds the class {worst}, but classes count from 0 to {_LAST_CLASS:,}")
+            raise UserError(f"{label}: {part}y contains the class {worst}, but classes must be 0 to {_LAST_CLASS:,}")
     return _Part(x, y)
 
 
 def _tensor(what: str, array: Array) -> Tensor:
-    """As float32 or int64; uint8 and bool stay."""
+    """Return an array as a float32 or int64 tensor; uint8 and bool keep their dtype."""
     tensor = _dense(what, array) if isinstance(array, Tensor) else _from_numpy(what, array)
     if tensor.is_complex():
-        raise UserError(f"{what} must hold plain numbers, not {tensor.dtype}")
+        raise UserError(f"{what} must contain real numbers, not {tensor.dtype}")
     if tensor.dtype in (torch.uint8, torch.bool):
         return tensor
     return tensor.to(torch.float32 if tensor.is_floating_point() else torch.int64)
@@ -243,7 +244,7 @@ def _tensor(what: str, array: Array) -> Tensor:
 
 def _dense(what: str, tensor: Tensor) -> Tensor:
     if tensor.is_nested or tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
-        raise UserError(f"{what} must be a dense tensor of plain numbers, and neither sparse, nested nor quantised")
+        raise UserError(f"{what} must be a dense tensor, not a sparse, nested, quantised or meta tensor")
     return tensor.detach().cpu()
 
 
@@ -254,29 +255,29 @@ def _from_numpy(what: str, array: Array) -> Tensor:
         values = np.asarray(array)
     except ValueError:
         raise UserError(f"{what} is not an array: its rows differ in length") from None
-    except (TypeError, RuntimeError) as error:  # a list of tensors that have no array, for one
+    except (TypeError, RuntimeError) as error:  # for example a list of tensors on a GPU
         raise UserError(f"{what} is not an array: {error}") from error
     kind = values.dtype.kind
     if kind not in "biuf":
-        raise UserError(f"{what} must hold plain numbers, not {values.dtype}: no text and no Python objects")
+        raise UserError(f"{what} must contain real numbers, not {values.dtype} (no strings, no Python objects)")
     keep = kind == "b" or values.dtype == np.uint8
     return torch.from_numpy(values.astype(values.dtype if keep else np.float32 if kind == "f" else np.int64))
 
 
 def _check_alike(peers: list[_Peer], validation: int | None) -> None:
-    """All peers' samples have the same form, as one model shall fit them all."""
+    """Raise a UserError unless all peers' samples have the same dtype and shape, so that one model fits them all."""
     first = peers[0]
     for peer in peers:
         for field, part in peer.named().items():
             for name, ours, theirs in (("x", part.x, first.own.x), ("y", part.y, first.own.y)):
                 form, wanted = _form(ours), _form(theirs)
                 if form != wanted:
-                    found = f"{field}{name} holds {form} a sample"
+                    found = f"{field}{name} is {form} per sample"
                     raise UserError(f"{peer.label}: {found}, but {first.label} has {wanted}")
         if validation is None and (peer.validation is None) != (first.validation is None):
             without = peer if peer.validation is None else first
             raise UserError(
-                f"{without.label} has no validation_x while others have; set data.validation to cut it from x"
+                f"{without.label} has no validation_x, but others have; set data.validation to take it from x"
             )
 
 
@@ -285,7 +286,7 @@ def _form(values: Tensor) -> str:
 
 
 def _divided(peer: _Peer, train: Amount, validation: int | None, test: Amount, seed: int, number: int) -> _Divided:
-    """One peer's training, validation and test samples."""
+    """Return one peer's training, validation and test samples."""
     n = len(peer.own)
     cut_test = 0 if peer.test is not None else test if isinstance(test, int) else max(1, n // 5)
     cut_validation = 0 if peer.validation is not None else validation or 0
@@ -309,7 +310,7 @@ def _divided(peer: _Peer, train: Amount, validation: int | None, test: Amount, s
 
 
 def _drawn(peer: _Peer, key: str, part: _Part, amount: Amount, seed: int, number: int) -> _Part:
-    """As many of the samples a peer brought as are asked for."""
+    """Return ``amount`` of the validation or test samples that a peer brings."""
     if not isinstance(amount, int):
         return part
     if amount > len(part):
@@ -321,7 +322,7 @@ def _drawn(peer: _Peer, key: str, part: _Part, amount: Amount, seed: int, number
 def _prepared(
     divided: list[_Divided], normalise: str | AgreedScale
 ) -> tuple[tuple[Split, Split | None, Split], Preparation]:
-    """All peers' samples on one scale, their missing values filled."""
+    """Return all peers' training, validation and test samples, normalised and imputed, and how this was done."""
     training = _split([own for own, _, _ in divided])
     testing = _split([held for _, _, held in divided])
     validating = [held for _, held, _ in divided if held is not None]
@@ -330,21 +331,21 @@ def _prepared(
     splits = [replace(split, x=scale(split.x)) for split in splits]
     if isinstance(normalise, AgreedScale):
         splits, fill = normalise.prepare(splits, scale)
-    else:  # filled after scaling, where the 0 for what a peer never observed is a middling value
-        fill = fill_in([[split.peer(i)[0] for split in splits] for i in range(len(divided))])
+    else:  # imputed after scaling, because then 0, used for a feature that a peer never observed, is a typical value
+        fill = impute([[split.peer(i)[0] for split in splits] for i in range(len(divided))])
     parts = splits[0], splits[2] if validating else None, splits[1]
     return parts, Preparation(raw_kind(divided[0][0].x), scale, fill)
 
 
 def _split(parts: list[_Part]) -> Split:
-    """All peers' samples in one, pixels as floats."""
+    """Return all peers' samples as one split, pixels as floats."""
     x, y = torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts])
     count = torch.tensor([len(part) for part in parts])
     return Split(as_floats(x), y, count.cumsum(0) - count, count)
 
 
 def _clusters(peers: Sequence[PeerData]) -> tuple[Tensor | None, tuple[str, ...]]:
-    """Cluster ids [N] in order of first appearance, and their names; unknown if one peer has none."""
+    """Return cluster ids [N] in order of first appearance, and the names; None and () if a peer has no cluster."""
     given = [str(peer.cluster) for peer in peers if peer.cluster is not None]
     if len(given) < len(peers):
         return None, ()

@@ -1,4 +1,4 @@
-"""Callbacks: see a run as it is played, add metrics, stop it."""
+"""Callbacks: observe a run round by round, add metrics, stop it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RunHandle(Protocol):
 
     @property
     def round(self) -> int:
-        """Rounds played so far."""
+        """Rounds that are over."""
 
     def state_dict(self, peer: int) -> dict[str, Tensor]:
         """A peer's current model, under the names of its state dict."""
@@ -37,22 +37,23 @@ class RunHandle(Protocol):
 
 
 class Callback:
-    """Base of callbacks: override what you need. The same object is called from the first round to the last."""
+    """Base class of callbacks: override what you need. One object is called from the first round to the last."""
 
     def on_start(self, run: RunHandle) -> None:
-        """Called before the first round of ``run``, and again when a stopped run continues."""
+        """Called before the first round of ``run``, and again when a stopped run is resumed."""
 
     def on_round(self, run: RunHandle, metrics: dict[str, Any]) -> None:
         """Called after each round of ``run`` with its metrics; ``run.stop()`` ends the run.
 
-        New names that are added to ``metrics`` (numbers, strings, lists or tables) are stored with the round.
+        New names that it adds to ``metrics`` (numbers, strings, lists or tables) are stored with the round, unless it
+        raises an exception.
         """
 
     def on_end(self, run: RunHandle, summary: dict[str, Any]) -> None:
         """Called when ``run`` has finished, with its ``summary``."""
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint must hold of this callback, as JSON."""
+        """The state of this callback for a checkpoint, as JSON."""
         return {}
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -81,7 +82,7 @@ class Callbacks:
             one.on_start(run)
 
     def round(self, run: RunHandle, metrics: dict[str, Any]) -> None:
-        """Let each add to the metrics; what is there already stays as it is."""
+        """Let each callback add to the metrics; the metrics that exist stay as they are."""
         for one in self._all:
             seen = dict(metrics)
             one.on_round(run, seen)
@@ -96,14 +97,14 @@ class Callbacks:
         return [_storable(type(one).__name__, one.state()) for one in self._all]
 
     def restore(self, states: Sequence[dict[str, Any]]) -> None:
-        """Go on from a checkpoint, if as many callbacks are given again."""
+        """Continue from a checkpoint, if the same number of callbacks is passed again."""
         if len(states) == len(self._all):
             for one, state in zip(self._all, states, strict=True):
                 one.restore(state)
 
 
 def _added(name: str, metrics: Mapping[str, Any], seen: Mapping[str, Any]) -> dict[str, Any]:
-    """What a callback added."""
+    """The entries that a callback added, checked."""
     added = {key: value for key, value in seen.items() if key not in metrics}
     for key in added:
         if key in RESERVED:

@@ -1,4 +1,4 @@
-"""Several methods on the same federations: a run for each method and seed, and a table of means and deviations."""
+"""Several methods on the same federations: a run per method and seed, and a table of means and standard deviations."""
 
 from __future__ import annotations
 
@@ -28,11 +28,13 @@ from homophily.runs.reader import Run
 from homophily.runs.writer import RunWriter
 from homophily.simulation.configuration import make, overlaid
 from homophily.simulation.evaluation import ExtraMetric
-from homophily.simulation.setup import SetupCache, UserObjects, prepare
+from homophily.simulation.setup import prepare
+from homophily.simulation.training_setup import SetupCache
+from homophily.simulation.user_objects import UserObjects
 from homophily.training.losses import Loss
 
-_PLAN = "asked.json"  # what is compared, so that the same call goes on
-_BY_HOPS = "models_per_peer_round_by_hops"  # counts up to the largest distance of a seed; beyond it there are none
+_PLAN = "asked.json"  # what is compared, so that the same call resumes it
+_BY_HOPS = "models_per_peer_round_by_hops"  # a seed has counts up to its largest distance; further counts are 0
 _NOT_AVERAGED = ("rounds", "run", "ever_diverged", "diverged", "notes")
 
 
@@ -189,7 +191,7 @@ def _below(config: Config | str | Path | Mapping[str, Any] | None) -> Mapping[st
 def _refuse_a_name(
     config: object, below: Mapping[str, Any], overrides: Mapping[str, Any], methods: Sequence[str] | None
 ) -> None:
-    """Raise a UserError if a single method is named where a comparison takes several."""
+    """Raise a UserError if the config names a single method: a comparison takes several."""
     on_top = methods is not None or "methods" in overrides
     made_for_run = isinstance(config, Config) or (on_top and isinstance(config, str | Path))
     for values in (overrides,) if made_for_run else (overrides, below):
@@ -222,7 +224,7 @@ def _configs(
 
 
 def _table_of(method: Method | ServerMethod) -> dict[str, Any]:
-    """The [method] table of a method object: its settings, so that a stopped comparison goes on with the same."""
+    """The [method] table of a method object: its settings, so that a stopped comparison resumes with the same ones."""
     settings = {field.name: getattr(method, field.name) for field in fields(method)} if is_dataclass(method) else {}
     plain_ones = {key: value for key, value in settings.items() if isinstance(value, bool | int | float | str)}
     return {**plain_ones, "name": GIVEN}
@@ -235,7 +237,7 @@ def _unsuitable(
     device: str,
     cache: SetupCache,
 ) -> dict[str, str]:
-    """Methods that cannot work with this federation, and why: found before any has run in vain."""
+    """Methods that cannot work with this federation, and why: found before any run begins."""
     found = {}
     for name, config in configs.items():
         try:

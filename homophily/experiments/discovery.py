@@ -1,4 +1,4 @@
-"""Who is alike, before any training: the fingerprints of a federation and what they say, as one answer."""
+"""kin without training: which peers of a federation have similar data, from their fingerprints."""
 
 from __future__ import annotations
 
@@ -19,18 +19,20 @@ from homophily.fingerprints.fingerprint import Fingerprints
 from homophily.methods.kin import power
 from homophily.methods.kin.families import Kinship, kinship
 from homophily.simulation.evaluation import precision_and_recall
-from homophily.simulation.setup import UserObjects, prepare, task_fingerprints
+from homophily.simulation.setup import prepare
+from homophily.simulation.training_setup import task_fingerprints
+from homophily.simulation.user_objects import UserObjects
 from homophily.training.losses import Loss
 from homophily.training.resources import threads
 
 
 @dataclass(frozen=True)
 class Discovery:
-    """The answer to "who is alike?" for one federation."""
+    """Which peers of one federation have similar data."""
 
     kinship: Kinship
     prints: Fingerprints
-    cluster: Tensor | None  # [N]: the truth, where it is known
+    cluster: Tensor | None  # [N]: the true clusters, if they are known
     cluster_names: tuple[str, ...]
     seconds: float
 
@@ -98,7 +100,7 @@ def kin(
     loss: Loss | None = None,
     device: str = "auto",
 ) -> Discovery:
-    """Compare the fingerprints of all peers, without training: how many families there are, and who belongs to which.
+    """Compare the fingerprints of all peers, without training: the number of families, and the peers in each.
 
     config, model, data, loss, device: as for ``run``.
     Returns a ``Discovery``. Raises UserError for bad input.

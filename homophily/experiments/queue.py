@@ -1,4 +1,4 @@
-"""Many runs in their order: started or resumed, and on a GPU played side by side if they do the same work."""
+"""Many runs in order: started or resumed, and on a GPU side by side if they do the same work."""
 
 from __future__ import annotations
 
@@ -23,14 +23,16 @@ from homophily.methods import Method
 from homophily.methods.server import ServerMethod
 from homophily.runs.reader import Run
 from homophily.runs.writer import RunWriter
-from homophily.simulation.setup import SetupCache, UserObjects, prepare
+from homophily.simulation.setup import prepare
 from homophily.simulation.side_by_side import runs_at_once
+from homophily.simulation.training_setup import SetupCache
+from homophily.simulation.user_objects import UserObjects
 from homophily.training.resources import ExecutionPlan
 
 
 @dataclass(frozen=True)
 class RunRequest:
-    """A run that is to be played, or to go on from where it was stopped.
+    """A run to start, or to resume after its last checkpoint.
 
     callbacks: makes, when the run begins, what watches it; method: an object in place of the config's name.
     """
@@ -42,7 +44,7 @@ class RunRequest:
 
     @property
     def group(self) -> tuple[str, int, str | None]:
-        """Runs with the same of this do the same work, from the same round on, on the same device."""
+        """A key: runs with an equal one do the same work, from the same round on, on the same device."""
         writer = RunWriter(self.out)
         return work(self.config), writer.round, Run(self.out).device if writer.begun else None
 
@@ -74,7 +76,7 @@ def execute(
         while len(group) < room and (one := waiting.peek()) is not None and one.group == kind:
             waiting.take()
             active, plan = one.active(objects, where, cache)
-            if where.type == "cpu":  # where runs are played one by one
+            if where.type == "cpu":  # runs follow one another there
                 cache.forget()
             if not group:
                 room = runs_at_once(active.state.experiment, plan.engine, where)
@@ -85,7 +87,7 @@ def execute(
 
 
 class _Peekable:
-    """The next run that is requested, asked for no earlier than it is needed."""
+    """The next request; the iterator is not advanced earlier than needed."""
 
     def __init__(self, source: Iterator[RunRequest]) -> None:
         self._source = source
@@ -100,5 +102,5 @@ class _Peekable:
 
 
 def work(config: Config) -> str:
-    """Runs with the same of this train the same network for as long on as much data."""
+    """A key: runs with an equal one train the same network for the same time on the same amount of data."""
     return config.model_dump_json(include={"peers", "rounds", "engine", "precision", "data", "model", "training"})

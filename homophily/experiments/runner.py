@@ -1,4 +1,4 @@
-"""One run from its first round to its last, or several side by side: played, written down and finished."""
+"""One run from its first round to its last, or several side by side: computed, logged and finished."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,15 +30,15 @@ from homophily.runs.writer import Outcome, RunWriter
 from homophily.simulation.configuration import load, make
 from homophily.simulation.evaluation import Scores
 from homophily.simulation.rounds import Computation, Experiment, OneRun, RunState, play_round
-from homophily.simulation.setup import UserObjects
 from homophily.simulation.side_by_side import SideBySide
+from homophily.simulation.user_objects import UserObjects
 from homophily.training.resources import ExecutionPlan, threads
 from homophily.training.task import Task
 from homophily.version import __version__
 
-_NOTICEABLE, _REST = 0.1, 20  # a checkpoint that takes so many seconds comes after twenty times as many without
-_WRITTEN = 400 << 20  # bytes per second that a first checkpoint is thought to take
-_WRITERS = 8  # finished runs that are written at a time
+_NOTICEABLE, _REST = 0.1, 20  # after a checkpoint of more seconds than this, none is written for 20 times as long
+_WRITTEN = 400 << 20  # bytes per second, to estimate the time of the first checkpoint
+_WRITERS = 8  # finished runs that are written in parallel
 
 
 def as_config(config: Config | Mapping[str, Any] | str | Path | None) -> Config:
@@ -54,7 +54,7 @@ def as_config(config: Config | Mapping[str, Any] | str | Path | None) -> Config:
 
 @dataclass(eq=False)
 class ActiveRun:
-    """A run that is being played, its folder, and what watches it."""
+    """A run in progress, its folder and its callbacks."""
 
     state: RunState
     writer: RunWriter
@@ -95,7 +95,7 @@ class ActiveRun:
         self.writer.save(self.state.round, self.state.tensors(), numbers)
 
     def restore(self) -> None:
-        """Go on from the last checkpoint, or from the start."""
+        """Continue from the last checkpoint, or from the start."""
         if (found := self.writer.last_checkpoint()) is not None:
             path, (tensors, numbers) = found
             try:
@@ -106,7 +106,7 @@ class ActiveRun:
         self.writer.cut_metrics(self.state.round)
 
     def finish(self, summary: dict[str, Any], scores: Scores) -> Run:
-        """Write what a finished run leaves behind."""
+        """Write the results of a finished run."""
         self.save()
         self.writer.finish(_outcome(self.state, summary, scores))
         run = Run(self.path, self.objects.model)
@@ -134,7 +134,7 @@ def begin(
 def again(
     experiment: Experiment, config: Config, objects: UserObjects, writer: RunWriter, callbacks: Callbacks
 ) -> ActiveRun:
-    """A run that was stopped, after the last round that it kept."""
+    """A stopped run, after the last round in its checkpoint."""
     writer.check(form(experiment.task), config, experiment.task.data.digest)
     found = ActiveRun(RunState(experiment), writer, config, objects, callbacks)
     found.restore()
@@ -142,12 +142,12 @@ def again(
 
 
 def with_start(writer: RunWriter, objects: UserObjects) -> UserObjects:
-    """The objects given again, a model with the weights with which the run began."""
+    """The objects that are passed again; a model gets the weights with which the run began."""
     return replace(objects, model=writer.with_start(objects.model))
 
 
 def plan_of(run: Run) -> ExecutionPlan:
-    """How a stored run computes."""
+    """The execution plan of a stored run."""
     try:
         return ExecutionPlan(**run.about["plan"])
     except TypeError as error:
@@ -155,7 +155,7 @@ def plan_of(run: Run) -> ExecutionPlan:
 
 
 class RoundPlayer:
-    """Plays one run, or several side by side, round by round, and writes each round down."""
+    """Computes one run, or several side by side, round by round, and logs each round."""
 
     def __init__(self, runs: Sequence[ActiveRun]) -> None:
         self.runs = runs
@@ -173,33 +173,35 @@ class RoundPlayer:
         going = {number: run for number, run in enumerate(self.runs) if not run.state.finished}
         played = play_round({number: run.state for number, run in going.items()}, self._compute)
         metrics = {number: plain(line) for number, line in played.items()}
-        for number, run in going.items():
-            run.callbacks.round(run, metrics[number])
-            run.writer.append(metrics[number])
+        with ExitStack() as lines:  # every run's line is written, also if a callback is interrupted or fails
+            for number, run in going.items():
+                lines.callback(run.writer.append, metrics[number])
+            for number, run in going.items():
+                run.callbacks.round(run, metrics[number])
         _save_if_due(list(going.values()))
         return metrics
 
     def finish(self) -> list[Run]:
-        """Final scores, and what finished runs leave behind."""
+        """Compute final scores and write the results of all runs."""
         results = [run.state.result() for run in self.runs]
-        with ThreadPoolExecutor(_WRITERS) as pool:  # a disk has time for more than one run's files
+        with ThreadPoolExecutor(_WRITERS) as pool:  # a disk can write the files of several runs at a time
             return list(pool.map(lambda run, result: run.finish(*result), self.runs, results))
 
 
 def play(runs: Sequence[ActiveRun]) -> list[Run]:
-    """All runs to their ends."""
+    """Compute all runs to their ends."""
     player = RoundPlayer(runs)
     try:
         while not player.finished:
             player.step()
     except KeyboardInterrupt:
         stopped = next((run for run in runs if not run.state.finished), runs[0])
-        raise KeyboardInterrupt(str(stopped.path)) from None  # the caller can say what to resume
+        raise KeyboardInterrupt(str(stopped.path)) from None  # for the caller's hint how to resume
     return player.finish()
 
 
 def _save_if_due(runs: Sequence[ActiveRun]) -> None:
-    """Write checkpoints if it is time, of all runs or of none, so that they can go on together."""
+    """Write checkpoints if they are due, of all runs or of none, so that the runs can be resumed together."""
     began = time.monotonic()
     due = [run for run in runs if run.state.round % run.config.checkpoint == 0]
     if due and began >= max(run.rested for run in due):
@@ -211,12 +213,12 @@ def _save_if_due(runs: Sequence[ActiveRun]) -> None:
 
 
 def _rest(seconds: float) -> float:
-    """How long no checkpoint is written, if writing one takes so many seconds."""
+    """Seconds without a checkpoint after one that took so many seconds to write."""
     return _REST * seconds if seconds > _NOTICEABLE else 0.0
 
 
 def _outcome(state: RunState, summary: dict[str, Any], scores: Scores) -> Outcome:
-    """What a finished run leaves behind."""
+    """The results of a finished run."""
     task, models, data = state.experiment.task, state.models(), state.experiment.task.data
     columns = {
         "mse" if scores.regression else "accuracy": scores.value,
@@ -235,7 +237,7 @@ def _outcome(state: RunState, summary: dict[str, Any], scores: Scores) -> Outcom
 
 
 def description(config: Config, plan: ExecutionPlan, task: Task) -> dict[str, Any]:
-    """What ``run.json`` says of a run."""
+    """The content of ``run.json``."""
     device = task.ids.device
     return {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -256,7 +258,7 @@ def description(config: Config, plan: ExecutionPlan, task: Task) -> dict[str, An
 
 
 def form(task: Task) -> dict[str, Any]:
-    """What a model takes, puts out and looks like, and what of it everyone has in common."""
+    """A model's input and output shapes, its layout, and a hash of its frozen weights."""
     return {
         "inputs": task.data.inputs,
         "outputs": task.data.outputs,
@@ -266,14 +268,14 @@ def form(task: Task) -> dict[str, Any]:
 
 
 def machine(device: torch.device) -> str:
-    """What a device is, in words."""
+    """The name of a device's hardware."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{platform.machine()}, {os.cpu_count()} cores"
 
 
 def chosen_device(name: str, key: str = "device") -> torch.device:
-    """The device called auto, cpu or cuda. key: what an error message calls it."""
+    """The device named auto, cpu or cuda. key: its name in error messages."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name not in ("cpu", "cuda"):

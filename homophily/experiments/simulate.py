@@ -1,4 +1,4 @@
-"""A simulation that is played step by step, and the public functions run and resume."""
+"""A simulation that runs step by step, and the public functions run and resume."""
 
 from __future__ import annotations
 
@@ -30,18 +30,79 @@ from homophily.runs.reader import Run
 from homophily.runs.writer import RunWriter
 from homophily.simulation.configuration import over
 from homophily.simulation.evaluation import ExtraMetric
-from homophily.simulation.setup import UserObjects, prepare
+from homophily.simulation.setup import prepare
+from homophily.simulation.user_objects import UserObjects
 from homophily.training.losses import Loss
 from homophily.training.resources import ExecutionPlan
 
 _RESUMABLE = ("rounds", "evaluate", "checkpoint")
 
 
-class Simulation:
+class _SteppedRun:
+    """What a new and a resumed simulation have in common: a run with a folder that is simulated step by step."""
+
+    def __init__(self, active: ActiveRun, plan: ExecutionPlan, result: Run | None = None) -> None:
+        """result: the finished run, if no round is left."""
+        self._active, self._plan, self._result = active, plan, result
+        self._player: RoundPlayer | None = None
+
+    @property
+    def path(self) -> Path:
+        """The run's folder."""
+        return self._active.path
+
+    @property
+    def config(self) -> Config:
+        """The config with every default filled in."""
+        return self._active.config
+
+    @property
+    def round(self) -> int:
+        """Rounds that are over."""
+        return self._active.round
+
+    @property
+    def finished(self) -> bool:
+        """Whether all rounds are over, all peers have stopped early, or a callback has stopped the run."""
+        return self._active.state.finished
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        while not self.finished:
+            yield self.step()
+
+    def step(self) -> dict[str, Any]:
+        """Simulate one round; returns its metrics, as they stand in ``metrics.jsonl``."""
+        if self.finished:
+            raise UserError(f"the run in {self.path} has finished: resume it with more rounds")
+        with locked(self.path), torch_settings(self.config, self._plan, self._active.state.federation.rows.device):
+            self._player = self._player or RoundPlayer([self._active])
+            return self._player.step()[0]
+
+    def save(self) -> None:
+        """Write a checkpoint now; others are written every ``checkpoint`` rounds and at the end."""
+        with locked(self.path):
+            self._active.save()
+
+    def result(self) -> Run:
+        """Simulate the rounds that are left, write final scores and models, and return the finished run."""
+        if self._result is None:
+            device = self._active.state.federation.rows.device
+            with locked(self.path), torch_settings(self.config, self._plan, device):
+                self._player = self._player or RoundPlayer([self._active])
+                try:
+                    while not self.finished:
+                        self._player.step()
+                except KeyboardInterrupt:
+                    raise KeyboardInterrupt(str(self.path)) from None  # for the caller's hint how to resume
+                (self._result,) = self._player.finish()
+        return self._result
+
+
+class Simulation(_SteppedRun):
     """A federation that is simulated step by step.
 
-    ``for metrics in simulation`` plays round after round; ``step()`` plays one; ``save()`` writes a checkpoint;
-    ``result()`` plays what is left and returns the finished run.
+    ``for metrics in simulation`` simulates round after round; ``step()`` simulates one; ``save()`` writes a checkpoint;
+    ``result()`` simulates the rounds that are left and returns the finished run.
     """
 
     def __init__(
@@ -63,18 +124,12 @@ class Simulation:
         Raises UserError for bad input.
         """
         objects = UserObjects(model, data, loss, method, extra_metrics or {})
-        chosen, watching = chosen_device(device), Callbacks(callbacks)
+        chosen, called = chosen_device(device), Callbacks(callbacks)
         experiment, complete, plan = prepare(as_config(config), objects, chosen)
-        self._open(begin(experiment, complete, plan, objects, Path(out) if out else None, watching), plan)
+        super().__init__(begin(experiment, complete, plan, objects, Path(out) if out else None, called), plan)
 
-    def _open(self, active: ActiveRun, plan: ExecutionPlan) -> None:
-        self._active, self._plan = active, plan
-        self._player: RoundPlayer | None = None
-        self._result: Run | None = None
-
-    @classmethod
+    @staticmethod
     def resume(
-        cls,
         path: str | Path,
         overrides: Mapping[str, Any] | None = None,
         *,
@@ -85,78 +140,31 @@ class Simulation:
         extra_metrics: Mapping[str, ExtraMetric] | None = None,
         callbacks: Sequence[Callback] = (),
     ) -> Simulation:
-        """A stopped or finished run, after the last round that its folder holds.
+        """The simulation of a stopped or finished run, after the last round in its checkpoint.
 
         path, overrides, model, data, loss, method, extra_metrics, callbacks: as for ``homophily.resume``.
         Raises UserError for bad input.
         """
         found, objects = Run(path), UserObjects(model, data, loss, method, extra_metrics or {})
-        config, writer = _extended(found, overrides or {}), RunWriter(found.path)
-        objects = with_start(writer, objects)
-        plan, simulation = plan_of(found), cls.__new__(cls)
-        experiment, config, _ = prepare(config, objects, chosen_device(found.device), plan)
-        active = again(experiment, config, objects, writer, Callbacks(callbacks))
-        simulation._open(active, plan)
-        if active.state.finished and found.finished and found.summary["rounds"] == active.state.round:
-            simulation._result = Run(path, model)  # it has finished already
-        else:
+        return _ResumedSimulation(found, _extended(found, overrides or {}), objects, Callbacks(callbacks))
+
+
+class _ResumedSimulation(Simulation):
+    """A simulation whose run folder exists: the run in it is restored."""
+
+    def __init__(self, found: Run, config: Config, objects: UserObjects, callbacks: Callbacks) -> None:
+        writer, plan = RunWriter(found.path), plan_of(found)
+        begun_with = with_start(writer, objects)
+        experiment, config, _ = prepare(config, begun_with, chosen_device(found.device), plan)
+        active = again(experiment, config, begun_with, writer, callbacks)
+        done = active.state.finished and found.finished and found.summary["rounds"] == active.state.round
+        if not done:
             writer.write_config(config)
-        return simulation
-
-    @property
-    def path(self) -> Path:
-        """The run's folder."""
-        return self._active.path
-
-    @property
-    def config(self) -> Config:
-        """The config with every default filled in."""
-        return self._active.config
-
-    @property
-    def round(self) -> int:
-        """Rounds played so far."""
-        return self._active.round
-
-    @property
-    def finished(self) -> bool:
-        """Whether all rounds are played, all peers have stopped early, or a callback has stopped the run."""
-        return self._active.state.finished
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        while not self.finished:
-            yield self.step()
-
-    def step(self) -> dict[str, Any]:
-        """Play one round; returns its metrics, as they stand in ``metrics.jsonl``."""
-        if self.finished:
-            raise UserError(f"the run in {self.path} has finished: resume it with more rounds")
-        with locked(self.path), torch_settings(self.config, self._plan, self._active.state.federation.rows.device):
-            self._player = self._player or RoundPlayer([self._active])
-            return self._player.step()[0]
-
-    def save(self) -> None:
-        """Write a checkpoint now; others are written every ``checkpoint`` rounds and at the end."""
-        with locked(self.path):
-            self._active.save()
-
-    def result(self) -> Run:
-        """Play the rounds that are left, write final scores and models, and return the finished run."""
-        if self._result is None:
-            device = self._active.state.federation.rows.device
-            with locked(self.path), torch_settings(self.config, self._plan, device):
-                self._player = self._player or RoundPlayer([self._active])
-                try:
-                    while not self.finished:
-                        self._player.step()
-                except KeyboardInterrupt:
-                    raise KeyboardInterrupt(str(self.path)) from None  # the caller can say what to resume
-                (self._result,) = self._player.finish()
-        return self._result
+        _SteppedRun.__init__(self, active, plan, Run(found.path, objects.model) if done else None)
 
 
 def _extended(found: Run, overrides: Mapping[str, Any]) -> Config:
-    """The config of a stored run with what may be changed in it."""
+    """The config of a stored run with the overrides, if a resumed run may change those keys."""
     for key in overrides:
         if key not in _RESUMABLE:
             raise UserError(f"{key}: a resumed run can change rounds, evaluate and checkpoint only")
@@ -220,12 +228,12 @@ def resume(
     extra_metrics: Mapping[str, ExtraMetric] | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Run:
-    """Continue a run that was stopped, or extend a finished one: ``resume(path, {"rounds": 100})``.
+    """Resume a run that was stopped, or extend a finished one: ``resume(path, {"rounds": 100})``.
 
     path: the folder of the run.
     overrides: new values of ``rounds``, ``evaluate`` or ``checkpoint``.
-    model, data, loss, method, extra_metrics: the objects that were given to ``run``, again; a model with any weights.
-    callbacks: as for ``run``; the state of each is restored if as many are given as before.
+    model, data, loss, method, extra_metrics: the objects that were passed to ``run``, again; a model with any weights.
+    callbacks: as for ``run``; the state of each is restored if the same number is passed again.
     Returns the finished run. Raises UserError for bad input; warns with DivergedWarning if models have diverged.
     """
     found = Run(path)
@@ -233,16 +241,7 @@ def resume(
     if found.finished and found.summary["rounds"] == config.rounds:
         finished = Run(path, model)
     else:
-        simulation = Simulation.resume(
-            path,
-            overrides,
-            model=model,
-            data=data,
-            loss=loss,
-            method=method,
-            extra_metrics=extra_metrics,
-            callbacks=callbacks,
-        )
-        finished = simulation.result()
+        objects = UserObjects(model, data, loss, method, extra_metrics or {})
+        finished = _ResumedSimulation(found, config, objects, Callbacks(callbacks)).result()
     warn_of_diverged([finished])
     return finished

@@ -1,9 +1,10 @@
-"""How a network becomes a row of parameters: which columns hold what, and which of them travel.
+"""The layout of a network as a row of parameters: which tensor is in which columns, and which columns are sent.
 
-A row holds what peers differ in: the trainable parameters, then those that get no gradient, then the float buffers that
-a state dict keeps. Every other buffer (integers, masks, non-persistent caches) is *kept*: it stays with its peer in a
-side table and is never merged. *Frozen* parameters (``requires_grad=False``), and buffers of frozen modules that do not
-change in training, are the same for everyone: they are in no row and are never merged, sent, billed or compared.
+A row contains everything that differs between peers: the trainable parameters, then the parameters that get no
+gradient, then the float buffers of the state dict. Every other buffer (integers, masks, non-persistent caches) is
+*kept*: it stays with its peer outside the row and is never merged. *Frozen* parameters (``requires_grad=False``), and
+buffers of frozen modules that do not change in training, are the same for all peers: they are not in the row and are
+never merged, sent, counted as communication or compared.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Kept = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Column:
-    """One tensor's place in a row."""
+    """The columns of one tensor in a row."""
 
     name: str
     shape: tuple[int, ...]
@@ -39,13 +40,13 @@ class Column:
 
 @dataclass(frozen=True)
 class Layout:
-    """The places of all tensors of a network in a row of ``width`` values."""
+    """The columns of all tensors of a network in a row of ``width`` values."""
 
     columns: tuple[Column, ...]
     kept: tuple[str, ...]  # names of the buffers outside the row
-    frozen: tuple[str, ...]  # names of the tensors that everyone has in common
+    frozen: tuple[str, ...]  # names of the tensors that are the same for all peers
     aliases: Mapping[str, str]  # other state-dict names of the same tensor (tied weights)
-    saved: frozenset[str]  # names a state dict has
+    saved: frozenset[str]  # names in the state dict
     dtype: torch.dtype
 
     @classmethod
@@ -56,8 +57,11 @@ class Layout:
         unused: Iterable[str] = (),
         changing: Iterable[str] | None = None,
     ) -> Layout:
-        """The layout of ``module``. personal: name patterns never merged; unused: parameters without a gradient;
-        changing: buffers that training changes (None: all may)."""
+        """Return the layout of ``module``.
+
+        personal: name patterns of tensors that are never merged; unused: parameters that get no gradient; changing:
+        buffers that training changes (None: any buffer may change).
+        """
         patterns, unused = list(personal), set(unused)
         parameters = dict(module.named_parameters())
         keyed = {f"{n}.key" if n else "key" for n, m in module.named_modules() if isinstance(m, KeyedDropout)}
@@ -87,7 +91,7 @@ class Layout:
         for pattern in patterns:
             if pattern not in used:
                 names = ", ".join(floats | parameters)
-                raise UserError(f"model.personal: no layer or buffer matches {pattern!r}; there are {names}")
+                raise UserError(f"model.personal: no layer or buffer matches {pattern!r}; the names are {names}")
         first = {id(tensor): name for name, tensor in [*parameters.items(), *buffers.items()]}
         aliases = {name: first[id(t)] for name, t in saved.items() if id(t) in first and first[id(t)] != name}
         kept = tuple(n for n in buffers if n not in floats)
@@ -99,11 +103,11 @@ class Layout:
 
     @property
     def trainable(self) -> int:
-        """How many values of a row are trained: the first ones."""
+        """How many values of a row are trained; they come first in the row."""
         return max((c.stop for c in self.columns if c.trainable), default=0)
 
     def mask(self, *, shared: bool | None = None, parameter: bool | None = None) -> Tensor:
-        """[D] bool: the columns that are (not) shared, (not) parameters."""
+        """Return [D] bool: the columns that are shared (or not) and parameters (or not); None: either."""
         out = torch.zeros(self.width, dtype=torch.bool)
         for c in self.columns:
             out[c.start : c.stop] = shared in (None, not c.personal) and parameter in (None, c.parameter)
@@ -111,7 +115,7 @@ class Layout:
 
     @cached_property
     def has_personal(self) -> bool:
-        """Whether some parameters are never sent."""
+        """Whether some tensors are personal, so never sent."""
         return any(column.personal for column in self.columns)
 
     @cached_property
@@ -121,27 +125,27 @@ class Layout:
 
     @property
     def model_bytes(self) -> int:
-        """What one model costs on the wire."""
+        """Bytes that are sent for one model."""
         return self.sent_parameters * self.dtype.itemsize
 
     def views(self, rows: Tensor) -> dict[str, Tensor]:
-        """Each tensor of the rows [P, D] as a view [P, *shape]; of one row [D] as [*shape]."""
+        """Return each tensor of the rows [P, D] as a view [P, *shape]; of a single row [D] as [*shape]."""
         lead = rows.shape[:-1]
         return {c.name: rows[..., c.start : c.stop].view(*lead, *c.shape) for c in self.columns}
 
     def read(self, module: nn.Module) -> tuple[Tensor, Kept]:
-        """The row [D] and the kept buffers of a module of this layout."""
+        """Return the row [D] and the kept buffers of a module with this layout."""
         tensors = dict(module.named_parameters()) | dict(module.named_buffers())
         row = torch.cat([tensors[c.name].detach().reshape(-1) for c in self.columns])
         return row, {name: tensors[name].detach().clone() for name in self.kept}
 
     def frozen_values(self, module: nn.Module) -> dict[str, Tensor]:
-        """The frozen tensors of a module of this layout, by name."""
+        """Return the frozen tensors of a module with this layout, by name."""
         tensors = dict(module.named_parameters()) | dict(module.named_buffers())
         return {name: tensors[name].detach() for name in self.frozen}
 
     def frozen_hash(self, module: nn.Module) -> str:
-        """SHA-256 over names, types, shapes and values of the frozen tensors; empty if there are none."""
+        """Return the SHA-256 of names, dtypes, shapes and values of the frozen tensors; "" if there are none."""
         found = hashlib.sha256()
         for name, value in self.frozen_values(module).items():
             found.update(f"{name} {value.dtype} {list(value.shape)} ".encode())
@@ -149,14 +153,14 @@ class Layout:
         return found.hexdigest() if self.frozen else ""
 
     def write(self, row: Tensor, kept: Kept, module: nn.Module) -> None:
-        """Copy a row [D] and its kept buffers into a module of this layout."""
+        """Copy a row [D] and its kept buffers into a module with this layout."""
         tensors = dict(module.named_parameters()) | dict(module.named_buffers())
         with torch.no_grad():
             for name, value in [*self.views(row).items(), *kept.items()]:
                 tensors[name].copy_(value)
 
     def state_dict(self, row: Tensor, kept: Kept, frozen: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The row and what is outside it under state-dict names, tied weights under each of theirs."""
+        """Return the state dict of a row, kept buffers and frozen tensors; tied weights occur under all their names."""
         tensors = self.views(row) | kept | dict(frozen)
         named = {name: tensors[name] for name in tensors if name in self.saved}
         named |= {alias: tensors[name] for alias, name in self.aliases.items()}
@@ -176,12 +180,12 @@ class Layout:
     def from_json(cls, data: dict[str, Any]) -> Layout:
         columns = tuple(Column(**{**c, "shape": tuple(c["shape"])}) for c in data["columns"])
         dtype = getattr(torch, data["dtype"])
-        aside = tuple(data["kept"]), tuple(data["frozen"])
-        return cls(columns, *aside, data["aliases"], frozenset(data["saved"]), dtype)
+        kept, frozen = tuple(data["kept"]), tuple(data["frozen"])
+        return cls(columns, kept, frozen, data["aliases"], frozenset(data["saved"]), dtype)
 
 
 def _in_frozen_module(module: nn.Module, buffer: str) -> bool:
-    """Whether all parameters of the nearest module around a buffer that has any are frozen."""
+    """Whether the innermost module that contains the buffer and has parameters has only frozen ones."""
     parts = buffer.split(".")[:-1]
     for depth in range(len(parts), -1, -1):
         parameters = list(module.get_submodule(".".join(parts[:depth])).parameters())
@@ -191,7 +195,7 @@ def _in_frozen_module(module: nn.Module, buffer: str) -> bool:
 
 
 def _matches(name: str, pattern: str) -> bool:
-    """A pattern names a tensor, a module above it by its full name, or any one part of the name."""
+    """Whether a pattern matches a tensor's name, the full name of a module around it, or one part of the name."""
     parts = name.split(".")
     levels = [".".join(parts[: i + 1]) for i in range(len(parts))]
     return any(fnmatch.fnmatchcase(part, pattern) for part in [*levels, *parts])
@@ -202,5 +206,5 @@ def _one_dtype(tensors: list[Tensor]) -> torch.dtype:
     if not tensors:
         raise UserError("model: the network has no parameters")
     if len(dtypes) > 1:
-        raise UserError(f"model: all parameters must have one dtype, not {', '.join(sorted(map(str, dtypes)))}")
+        raise UserError(f"model: all parameters must have the same dtype, not {', '.join(sorted(map(str, dtypes)))}")
     return dtypes.pop()

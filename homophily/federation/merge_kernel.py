@@ -1,4 +1,4 @@
-"""A merge on a GPU in one pass over the models (Triton): rows are read where they are, and only the sums written."""
+"""A weighted merge on a GPU in one pass over the models (Triton), without copies of the rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _BLOCK = 1024
 
 
 def weighted_rows(rows: Tensor, ids: Tensor, share: Tensor) -> Tensor:
-    """[P, D]: the sum over k of share[p, k] times rows[ids[p, k]]; who has no share is not read. ids, share: [P, K]."""
+    """Return sums over k of share[p, k] * rows[ids[p, k]], [P, D]; rows of share 0 are not read. ids, share: [P, K]."""
     out = rows.new_empty(len(ids), rows.shape[1])
     blocks = triton.cdiv(rows.shape[1], _BLOCK)
     _add_rows[(len(ids) * blocks,)](rows, ids, share, out, rows.shape[1], blocks, K=ids.shape[1], BLOCK=_BLOCK)

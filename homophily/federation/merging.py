@@ -1,4 +1,4 @@
-"""Aggregation (merge): how much each model of a group counts, or what to make of models some of which may be bad."""
+"""Aggregation (merge): weighted means, and robust (Byzantine-tolerant) rules: median, trimmed mean, Krum."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _NOBODY = torch.iinfo(torch.int64).max
 
 @dataclass(frozen=True)
 class MergeGroup:
-    """Who merges: for each of P peers its partners and itself in ascending id, [P, K], padded."""
+    """The models that each of P peers merges: its partners' and its own, in ascending id, [P, K], padded."""
 
     ids: Tensor  # [P, K] int64; padding: -1
     rows: Tensor  # [P, K] int64: the rows of their models; padding: any row
-    mask: Tensor  # [P, K] bool: not padding, and not left out
+    mask: Tensor  # [P, K] bool: False for padding and for models left out
     is_self: Tensor  # [P, K] bool: the peer itself
     samples: Tensor  # [P, K] float64: how many training samples each has
     similarity: Tensor  # [P, K] float64: to the peer itself; -inf if not measured
 
     @classmethod
     def joined(cls, runs: Sequence[MergeGroup | None], peers: int) -> MergeGroup:
-        """Those of several runs of as many peers each, one below the other; in a run without one nobody merges."""
+        """Concatenate the groups of several runs of ``peers`` peers each; None: nobody merges in that run."""
         given = [one for one in runs if one is not None]
         width = max(one.ids.shape[1] for one in given)
 
@@ -51,7 +51,7 @@ class MergeGroup:
         )
 
     def without(self, diverged: Tensor) -> MergeGroup:
-        """The same with models that have diverged left out. diverged: [M] bool, of all models at hand."""
+        """Return the group without diverged models. diverged: [M] bool, one per row of the models."""
         return replace(self, mask=self.mask & ~diverged[self.rows])
 
 
@@ -62,9 +62,9 @@ def _widened(column: Tensor, width: int, padding: Any) -> Tensor:
 def gather(
     view: View, partners: Tensor, local: Callable[[Tensor], Tensor], samples: Tensor, similarity: Tensor | None = None
 ) -> MergeGroup:
-    """Partners (a set of contacts, [P, B] bool) and each peer itself in ascending id.
+    """Return the merge group of each peer and its partners (a set of contacts, [P, B] bool).
 
-    local: ids to rows; samples: [M], of each row; similarity: [P, B] float64, None if nothing was measured.
+    local: maps ids to rows; samples: [M], per row; similarity: [P, B] float64, None if not measured.
     """
     columns, mask = compact(partners)
     ids = torch.where(mask, view.contacts.gather(1, columns), _NOBODY)
@@ -80,16 +80,16 @@ def gather(
 
 
 Merge = Callable[..., Tensor]
-"""Usually weights of a sum of models: (group) -> [P, K] float64. A peer's add up to 1; all 0: it keeps its model.
+"""A merge usually returns weights: (group) -> [P, K] float64. A peer's weights sum to 1, or are all 0: no merge.
 
-Marked ``rowwise`` it makes one model of many itself: (rows [P, K, d], mask [P, K], is_self [P, K]) -> [P, d].
-Marked ``by_similarity`` it needs similarities in every round, so a method that compares."""
+A merge marked ``rowwise`` returns merged models: (rows [P, K, d], mask [P, K], is_self [P, K]) -> [P, d].
+A merge marked ``by_similarity`` needs similarities in every round, so it needs a method that measures them."""
 
 merges: Registry[Merge] = Registry("merge")
 
 
 def rowwise(merge: Merge) -> Merge:
-    """Mark a merge that works on the models themselves and not by weights."""
+    """Decorator: mark a merge that returns merged models instead of weights."""
     merge.rowwise = True  # type: ignore[attr-defined]
     return merge
 
@@ -99,12 +99,12 @@ def is_rowwise(merge: Merge) -> bool:
 
 
 def given_to(merge: Merge) -> tuple[str, ...]:
-    """What it is called with."""
+    """Return the names of the arguments that a merge is called with."""
     return ("rows", "mask", "is_self") if is_rowwise(merge) else ("group",)
 
 
 def by_similarity(merge: Merge) -> Merge:
-    """Mark a merge whose weights are similarities."""
+    """Decorator: mark a merge whose weights depend on similarities."""
     merge.by_similarity = True  # type: ignore[attr-defined]
     return merge
 
@@ -115,22 +115,23 @@ def needs_similarity(merge: Merge) -> bool:
 
 @merges("uniform")
 def uniform(group: MergeGroup) -> Tensor:
-    """Everyone counts the same: 1 / (k + 1)."""
+    """Equal weights, 1 / (k + 1) for k partners."""
     return _normalised(group.mask.to(torch.float64))
 
 
 @merges("fedavg")
 def fedavg(group: MergeGroup) -> Tensor:
-    """In proportion to the number of training samples."""
+    """Weights in proportion to the number of training samples."""
     return _normalised(torch.where(group.mask, group.samples, 0.0))
 
 
 @merges("fedsim")
 @by_similarity
 def fedsim(group: MergeGroup) -> Tensor:
-    """In proportion to similarity, one's own weight that of the most similar partner; nothing positive: unchanged.
+    """Weights in proportion to similarity; a peer's own weight equals that of its most similar partner.
 
-    A peer whose own model has diverged takes its partners' as they are: their similarities are undefined.
+    A peer without a positive similarity keeps its model. If a peer's own model has diverged, its similarities are
+    undefined, and its partners get equal weights.
     """
     partner = group.mask & ~group.is_self & group.similarity.isfinite()
     weight = torch.where(partner, group.similarity, 0.0).clamp(min=0.0)
@@ -148,7 +149,7 @@ def _normalised(weights: Tensor) -> Tensor:
 @merges("median")
 @rowwise
 def median(rows: Tensor, mask: Tensor, is_self: Tensor) -> Tensor:
-    """The median of every parameter, which up to half of bad peers cannot move far."""
+    """Coordinate-wise median: robust to fewer than half Byzantine models."""
     count = mask.sum(1)
     sorted_rows = torch.where(mask[..., None], rows, torch.inf).sort(1).values
     low, high = ((count - 1) // 2).clamp(min=0), (count // 2).clamp(max=rows.shape[1] - 1)
@@ -159,7 +160,7 @@ def median(rows: Tensor, mask: Tensor, is_self: Tensor) -> Tensor:
 @merges("trimmed-mean")
 @rowwise
 def trimmed_mean(rows: Tensor, mask: Tensor, is_self: Tensor) -> Tensor:
-    """The mean of every parameter without its largest and smallest quarter."""
+    """Coordinate-wise trimmed mean: without the largest and the smallest quarter of the values."""
     count = mask.sum(1)
     cut = count // 4
     sorted_rows = torch.where(mask[..., None], rows, torch.inf).sort(1).values
@@ -173,16 +174,17 @@ def trimmed_mean(rows: Tensor, mask: Tensor, is_self: Tensor) -> Tensor:
 @merges("krum")
 @rowwise
 def krum(rows: Tensor, mask: Tensor, is_self: Tensor) -> Tensor:
-    """The one model that lies closest to its nearest half of the others; of equals, one's own."""
+    """Krum: the model with the smallest sum of squared distances to its nearest half of the others; ties: one's own."""
     count = mask.sum(1)
     both = mask[:, :, None] & mask[:, None, :] & ~torch.eye(mask.shape[1], dtype=torch.bool, device=rows.device)
     distance = torch.stack(
         [(rows - rows[:, slot : slot + 1]).square().sum(2, dtype=torch.float64) for slot in range(rows.shape[1])], dim=2
     )
     nearest = torch.where(both, distance, torch.inf).sort(2).values.cumsum(2)
-    wanted = (count // 2).clamp(min=1)  # with f bad ones among n = 2 f + 2 or more, n - f - 2 would be half or more
+    wanted = (count // 2).clamp(min=1)  # = n - f - 2 for n = 2 f + 3: the most Byzantine models that Krum tolerates
     score = nearest.gather(2, (wanted - 1)[:, None, None].expand(-1, rows.shape[1], 1))[..., 0]
-    score = torch.where(mask, score.clamp(max=torch.finfo(torch.float64).max), torch.inf)  # one alone is its own best
+    # A model without others has an infinite score: clamp it, so that it differs from padding.
+    score = torch.where(mask, score.clamp(max=torch.finfo(torch.float64).max), torch.inf)
     least = (score == score.amin(1, keepdim=True)) & mask
     best = torch.where(least & is_self, 2, least.long()).argmax(1)
     return rows[torch.arange(len(rows), device=rows.device), best]

@@ -1,4 +1,4 @@
-"""Sets of peers as rows of booleans over the contacts, with a leading axis of deciding peers: [P, B]."""
+"""Sets of peers as boolean masks over the contacts, one row for each deciding peer: [P, B]."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _LAST = torch.iinfo(torch.int64).max
 
 
 def pick(among: Tensor, k: int, keys: Tensor) -> Tensor:
-    """A uniform draw of ``k`` (all, if fewer) from the set ``among``: those with the smallest keys. [P, B] bool."""
+    """Draw ``k`` peers (all, if fewer) uniformly from the set ``among``: those with the smallest keys. [P, B] bool."""
     if k >= among.shape[1]:
         return among.clone()
     chosen = torch.where(among, keys, _LAST).topk(k, dim=1, largest=False, sorted=False).indices
@@ -17,10 +17,10 @@ def pick(among: Tensor, k: int, keys: Tensor) -> Tensor:
 
 
 def pick_weighted(among: Tensor, k: int, log_weights: Tensor, uniforms: Tensor) -> Tensor:
-    """``k`` of the set, drawn one after the other without replacement in proportion to exp(log_weights). [P, B] bool.
+    """Draw ``k`` of the set without replacement, in proportion to exp(log_weights). [P, B] bool.
 
-    Gumbel's trick: the k largest of log weight plus Gumbel noise are such a draw, even if all weight sits on fewer
-    than k (the rest then follows in order of weight), and nothing is ever normalised. uniforms: [P, B] in [0, 1).
+    Gumbel top-k trick: the k largest of log weight plus Gumbel noise are such a draw. Weights need not be normalised.
+    If nearly all weight is on fewer than k, the others follow in order of weight. uniforms: [P, B] in [0, 1).
     """
     if k >= among.shape[1]:
         return among.clone()
@@ -30,7 +30,7 @@ def pick_weighted(among: Tensor, k: int, log_weights: Tensor, uniforms: Tensor) 
 
 
 def ranked(among: Tensor, values: Tensor, ties: Tensor) -> tuple[Tensor, Tensor]:
-    """The set's columns from the largest value down, equal values by the smaller tie key: (columns, mask) [P, K]."""
+    """Return the set's columns by descending value, ties by ascending tie key: (columns, mask), [P, K] each."""
     columns, mask = compact(among)
     order = ties.gather(1, columns).argsort(dim=1, stable=True)
     columns, mask = columns.gather(1, order), mask.gather(1, order)
@@ -41,20 +41,20 @@ def ranked(among: Tensor, values: Tensor, ties: Tensor) -> tuple[Tensor, Tensor]
 
 
 def top(among: Tensor, k: int, values: Tensor, ties: Tensor) -> Tensor:
-    """The ``k`` of the set with the largest values (all, if fewer); equal values: the smaller tie key. [P, B] bool."""
+    """Return the ``k`` of the set with the largest values (all, if fewer), ties by ascending tie key. [P, B] bool."""
     columns, mask = ranked(among, values, ties)
     return spread(columns[:, :k], mask[:, :k], among.shape[1])
 
 
 def total(members: Tensor, values: Tensor) -> Tensor:
-    """Sum of the members' values, one after the other, so that padding changes no bit: [P, 1]."""
+    """Return the sequential sum of the members' values, [P, 1], which does not depend on padding, bit for bit."""
     columns, mask = compact(members)
     picked = torch.where(mask, values.gather(1, columns), 0.0)
     return torch.nn.functional.pad(picked, (1, 0)).cumsum(1)[:, -1:]
 
 
 def compact(members: Tensor) -> tuple[Tensor, Tensor]:
-    """The columns of each row's members in ascending order, padded with 0: (columns [P, K], mask [P, K] bool)."""
+    """Return the columns of each row's members, ascending, padded with 0: (columns [P, K], mask [P, K] bool)."""
     row, column = members.nonzero(as_tuple=True)
     count = members.sum(1)
     most = int(count.max()) if len(count) else 0
@@ -65,7 +65,7 @@ def compact(members: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def spread(columns: Tensor, mask: Tensor, width: int) -> Tensor:
-    """The set with these columns: the inverse of compact. [P, width] bool."""
+    """Return the set with these columns, the inverse of compact: [P, width] bool."""
     out = torch.zeros(len(columns), width + 1, dtype=torch.bool, device=columns.device)
     out.scatter_(1, torch.where(mask, columns, width), True)
     return out[:, :width]

@@ -1,4 +1,4 @@
-"""A federation is a matrix: a row per peer. Training moves rows, a merge adds rows, a checkpoint is the rows."""
+"""A federation is a matrix of model parameters with one row per peer; a merge replaces rows by combinations of rows."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from homophily.federation.layout import Kept, Layout
 from homophily.federation.merging import Merge, MergeGroup, is_rowwise
 from homophily.plugins.validation import answer
 
-_ON_CPU, _ON_GPU = 2 << 20, 256 << 20  # bytes of rows gathered at a time, on a CPU no more than its cache holds
-_ROUNDING = 1e-6  # of weights in float32
+_ON_CPU, _ON_GPU = 2 << 20, 256 << 20  # bytes of rows gathered at a time; on a CPU they fit into its cache
+_ROUNDING = 1e-6  # rounding error of the sum of weights in float32
 
 
 @dataclass
@@ -28,24 +28,24 @@ class Federation:
 
     @property
     def diverged(self) -> Tensor:
-        """[N] bool: the model holds a NaN or an infinity."""
+        """[N] bool: whether a model contains a NaN or an infinity."""
         return ~all_finite(self.rows)
 
     def copy(self) -> Federation:
         return Federation(self.layout, self.rows.clone(), {name: table.clone() for name, table in self.kept.items()})
 
     def put(self, which: Tensor, other: Federation) -> None:
-        """Take over the rows ``which`` [N] bool, on the CPU, of another federation."""
-        those = which.nonzero()[:, 0].to(self.rows.device)
-        self.rows[those] = other.rows[those]
+        """Copy the rows ``which`` ([N] bool, on the CPU) from another federation."""
+        peers = which.nonzero()[:, 0].to(self.rows.device)
+        self.rows[peers] = other.rows[peers]
         for name, table in self.kept.items():
-            table[those] = other.kept[name][those]
+            table[peers] = other.kept[name][peers]
 
     def merge(self, group: MergeGroup, how: Merge, models: Tensor | None = None) -> Tensor:
         """Merge shared parameters over each peer's group; a peer without a partner keeps its model.
 
-        models: [M, D], the rows that the group names; None: these. Returns whose models were merged: [P, K] bool,
-        each peer itself left out.
+        models: [M, D], the rows that group.rows refers to; None: the rows of this federation. Returns [P, K] bool:
+        whose models were merged, without the peer itself.
         """
         models = self.rows if models is None else models
         share = None if is_rowwise(how) else _weights(group, how)
@@ -68,42 +68,45 @@ class Federation:
             self.rows[here] = rows
         return partners
 
-    def recover(self, start: Federation) -> None:
-        """Personal parameters that are not finite start again: merging cannot reach them."""
+    def recover(self, start: Federation, active: Tensor) -> None:
+        """Reset non-finite personal parameters of active peers [N] to ``start``: merging cannot repair them."""
         if self.layout.has_personal:
-            personal = self.layout.mask(shared=False).to(self.rows.device)
-            shared_well = torch.where(personal, 0.0, self.rows).isfinite().all(1, keepdim=True)
-            self.rows.copy_(torch.where(personal & shared_well & ~self.rows.isfinite(), start.rows, self.rows))
+            personal = self.layout.mask(shared=False).to(self.rows.device) & active.to(self.rows.device)[:, None]
+            shared_finite = torch.where(personal, 0.0, self.rows).isfinite().all(1, keepdim=True)
+            self.rows.copy_(torch.where(personal & shared_finite & ~self.rows.isfinite(), start.rows, self.rows))
 
     def _sum(self, models: Tensor, among: Tensor, mask: Tensor, share: Tensor) -> Tensor:
-        """Weight times row, one partner after the other, multiply and add apart: the same bits alone or among all."""
+        """Return the weighted sums of rows, partner by partner, without fused multiply-add.
+
+        So the result is bit for bit the same for one peer and for many.
+        """
         share = share.to(models.device, models.dtype)
         if models.is_cuda and has_triton():
-            from homophily.federation.merge_kernel import weighted_rows  # needs Triton, which only comes with a GPU
+            from homophily.federation.merge_kernel import weighted_rows  # needs Triton
 
             return weighted_rows(models, among, share)
         total = torch.zeros(len(share), self.layout.width, dtype=models.dtype, device=models.device)
         for slot in range(among.shape[1]):
             term = models[among[:, slot]].mul_(share[:, slot, None])
-            if not bool(mask[:, slot].all()):  # the row is left out, not multiplied by zero: it may have diverged
+            if not bool(mask[:, slot].all()):  # set to zero, not multiplied by zero: the row may contain NaN
                 term[~mask[:, slot].to(term.device)] = 0.0
             total += term
         return total
 
     def _rowwise(self, rows: Tensor, mask: Tensor, is_self: Tensor, how: Merge, peers: Tensor) -> Tensor:
-        """Personal parameters are hidden from the merge: they do not travel."""
+        """Return the models merged by a rowwise merge, which sees only the shared parameters."""
         shared = self.layout.mask(shared=True).to(self.rows.device)
         out = self.rows[peers].clone()
         given = torch.where(mask[..., None], rows, 0.0)[..., shared]
         wanted = len(given), given.shape[2]
-        merged = answer(how(given, mask, is_self), wanted, "merge: must return a model for everyone who merges")
+        merged = answer(how(given, mask, is_self), wanted, "merge: must return one model per peer")
         out[:, shared] = merged.to(out.dtype)
         return out
 
 
 def _weights(group: MergeGroup, how: Merge) -> Tensor:
-    """What ``how`` answers, if it can be a merge's weights."""
-    share = answer(how(group), group.ids.shape, "merge: must return a weight for everyone gathered")
+    """Return the weights [P, K] of a merge; raise a UserError if they are negative or do not sum to 1 or 0."""
+    share = answer(how(group), group.ids.shape, "merge: must return a weight for each model of the group")
     share = torch.where(group.mask, share, 0.0)
     total, least = share.sum(1, dtype=torch.float64), share.amin(1)
     off = ~(((total - 1).abs() < _ROUNDING) | (total == 0)) | (least < 0)
@@ -115,7 +118,7 @@ def _weights(group: MergeGroup, how: Merge) -> Tensor:
 
 
 def all_finite(rows: Tensor) -> Tensor:
-    """[P] bool: whether a row [P, d] holds no NaN and no infinity; amax and amin both pass a NaN on."""
+    """Return [P] bool: whether a row of [P, d] has neither NaN nor infinities; amax and amin both propagate NaN."""
     return rows.amax(1).isfinite() & rows.amin(1).isfinite()
 
 

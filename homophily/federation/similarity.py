@@ -1,4 +1,4 @@
-"""How alike two peers are, from their models: one number per pair, larger is more alike."""
+"""Similarity metrics of two peers' models: one number per pair, larger is more similar."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FLOOR = 1e-6  # of losses and distances, before they are inverted
 
 
 class Pairs(Protocol):
-    """M pairs of peers, me and you. Rows hold the shared parameters: [M, d]."""
+    """M pairs of peers, "me" and "you". Rows contain the shared parameters: [M, d]."""
 
     @property
     def mine(self) -> Tensor:
@@ -51,25 +51,25 @@ metrics: Registry[Metric] = Registry("metric")
 
 @dataclass(frozen=True)
 class MetricCost:
-    """What a metric asks for beside the two models, and so what travels for each peer met."""
+    """What a metric needs besides the two models, which decides what is sent for each peer met."""
 
-    models: int = 1  # that travel: with a loss on the peer's data, one's own goes there too
-    updates: bool = False  # what this round's training changed: the model before training travels as well
+    models: int = 1  # models sent: 2 for a loss on the peer's data, because one's own model is sent there too
+    updates: bool = False  # this round's updates: the model before training is sent as well
     displacement: bool = False  # the models' displacements from their initial weights
-    common_start: bool = False  # its meaning depends on all peers starting from one model
-    losses: Literal["own", "peer"] | None = None  # nothing but losses, on one's own or the peer's data
+    common_start: bool = False  # the metric is meaningful only if all peers start from the same model
+    losses: Literal["own", "peer"] | None = None  # the metric uses only losses, on one's own or on the peer's data
 
     @property
     def own_model(self) -> bool:
-        """Whether nothing can be measured if one's own model has diverged."""
+        """Whether the metric uses one's own model, so that it is undefined if that model has diverged."""
         return self.losses != "own"
 
 
-_UNDECLARED = MetricCost(updates=True, displacement=True)  # a metric that does not say may ask for anything
+_UNDECLARED = MetricCost(updates=True, displacement=True)  # a metric that declares nothing may use anything
 
 
 def costs(cost: MetricCost | Callable[..., MetricCost]) -> Callable[[Metric], Metric]:
-    """Decorator: declare what a metric asks for; a function gets the metric's keys."""
+    """Decorator: declare what a metric needs, as a MetricCost or a function from the metric's keys to one."""
 
     def declare(metric: Metric) -> Metric:
         metric.cost = cost  # type: ignore[attr-defined]
@@ -78,9 +78,14 @@ def costs(cost: MetricCost | Callable[..., MetricCost]) -> Callable[[Metric], Me
     return declare
 
 
+def declares_cost(metric: Metric) -> bool:
+    """Whether a metric says what it asks for; one that does not may ask for anything."""
+    return hasattr(metric, "cost")
+
+
 def cost_of(metric: Metric, keys: Mapping[str, Any]) -> MetricCost:
-    """What a metric asks for, with these keys."""
-    cost = getattr(metric, "cost", _UNDECLARED)
+    """Return what a metric needs with these keys."""
+    cost = metric.cost if declares_cost(metric) else _UNDECLARED  # type: ignore[attr-defined]
     return cost if isinstance(cost, MetricCost) else cost(**keys)
 
 
@@ -99,28 +104,28 @@ def inverse_loss(
         ),
     ] = "own",
 ) -> Tensor:
-    """Inverse loss of the peer's model on one's own training data (on = "peer": of one's own on the peer's)."""
+    """Inverse loss of the peer's model on one's own training data (on = "peer": of one's own model on the peer's)."""
     return 1.0 / pairs.loss(on).clamp(min=_FLOOR)
 
 
 @metrics("l2")
 @costs(MetricCost())
 def inverse_distance(pairs: Pairs) -> Tensor:
-    """Inverse Euclidean distance of the weights."""
+    """Inverse Euclidean distance between the weights."""
     return 1.0 / (pairs.mine - pairs.yours).square().sum(1, dtype=torch.float64).sqrt().clamp(min=_FLOOR)
 
 
 @metrics("cosine-weights")
 @costs(MetricCost())
 def cosine_of_weights(pairs: Pairs) -> Tensor:
-    """Cosine of the weights."""
+    """Cosine similarity of the weights."""
     return cosine(pairs.mine, pairs.yours)
 
 
 @metrics("cosine-gradients")
 @costs(MetricCost(displacement=True))
 def cosine_of_displacements(pairs: Pairs) -> Tensor:
-    """Cosine of the displacements from each one's own initial weights."""
+    """Cosine similarity of the displacements, each from its model's own initial weights."""
     return cosine(pairs.my_displacement, pairs.your_displacement)
 
 
@@ -139,7 +144,7 @@ def panm(
 
 
 def cosine(a: Tensor, b: Tensor) -> Tensor:
-    """Cosine of rows [M, d]: [M] float64; 0 if a row is zero."""
+    """Return the cosine similarity of rows [M, d]: [M] float64; 0 if a row is zero."""
     length = a.square().sum(1, dtype=torch.float64).sqrt() * b.square().sum(1, dtype=torch.float64).sqrt()
     dot = (a * b).sum(1, dtype=torch.float64)
     return torch.where(length > 0, dot / length.clamp(min=torch.finfo(torch.float64).tiny), 0.0)

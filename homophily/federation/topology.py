@@ -1,4 +1,4 @@
-"""Who can reach whom: graphs by name or from a file, the hops between peers, and the contacts of each peer."""
+"""Topologies: graphs by name or from a file, the hops between peers, and the contacts of each peer."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ _TRIES = 200
 
 @topologies("full")
 def full(peers: int) -> None:
-    """Everyone can reach everyone in one hop."""
+    """Every peer can reach every other in one hop."""
 
 
 @topologies("ring")
 def ring(peers: int) -> Any:
-    """Everyone has two neighbours, in a circle."""
+    """Every peer has two neighbours, in a circle."""
     return nx.cycle_graph(peers)
 
 
 @topologies("line")
 def line(peers: int) -> Any:
-    """Everyone has two neighbours, in a row; the first and the last have one."""
+    """Every peer has two neighbours, in a row; the first and the last have one."""
     return nx.path_graph(peers)
 
 
 @topologies("star")
 def star(peers: int) -> Any:
-    """Peer 0 is everyone's only neighbour."""
+    """Peer 0 is the only neighbour of every other peer."""
     return nx.star_graph(peers - 1)
 
 
@@ -61,14 +61,16 @@ def torus(
         bool, Field(description="whether peers are placed at random; else row by row, cluster after cluster")
     ] = False,
 ) -> Any:
-    """A grid of ``rows`` whose opposite edges meet: four neighbours each (rows left out: as square as can be).
+    """A grid of ``rows`` whose opposite edges meet: four neighbours each (default: as square as possible).
 
-    Peers stand on it row by row, so that those of a cluster are neighbours; ``shuffle``: wherever chance puts them.
+    Peers are placed row by row, so that peers of a cluster are neighbours; ``shuffle`` places them at random.
     """
     if rows is None:
         rows = max((r for r in range(1, int(peers**0.5) + 1) if peers % r == 0), default=1)
     if rows < 3 or peers % rows or peers // rows < 3:
-        raise UserError(f"topology.rows = {rows}: {peers} peers make no torus of {rows} rows; it needs 3 by 3 or more")
+        raise UserError(
+            f"topology.rows = {rows}: {peers} peers cannot form a torus of {rows} rows; it needs at least 3 by 3 peers"
+        )
     grid = nx.grid_2d_graph(rows, peers // rows, periodic=True)
     graph = nx.convert_node_labels_to_integers(grid, ordering="sorted")
     if not shuffle:
@@ -84,19 +86,23 @@ def random(
     low: Annotated[int, Field(description="the fewest neighbours of a peer, at least 1")] = 5,
     high: Annotated[int, Field(description="the most neighbours of a peer, below `peers`")] = 10,
 ) -> Any:
-    """Connected, every peer with a uniform number of neighbours from ``low`` to ``high`` (5 to 10)."""
+    """Connected random graph; every peer's number of neighbours is uniform from ``low`` to ``high`` (5 to 10)."""
     if not 1 <= low <= high < peers:
-        raise UserError(f"topology.low, topology.high: 1 <= low <= high < peers, not {low}, {high} with {peers} peers")
+        raise UserError(
+            f"topology.low, topology.high: must satisfy 1 <= low <= high < peers, not {low}, {high} with {peers} peers"
+        )
     for attempt in range(_TRIES):
         drawn = bits(seed, Purpose.TOPOLOGY, attempt, torch.arange(peers)) % (high - low + 1)
         degrees = (low + drawn).tolist()
         if sum(degrees) % 2 or not nx.is_graphical(degrees):
             continue
-        with suppress(nx.NetworkXError):  # it may fail to draw one
+        with suppress(nx.NetworkXError):  # networkx may fail to draw one; try again
             graph = nx.random_degree_sequence_graph(degrees, seed=_seed(seed, attempt), tries=20)
             if nx.is_connected(graph):
                 return graph
-    raise UserError(f"topology: found no connected graph of {peers} peers with degrees {low} to {high}")
+    raise UserError(
+        f"topology.low, topology.high: found no connected graph of {peers} peers with degrees {low} to {high}"
+    )
 
 
 @topologies("small-world")
@@ -106,16 +112,16 @@ def small_world(
     degree: Annotated[int, Field(description="neighbours in the ring: an even number from 2 to `peers` - 1")] = 4,
     rewire: Annotated[float, Field(description="probability that an edge is rewired, from 0 to 1")] = 0.1,
 ) -> Any:
-    """A ring with ``degree`` near neighbours each, every edge rewired with probability ``rewire`` (Watts-Strogatz)."""
+    """Watts-Strogatz: a ring with ``degree`` neighbours each, every edge rewired with probability ``rewire``."""
     if not 2 <= degree < peers or degree % 2 or not 0 <= rewire <= 1:
         raise UserError(
-            f"topology.degree = {degree}, topology.rewire = {rewire}: degree must be even, from 2 to peers - 1, "
-            "rewire from 0 to 1"
+            f"topology.degree = {degree}, topology.rewire = {rewire}: degree must be even and from 2 to peers - 1, "
+            "rewire must be from 0 to 1"
         )
     try:
         return nx.connected_watts_strogatz_graph(peers, degree, rewire, tries=_TRIES, seed=_seed(seed))
     except nx.NetworkXError:
-        raise UserError(f"topology.degree = {degree}: no connected graph of {peers} peers found; raise it") from None
+        raise UserError(f"topology.degree = {degree}: found no connected graph of {peers} peers; raise it") from None
 
 
 @topologies("erdos-renyi")
@@ -126,14 +132,14 @@ def erdos_renyi(
         float, Field(description="probability that two peers are neighbours, above 0 and at most 1")
     ] = 0.1,
 ) -> Any:
-    """Every two peers are neighbours with the same ``probability``; redrawn until it is connected."""
+    """Erdős-Rényi: any two peers are neighbours with the same ``probability``; redrawn until the graph is connected."""
     if not 0 < probability <= 1:
         raise UserError(f"topology.probability = {probability}: must be above 0 and at most 1")
     for attempt in range(_TRIES):
         graph = nx.fast_gnp_random_graph(peers, probability, seed=_seed(seed, attempt))
         if nx.is_connected(graph):
             return graph
-    raise UserError(f"topology.probability = {probability}: no connected graph of {peers} peers found; raise it")
+    raise UserError(f"topology.probability = {probability}: found no connected graph of {peers} peers; raise it")
 
 
 @topologies("file")
@@ -141,10 +147,10 @@ def file(
     peers: int,
     path: Annotated[str, Field(description="the file: CSV with two peer numbers per line, or GraphML")],
 ) -> Any:
-    """An edge list: CSV (two peer numbers a line) or GraphML."""
-    place = Path(path)
+    """A graph from a file: an edge list as CSV (two peer numbers per line) or GraphML."""
+    source = Path(path)
     try:
-        graph = nx.read_graphml(place, node_type=str) if place.suffix == ".graphml" else _read_csv(place)
+        graph = nx.read_graphml(source, node_type=str) if source.suffix == ".graphml" else _read_csv(source)
     except OSError as error:
         raise UserError(f"topology.path: cannot read {path}: {error.strerror}") from error
     except (nx.NetworkXError, SyntaxError, ValueError) as error:
@@ -157,14 +163,14 @@ def file(
         raise UserError(f"topology.path: {path}: peers must be numbers from 0 to {peers - 1}") from None
     if set(graph) != set(range(peers)):
         raise UserError(
-            f"topology.path: {path} has {len(graph)} peers and must have 0 to {peers - 1}, each once or more"
+            f"topology.path: {path} has {len(graph)} peers, but must contain each peer from 0 to {peers - 1}"
         )
     return graph
 
 
-def _read_csv(place: Path) -> Any:
+def _read_csv(path: Path) -> Any:
     graph = nx.Graph()
-    with place.open(newline="", encoding="utf-8-sig") as lines:
+    with path.open(newline="", encoding="utf-8-sig") as lines:
         for number, cells in enumerate(csv.reader(lines), start=1):
             if not any(cell.strip() for cell in cells):
                 continue
@@ -183,7 +189,7 @@ def _seed(*keys: int) -> int:
 def view_of_all(
     peers: int, seed: int, graph: Any, hops: int, contacts: int | None, cluster: Tensor | None, device: torch.device
 ) -> View:
-    """What every peer sees: the peers within ``hops`` of a graph (None: everyone), at most ``contacts`` of them."""
+    """Return the view of every peer: the peers within ``hops`` of a graph (None: all), at most ``contacts`` of them."""
     me = torch.arange(peers, device=device)
     seeds = torch.full((peers,), seed, dtype=torch.int64, device=device)
     if graph is None:
@@ -203,17 +209,17 @@ def _checked(graph: Any, peers: int) -> Any:
     if not isinstance(graph, nx.Graph) or graph.is_directed():
         raise UserError(f"topology: must be an undirected networkx.Graph, not {type(graph).__name__}")
     if len(graph) != peers:
-        raise UserError(f"topology: the graph has {len(graph)} peers, and there are {peers}")
+        raise UserError(f"topology: the graph has {len(graph)} peers, but the federation has {peers}")
     if wrong := [node for node in graph if node not in range(peers)]:
-        raise UserError(f"topology: the graph's peers must be the numbers 0 to {peers - 1}, and one is {wrong[0]!r}")
+        raise UserError(f"topology: the graph's nodes must be the numbers 0 to {peers - 1}, but one is {wrong[0]!r}")
     if not nx.is_connected(graph):
         parts = nx.number_connected_components(graph)
-        raise UserError(f"topology: the graph falls into {parts} parts; every peer must be reachable")
+        raise UserError(f"topology: the graph must be connected, but has {parts} components")
     return graph
 
 
 def _within(graph: Any, hops: int) -> tuple[Tensor, Tensor]:
-    """Ids of the peers within ``hops``, ascending, padded with -1, and their distances: [N, B] each."""
+    """Return the ids of the peers within ``hops``, ascending, padded with -1, and their distances: [N, B] each."""
     lists = [
         sorted(
             (peer, far) for peer, far in nx.single_source_shortest_path_length(graph, me, cutoff=hops).items() if far
@@ -230,7 +236,7 @@ def _within(graph: Any, hops: int) -> tuple[Tensor, Tensor]:
 
 
 def all_distances(graph: Any) -> Tensor:
-    """Hops between all peers of a connected graph: [N, N] int64."""
+    """Return the hops between all peers of a connected graph: [N, N] int64."""
     out = torch.zeros(len(graph), len(graph), dtype=torch.int64)
     for me, far in nx.all_pairs_shortest_path_length(graph):
         out[me, list(far)] = torch.tensor(list(far.values()))
@@ -240,7 +246,7 @@ def all_distances(graph: Any) -> Tensor:
 def _sampled(
     me: Tensor, seeds: Tensor, known_to: Tensor, distance: Tensor, known: Tensor, size: int
 ) -> tuple[Tensor, Tensor]:
-    """A uniform draw of at most ``size`` of those known to each peer, ids ascending: ids and distances [P, size]."""
+    """Draw at most ``size`` of each peer's contacts uniformly; return ids, ascending, and distances: [P, size] each."""
     last = torch.iinfo(torch.int64).max
     ids, far = [], []
     for rows in me.split(max(1, _KEYS_AT_ONCE // known_to.shape[1])):

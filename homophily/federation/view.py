@@ -1,4 +1,4 @@
-"""What deciding peers know: their contacts, how far these are, and in a simulation the true clusters."""
+"""What the deciding peers know: their contacts, the hops to them, and, in a simulation, the true clusters."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from torch import Tensor
 class View:
     """What the deciding peers know. P rows decide; each row has B contacts, ids ascending, padded with -1."""
 
-    me: Tensor  # [P] int64: who decides
+    me: Tensor  # [P] int64: the id of the deciding peer
     seed: Tensor  # [P] int64
     contacts: Tensor  # [P, B] int64
-    known: Tensor  # [P, B] bool: a peer, and not myself
-    hops: Tensor  # [P, B] int64: how far its models travel
-    same: Tensor | None  # [P, B] bool: truly of my cluster; only a simulation knows
+    known: Tensor  # [P, B] bool: neither padding nor the peer itself
+    hops: Tensor  # [P, B] int64: distance in the topology
+    same: Tensor | None  # [P, B] bool: truly in the same cluster; only a simulation knows
 
     def rows(self, some: slice) -> View:
-        """What some of the deciding peers know."""
+        """Return the view of some of the deciding peers."""
         if some.start == 0 and some.stop >= len(self.me):
             return self
         same = None if self.same is None else self.same[some]

@@ -160,7 +160,11 @@ class Method:
         """Raise an UnsuitableError if the method cannot work with this ``view`` of all peers."""
 
     def notes(self, view: View, memory: Memory) -> list[str]:
-        """Messages for the end of the run, from the ``view`` of all peers and the final ``memory``."""
+        """Messages for the end of a simulation, from the ``view`` of all peers and the final ``memory``."""
+        return []
+
+    def peer_notes(self, view: View, memory: Memory) -> list[str]:
+        """Messages for the end of a real peer's run, from its own ``view`` (P = 1) and its final ``memory``."""
         return []
 
     def meet(self, now: RoundContext) -> Tensor:

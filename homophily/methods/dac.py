@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -28,7 +29,7 @@ from homophily.randomness import Purpose
 
 
 @dataclass(frozen=True)
-class _Dac(Method):
+class _Dac(Method, ABC):
     metric: MetricName = "loss"
     k: Partners = 4
     estimate: Annotated[
@@ -48,8 +49,9 @@ class _Dac(Method):
             return ["DAC's estimates cannot apply here: no peer shares a contact with one of its contacts"]
         return []
 
+    @abstractmethod
     def _temperature(self, round: int) -> float:
-        raise NotImplementedError
+        """tau, the inverse temperature of the softmax in this round."""
 
     def _logits(self, now: RoundContext) -> Tensor:
         """The factor times the similarity; 0 for peers without an entry."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -14,7 +15,7 @@ from homophily.methods.base import methods
 
 
 @dataclass(frozen=True)
-class ServerMethod:
+class ServerMethod(ABC):
     """A server with ``count`` models; a ``fraction`` of the clients participates in each round."""
 
     fraction: Annotated[
@@ -26,9 +27,9 @@ class ServerMethod:
             raise UserError(f"method.fraction = {self.fraction}: must be above 0 and at most 1")
 
     @property
+    @abstractmethod
     def count(self) -> int:
         """The number of models of the server."""
-        raise NotImplementedError
 
     def assign(self, losses: Tensor) -> Tensor:
         """The model that each client takes [N] int64, by the loss of each model on its training data [N, models]."""

@@ -1,4 +1,4 @@
-"""The networks a config can name. Importing this registers the bundled ones; anyone's nn.Module works too."""
+"""The bundled networks. Importing this package registers them; users can pass any nn.Module instead."""
 
 from homophily.models import mobilenet_v2, resnet_18, small
 from homophily.models.base import models

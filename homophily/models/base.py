@@ -1,4 +1,4 @@
-"""Where networks register: each a function of the input shape and the number of outputs."""
+"""The registry of networks, each a function of the input shape and the number of outputs."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ models: Registry[Callable[..., nn.Module]] = Registry("model", passed=("inputs",
 
 
 def image_shape(inputs: tuple[int, ...], name: str, least: int) -> tuple[int, int, int]:
-    """Channels, height and width of a sample, or a UserError that the network ``name`` needs images."""
+    """Return channels, height and width of a sample; raise a UserError if it is not an image of the ``least`` size."""
     if len(inputs) != 3 or min(inputs[1:]) < least:
         raise UserError(
             f"model.name = {name!r} needs images [channels, height, width] of at least {least}x{least}, "
-            f"and a sample here has shape {list(inputs)}"
+            f"but a sample of this data has shape {list(inputs)}"
         )
     return inputs[0], inputs[1], inputs[2]

@@ -1,6 +1,7 @@
-"""Copies of anyone's network that keep everything attached to it: gradient hooks, and plain tensors in attributes.
+"""Copying and moving users' networks with everything attached to them: gradient hooks, plain tensors in attributes.
 
-torch copies no gradient hooks, and moves no tensor that is neither a parameter nor a buffer.
+copy.deepcopy does not copy gradient hooks, and nn.Module.to does not move tensors that are neither parameters nor
+buffers.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ _REGISTERED = ("_parameters", "_buffers", "_modules")
 
 
 def copied(module: Module, name: str = "model") -> Module:
-    """A copy of a network with the gradient hooks of its parameters, if it can be copied.
+    """Return a copy of a network with the gradient hooks of its parameters; raise a UserError if this fails.
 
-    name: what an error message calls it.
+    name: what an error message calls the network.
     """
     for path, tensor in constants(module):
         if tensor.requires_grad:
             raise UserError(
-                f"{name}: the attribute {path!r} is a tensor that requires a gradient and is not a parameter, so that "
-                "it would not be trained; make it an nn.Parameter, detach it, or compute it in forward"
+                f"{name}: the attribute {path!r} is a tensor that requires a gradient but is not a parameter, so it "
+                "would not be trained; make it an nn.Parameter, detach it, or compute it in forward"
                 + _hint(module, path)
             )
     try:
         clone = copy.deepcopy(module)
-    except Exception as error:  # anyone's attributes may refuse to be copied in any way
+    except Exception as error:  # a user's attributes may raise any exception
         raise UserError(f"{name}: the network cannot be copied for every peer: {error}") from error
     for (_, original), (_, parameter) in zip(_trained(module), _trained(clone), strict=True):
         for hook in _hooks(original, "_backward_hooks"):
@@ -44,7 +45,7 @@ def copied(module: Module, name: str = "model") -> Module:
 
 
 def hooked_parameter(module: nn.Module) -> str | None:
-    """The name of the first trained parameter with a gradient hook (for clipping or pruning, say); None: none has."""
+    """Return the name of the first trained parameter with a gradient hook (such as clipping); None if there is none."""
     names = ("_backward_hooks", "_post_accumulate_grad_hooks")
     return next((name for name, p in _trained(module) if any(_hooks(p, attribute) for attribute in names)), None)
 
@@ -58,21 +59,21 @@ def _hooks(parameter: nn.Parameter, attribute: str) -> list[Hook]:
 
 
 def _hint(module: nn.Module, path: str) -> str:
-    """What to do about a weight that a hook of torch.nn.utils computes anew in each pass."""
+    """Return advice for a weight that a hook of torch.nn.utils recomputes in each forward pass, else ""."""
     names = {name for name, _ in module.named_parameters()}
     hooked = f"{path}_v" in names or f"{path}_orig" in names
     return " (or use torch.nn.utils.parametrizations in place of torch.nn.utils)" if hooked else ""
 
 
 def constants(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """All plain tensors in attributes of a network, with their paths; buffers that require a gradient, too."""
+    """Yield all plain tensors in attributes of a network with their paths, and buffers that require a gradient."""
     for layer, attribute, value in _attributes(module):
         yield from _tensors(f"{layer}.{attribute}" if layer else attribute, value)
     yield from ((name, buffer) for name, buffer in module.named_buffers() if buffer.requires_grad)
 
 
 def on_device(module: nn.Module, device: torch.device) -> nn.Module:
-    """The network with all its tensors on the device, plain ones too; in place, as torch's own ``to``."""
+    """Move all tensors of a network to the device, in place like ``nn.Module.to``, including plain tensors."""
     module.to(device)
     layers = dict(module.named_modules())
     for layer, attribute, value in list(_attributes(module)):
@@ -103,7 +104,7 @@ def _tensors(path: str, value: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """The value with every plain tensor in it changed; the same object if there is none."""
+    """Return the value with every plain tensor in it changed; the same object if there is none."""
     if not any(True for _ in _tensors("", value)):
         return value
     if _plain(value):

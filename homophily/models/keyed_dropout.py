@@ -1,4 +1,4 @@
-"""Dropout whose mask is a pure function of a key, so that a simulated peer and a real one drop the same units."""
+"""Dropout whose mask is a pure function of a key, so that simulated and real peers drop the same units."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _WHOLE_CHANNELS = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 
 
 class KeyedDropout(nn.Module):
-    """Drops elements (or whole channels) by the number in ``key``, which the trainer sets before each step.
+    """Drops elements (or whole channels) by a mask drawn from ``key``, which the trainer sets before each step.
 
-    A layer that is used several times in a forward pass drops anew each time.
+    A layer that is used several times in a forward pass draws a new mask each time.
     """
 
     key: Tensor
@@ -38,7 +38,7 @@ class KeyedDropout(nn.Module):
 
 
 def with_keyed_dropout(module: nn.Module) -> nn.Module:
-    """A copy of the network with every dropout layer replaced by a keyed one."""
+    """Return a copy of the network with every dropout layer replaced by a keyed one."""
     if isinstance(module, nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.Dropout3d):
         return KeyedDropout(module.p, isinstance(module, _WHOLE_CHANNELS))
     clone = copied(module)
@@ -49,17 +49,17 @@ def with_keyed_dropout(module: nn.Module) -> nn.Module:
                 setattr(parent, name, KeyedDropout(child.p, isinstance(child, _WHOLE_CHANNELS)))
                 replaced += 1
     if replaced:
-        clone.register_forward_pre_hook(_begin)
+        clone.register_forward_pre_hook(_reset_uses)
     return clone
 
 
-def _begin(network: nn.Module, inputs: object) -> None:
-    """A forward pass begins: no layer has been used in it yet."""
+def _reset_uses(network: nn.Module, inputs: object) -> None:
+    """Set the use counts of all keyed dropout layers to 0 at the beginning of a forward pass."""
     for layer in network.modules():
         if isinstance(layer, KeyedDropout):
             layer.uses = 0
 
 
 def dropout_keys(module: nn.Module) -> list[str]:
-    """Names of the key buffers of all keyed dropout layers."""
+    """Return the names of the key buffers of all keyed dropout layers."""
     return [f"{n}.key" if n else "key" for n, m in module.named_modules() if isinstance(m, KeyedDropout)]

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from homophily.models.base import Weights, image_shape, models
 from homophily.models.weights import load_weights
 
-# Blocks of each stage: how much wider they are inside, their channels, how many there are, the stride of the first.
+# Stages: expansion factor, output channels, number of blocks, stride of the first block.
 _STAGES = [(1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1)]
 
 
@@ -19,9 +19,9 @@ def mobilenet_v2(inputs: tuple[int, ...], outputs: int, weights: Weights = None)
     channels, _, _ = image_shape(inputs, "mobilenet-v2", 1)
     features: list[nn.Module] = [_convolution(channels, 32, 3, stride=2)]
     before = 32
-    for wider, after, blocks, stride in _STAGES:
+    for expansion, after, blocks, stride in _STAGES:
         for block in range(blocks):
-            features.append(_Block(before, after, wider, stride if block == 0 else 1))
+            features.append(_Block(before, after, expansion, stride if block == 0 else 1))
             before = after
     features.append(_convolution(before, 1280, 1))
     network = nn.Sequential(
@@ -38,22 +38,22 @@ def mobilenet_v2(inputs: tuple[int, ...], outputs: int, weights: Weights = None)
 
 
 class _Block(nn.Module):
-    """Widens each pixel's channels, convolves every channel alone, narrows again, and adds its input if it can."""
+    """Inverted residual block: expansion, depthwise convolution, projection, and a shortcut if the shape is kept."""
 
-    def __init__(self, before: int, after: int, wider: int, stride: int) -> None:
+    def __init__(self, before: int, after: int, expansion: int, stride: int) -> None:
         super().__init__()
-        inside = before * wider
-        widening = [_convolution(before, inside, 1)] if wider > 1 else []
+        hidden = before * expansion
+        expand = [_convolution(before, hidden, 1)] if expansion > 1 else []
         self.conv = nn.Sequential(
-            *widening,
-            _convolution(inside, inside, 3, stride, groups=inside),
-            nn.Conv2d(inside, after, 1, bias=False),
+            *expand,
+            _convolution(hidden, hidden, 3, stride, groups=hidden),
+            nn.Conv2d(hidden, after, 1, bias=False),
             nn.BatchNorm2d(after),
         )
-        self.adds = stride == 1 and before == after
+        self.has_shortcut = stride == 1 and before == after
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.conv(x) if self.adds else self.conv(x)  # type: ignore[no-any-return]
+        return x + self.conv(x) if self.has_shortcut else self.conv(x)  # type: ignore[no-any-return]
 
 
 def _convolution(before: int, after: int, kernel: int, stride: int = 1, groups: int = 1) -> nn.Module:

@@ -36,7 +36,7 @@ def resnet_18(inputs: tuple[int, ...], outputs: int, weights: Weights = None) ->
 
 
 class _Block(nn.Module):
-    """Two 3x3 convolutions beside a shortcut, which is a 1x1 convolution if the shape changes."""
+    """Residual block: two 3x3 convolutions and a shortcut, which is a 1x1 convolution if the shape changes."""
 
     def __init__(self, before: int, after: int, stride: int = 1) -> None:
         super().__init__()
@@ -51,5 +51,5 @@ class _Block(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        inside = relu(self.bn1(self.conv1(x)))
-        return relu(self.bn2(self.conv2(inside)) + self.downsample(x))
+        hidden = relu(self.bn1(self.conv1(x)))
+        return relu(self.bn2(self.conv2(hidden)) + self.downsample(x))

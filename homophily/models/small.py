@@ -1,4 +1,4 @@
-"""The papers' small networks."""
+"""The small networks that the papers use: MLPs, a linear model and CNNs."""
 
 from __future__ import annotations
 

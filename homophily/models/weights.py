@@ -1,4 +1,4 @@
-"""Pre-trained weights: a .safetensors file, found like the data, into a network whose tensors have the same names."""
+"""Loading pre-trained weights from a .safetensors file, searched for in the same folders as data sets."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from homophily.errors import UserError
 
 
 def load_weights(network: nn.Module, name: str, file: str, replaced: str) -> None:
-    """The file's tensors into ``network``, whose layer ``replaced`` stays as it was drawn. name: of the network."""
+    """Load the file's tensors into ``network``, except those of the layer ``replaced``. name: of the network."""
     path = _found(file)
     given, own = _without(replaced, read_tensors(path)), _without(replaced, network.state_dict())
     for tensor in [*own, *given]:
-        experiment = _problem(given.get(tensor), own.get(tensor))
-        if experiment is not None:
-            raise UserError(f"model.weights: {path} is not for {name}: {tensor} {experiment}")
+        problem = _problem(given.get(tensor), own.get(tensor))
+        if problem is not None:
+            raise UserError(f"model.weights: {path} does not fit {name}: {tensor} {problem}")
     network.load_state_dict(given, strict=False)
 
 
@@ -31,12 +31,12 @@ def _found(file: str) -> Path:
         raise UserError(f"model.weights = {file!r}: there is no such file")
     raise UserError(
         f"model.weights = {file!r}: there is no such file in {', '.join(map(str, folders))}; "
-        f"set {FOLDERS_VARIABLE} to the folder that holds weights/{file}, or give its absolute path"
+        f"set {FOLDERS_VARIABLE} to the folder that contains weights/{file}, or give its absolute path"
     )
 
 
 def _without(replaced: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """All but the replaced layer's, and the counts of batches seen, which older files lack and nobody reads."""
+    """Return the tensors without those of the replaced layer and num_batches_tracked, which older files lack."""
     return {
         name: tensor
         for name, tensor in tensors.items()
@@ -45,10 +45,11 @@ def _without(replaced: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _problem(given: Tensor | None, own: Tensor | None) -> str | None:
+    """Return what is wrong with a tensor of the file, for an error message; None if it fits the network."""
     if given is None:
         return "is missing"
     if own is None:
         return "is not in the network"
     if given.shape != own.shape:
-        return f"has shape {list(given.shape)}, and the network has {list(own.shape)}"
+        return f"has shape {list(given.shape)}, but the network has {list(own.shape)}"
     return None

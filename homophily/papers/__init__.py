@@ -1,1 +1,1 @@
-"""The papers' tables and figures: a recipe for each, with the printed values and claims, and what plays them."""
+"""Reproduction of the papers' tables and figures: a recipe for each, with the paper's values and claims."""

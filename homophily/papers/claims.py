@@ -1,4 +1,4 @@
-"""Claims as formulas over the cells of a table: ROW.COLUMN, numbers, + - * /, comparisons, mean, max, min, abs."""
+"""Evaluates claims: formulas over table cells (ROW.COLUMN, numbers, + - * /, comparisons, mean, max, min, abs)."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _FUNCTIONS: dict[str, Callable[..., float]] = {"max": max, "min": min, "abs": ab
 
 
 class Unknown(Exception):
-    """A cell that the claim speaks of has no number."""
+    """A cell in the claim has no value."""
 
 
 def holds(check: str, cells: Cells) -> bool | None:
-    """Whether the claim holds; None: a cell it speaks of was not computed."""
+    """Return whether the claim holds; None if one of its cells was not computed."""
     try:
         return bool(_value(ast.parse(check, mode="eval").body, cells, check))
     except Unknown:

@@ -15,7 +15,7 @@ import pydantic
 from homophily.atomic_io import write_json, write_text, writing
 from homophily.errors import UserError
 from homophily.papers.summary import distance
-from homophily.papers.tables import Result, Verdict, as_json, beside_printed, distances, tally, told, verdicts
+from homophily.papers.tables import Result, Verdict, as_json, beside_printed, cell_text, distances, tally, verdicts
 
 _HELD = {True: "held", False: "**not held**", None: "not computed"}
 _OURS = " (our claim, not the paper's)"
@@ -67,7 +67,7 @@ def stored(folder: Path, names: Sequence[str] = ()) -> list[Result]:
 
 
 def write(result: Result, folder: Path) -> list[Path]:
-    """NAME.md and NAME.json, or NAME-quick."""
+    """Write NAME.md and NAME.json (or NAME-quick) and return their paths."""
     paths = [folder / f"{result.title}{ending}" for ending in (".md", ".json")]
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -78,7 +78,7 @@ def write(result: Result, folder: Path) -> list[Path]:
 
 
 def markdown(result: Result, notes: Notes | None = None, picture: str | None = None) -> str:
-    """The page. picture: the file of the drawn figure, beside the page."""
+    """Return the Markdown page. picture: the file of the figure, in the folder of the page."""
     return "\n".join(_lines(result, notes or Notes(), picture)) + "\n"
 
 
@@ -145,6 +145,6 @@ def _table(result: Result) -> Iterator[str]:
     yield f"| --- |{' --- |' * len(columns)}"
     for row, mine in result.cells.items():
         label = recipe.rows[row].label + (" (not the paper's)" if recipe.rows[row].ours else "")
-        yield f"| {label} | {' | '.join(told(mine[column]) for column in columns)} |"
+        yield f"| {label} | {' | '.join(cell_text(mine[column]) for column in columns)} |"
     for kind, off in distances(result.cells).items():
         yield f"| *{kind}* | {' | '.join(f'{off[c]:.2f}' if c in off else '' for c in columns)} |"

@@ -1,4 +1,4 @@
-"""A recipe: how a table or figure of a paper is made here, what the paper prints, and what it claims."""
+"""A recipe: how a table or figure of a paper is reproduced, which values the paper prints, and what it claims."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from homophily.simulation.configuration import make, overlaid
 
 _RECIPES = files("homophily.papers") / "recipes"
 Key = Annotated[str, pydantic.StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
-Printed = float | tuple[float, float]  # a mean, or with its deviation
-_COMMON = {"precision": "fast"}  # TF32, which PyTorch's convolutions have of themselves on a GPU
+Printed = float | tuple[float, float]  # a mean, or a mean and its standard deviation
+_COMMON = {"precision": "fast"}  # TF32, PyTorch's default for convolutions on a GPU
 
 
 class _Part(pydantic.BaseModel):
@@ -24,9 +24,9 @@ class _Part(pydantic.BaseModel):
 
 
 class RecipeColumn(_Part):
-    """What the cells of a column have in common. score: a key of a run's summary, dots go deeper.
+    """A column of the table, with the config keys that its cells share.
 
-    score and unit: the recipe's, where left out.
+    score: a key of a run's summary, with dots for nested keys. score and unit default to the recipe's.
     """
 
     label: str
@@ -36,7 +36,7 @@ class RecipeColumn(_Part):
 
 
 class Row(_Part):
-    """Usually a method. ours: the paper does not have it."""
+    """A row of the table, usually a method. ours: the row is not in the paper."""
 
     label: str
     config: dict[str, Any] = {}
@@ -44,13 +44,16 @@ class Row(_Part):
 
 
 class Cell(_Part):
-    """Keys that only one cell has."""
+    """Config keys of a single cell."""
 
     config: dict[str, Any]
 
 
 class Claim(_Part):
-    """Something the paper says, as a check on the numbers. ours: we say it. quick: it holds in the quick form too."""
+    """A claim of the paper, with a formula that checks it.
+
+    ours: the claim is not in the paper. quick: it is checked in the quick version too.
+    """
 
     text: str
     check: str
@@ -59,7 +62,7 @@ class Claim(_Part):
 
 
 class Quick(_Part):
-    """A small version: some rows and columns, keys over all others."""
+    """The quick version: some of the rows and columns, with config keys that override all others."""
 
     rows: list[Key]
     columns: list[Key]
@@ -68,14 +71,14 @@ class Quick(_Part):
 
 
 class Figure(_Part):
-    """How a figure is drawn. x: what its columns differ in, in words."""
+    """How a figure is drawn. x: the label of the x axis."""
 
     draw: Literal["curves", "heatmap", "dots", "topology", "histogram", "sensitivity"]
     x: str = ""
 
 
 class Recipe(_Part):
-    """All of it. Cells are named ROW.COLUMN."""
+    """How a table or figure is reproduced. Claims refer to cells as ROW.COLUMN."""
 
     title: str
     paper: Literal["panm", "dpg", "similarity", "dac"]
@@ -88,14 +91,14 @@ class Recipe(_Part):
     columns: dict[Key, RecipeColumn]
     rows: dict[Key, Row]
     cells: dict[Key, dict[Key, Cell]] = {}
-    left_out: dict[Key, list[Key]] = {}  # cells that the paper does not have: column, rows
+    left_out: dict[Key, list[Key]] = {}  # cells that are not in the paper: rows by column
     printed: dict[Key, dict[Key, Printed]] = {}
     claims: list[Claim] = []
     quick: Quick
     figure: Figure | None = None
 
     def config(self, row: str, column: str, seed: int, quick: bool) -> Config:
-        """The config of a cell's run."""
+        """Return the config of a cell's run."""
         layers: list[Mapping[str, Any]] = [self.columns[column].config, self.rows[row].config]
         if column in self.cells.get(row, {}):
             layers.append(self.cells[row][column].config)
@@ -114,12 +117,12 @@ class Recipe(_Part):
 
 
 def names() -> list[str]:
-    """Of all recipes."""
+    """Return the names of all recipes."""
     return sorted(entry.name.removesuffix(".toml") for entry in _RECIPES.iterdir() if entry.name.endswith(".toml"))
 
 
 def load(name: str) -> Recipe:
-    """The recipe called ``name``."""
+    """Return the recipe called ``name``."""
     if name not in names():
         raise UserError(f"there is no recipe {name!r}; there are {', '.join(names())}")
     values = tomllib.loads((_RECIPES / f"{name}.toml").read_text(encoding="utf-8"))
@@ -133,13 +136,13 @@ def load(name: str) -> Recipe:
 
 
 def _check(name: str, recipe: Recipe) -> None:
-    """Every row and column that is spoken of is there."""
-    spoken = [(row, column) for row, cells in recipe.cells.items() for column in cells]
-    spoken += [(row, column) for row, cells in recipe.printed.items() for column in cells]
-    spoken += [(row, column) for column, rows in recipe.left_out.items() for row in rows]
-    rows = [*recipe.quick.rows, *(row for row, _ in spoken)]
-    columns = [*recipe.quick.columns, *(column for _, column in spoken)]
-    for found, there, what in ((rows, recipe.rows, "row"), (columns, recipe.columns, "column")):
-        for key in found:
-            if key not in there:
+    """Raise a UserError if the recipe refers to a row or column that it does not define."""
+    mentioned = [(row, column) for row, cells in recipe.cells.items() for column in cells]
+    mentioned += [(row, column) for row, cells in recipe.printed.items() for column in cells]
+    mentioned += [(row, column) for column, rows in recipe.left_out.items() for row in rows]
+    rows = [*recipe.quick.rows, *(row for row, _ in mentioned)]
+    columns = [*recipe.quick.columns, *(column for _, column in mentioned)]
+    for keys, defined, what in ((rows, recipe.rows, "row"), (columns, recipe.columns, "column")):
+        for key in keys:
+            if key not in defined:
                 raise UserError(f"recipe {name}: there is no {what} {key!r}")

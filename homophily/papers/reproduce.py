@@ -1,4 +1,4 @@
-"""Plays the runs of a recipe, each once, and keeps what they gave: results of many calls add up in one folder."""
+"""Executes the runs of a recipe and stores their results in one folder, so that later calls continue."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from homophily.experiments.queue import RunRequest, execute, work
 from homophily.papers.recipe import Recipe, load
 from homophily.runs.reader import Run
 from homophily.runs.writer import RunWriter
-from homophily.simulation.setup import UserObjects
+from homophily.simulation.user_objects import UserObjects
 
 _CURVES = (
     "round", "accuracy", "accuracy_over_clusters", "accuracy_by_cluster", "mse", "mse_over_clusters", "mse_by_cluster",
     "loss", "neighbour_precision", "neighbour_recall", "models_sent_per_peer",
 )  # fmt: skip
-_RECENT = 10  # rounds whose similarities are kept: in one alone a peer meets few
+_RECENT = 10  # last rounds whose similarities are kept, because a peer meets few others in one round
 
 
 @dataclass(frozen=True)
 class Reproduction:
-    """A recipe and what its runs gave so far: one small file a run in a folder that all recipes share."""
+    """A recipe and the results of its runs so far: one small file per run, in a folder that all recipes share."""
 
     name: str
     recipe: Recipe
@@ -42,7 +42,7 @@ class Reproduction:
 
     @classmethod
     def of(cls, name: str, store: Path, quick: bool, seeds: int | None) -> Reproduction:
-        """seeds: how many; None: as many as the paper, or the quick form, has."""
+        """Return the reproduction of a recipe. seeds: how many; None: as many as the recipe has."""
         recipe = load(name)
         if seeds is not None and seeds < 1:
             raise UserError(f"--seeds {seeds}: must be at least 1")
@@ -51,7 +51,7 @@ class Reproduction:
 
     @property
     def title(self) -> str:
-        """What its pages and pictures are called: NAME, or NAME-quick."""
+        """The file name of its tables and figures: NAME, or NAME-quick."""
         return f"{self.name}-quick" if self.quick else self.name
 
     @property
@@ -66,7 +66,7 @@ class Reproduction:
         return self.recipe.config(row, column, seed, self.quick)
 
     def runs(self) -> dict[str, Config]:
-        """All runs by name, each once, seed by seed."""
+        """Return the configs of all runs by name, each once, ordered by seed."""
         return {
             _name(config): config
             for seed in range(self.seeds)
@@ -77,16 +77,16 @@ class Reproduction:
         }
 
     def result(self, row: str, column: str, seed: int) -> dict[str, Any] | None:
-        """What a cell's run gave; None: it has not been played."""
+        """Return the result of a cell's run; None if it has not been executed."""
         path = self._path(_name(self.config(row, column, seed)))
         return read_json(path) if path.exists() else None
 
     def results(self) -> list[dict[str, Any]]:
-        """What all runs played so far gave, each once."""
+        """Return the results of all runs executed so far, each once."""
         return [read_json(path) for path in map(self._path, self.runs()) if path.exists()]
 
     def missing(self) -> list[Config]:
-        """The runs that are to be played; those that do the same work follow one another, to go side by side."""
+        """Return the configs of the runs without a result, grouped so that similar runs can be executed together."""
         missing = [config for name, config in self.runs().items() if not self._path(name).exists()]
         first: dict[tuple[int, str], int] = {}
         return sorted(missing, key=lambda config: first.setdefault((config.seed, work(config)), len(first)))
@@ -95,9 +95,9 @@ class Reproduction:
         return self.store / f"{run}.json"
 
     def play(self, device: torch.device, budget: float, callbacks: Callable[[], Sequence[Callback]] = tuple) -> int:
-        """Play what is missing, or go on with it, until ``budget`` seconds are over; returns how many runs are left.
+        """Execute or continue the missing runs for at most ``budget`` seconds; return how many runs are left.
 
-        callbacks: makes, for each run that begins, what watches it.
+        callbacks: called at the start of each run, returns the callbacks of that run.
         """
         if not (missing := self.missing()):
             return 0
@@ -110,7 +110,7 @@ class Reproduction:
                     return
                 target = running / _name(config)
                 if not RunWriter(target).begun or Run(target).device != device.type:
-                    shutil.rmtree(target, ignore_errors=True)  # no run yet, or on a device that need not be here
+                    shutil.rmtree(target, ignore_errors=True)  # not started, or started on another device
                 yield RunRequest(config, target, callbacks)
 
         done = 0
@@ -121,13 +121,13 @@ class Reproduction:
         return len(missing) - done
 
     def _keep(self, run: Run) -> None:
-        """What the tables and figures need of a run; its models are many and large, and go."""
+        """Store what the tables and figures need of a run, then delete its folder with the large model files."""
         about, lines = run.about, run.metrics()
         kept = {
             "config": run.config.toml(),
             "summary": run.summary,
             "curve": [{key: line[key] for key in _CURVES if key in line} for line in lines],
-            **_drawn(run, lines),
+            **_figure_data(run, lines),
             "machine": about["machine"],
             "versions": about["versions"],
             "engine": about["plan"]["engine"],
@@ -137,14 +137,14 @@ class Reproduction:
 
 
 def _name(config: Config) -> str:
-    """The same for the same run, whichever cell it is of."""
+    """Return a name that depends only on the config, so that cells with equal configs share a run."""
     method = config.method.name.replace(":", ".")
     text = json.dumps(config.toml(), sort_keys=True)
     return f"{method}-{config.seed}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
-def _drawn(run: Run, lines: list[dict[str, Any]]) -> dict[str, Any]:
-    """What only figures need."""
+def _figure_data(run: Run, lines: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the data of a run that only figures need."""
     clusters = run.scores["cluster"]
     return {
         "clusters": clusters,
@@ -155,7 +155,7 @@ def _drawn(run: Run, lines: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _similarities(lines: list[dict[str, Any]], clusters: list[str]) -> dict[str, list[float]]:
-    """What the first watched peer last measured of peers of its own cluster (inside) and of others (outside)."""
+    """Return the first recorded peer's latest similarities to its own cluster (inside) and to others (outside)."""
     last: dict[str, float] = {}
     for line in lines:
         if line.get("similarities"):

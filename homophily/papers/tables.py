@@ -1,4 +1,4 @@
-"""The paper's numbers and ours side by side: cells with their differences, and which claims held."""
+"""Tables of our results beside the paper's: cells with their differences, and which claims held."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from homophily.papers.reproduce import Reproduction
 
 @dataclass(frozen=True)
 class Number:
-    """A cell: our values, one per seed (None: not known, as in a run that diverged), and what the paper prints."""
+    """A cell: our values, one per seed (None: unknown, as in a run that diverged), and the paper's value."""
 
     values: list[float | None]
-    diverged: bool  # peers of one of these runs have
+    diverged: bool  # whether peers of one of these runs have diverged
     printed: float | None
     printed_deviation: float | None
 
     @property
     def known(self) -> list[float]:
-        """The values, or nothing if one is not known: a mean must not leave a diverged run out."""
+        """The values, or an empty list if one is unknown: a mean must not leave out a diverged run."""
         known = [value for value in self.values if value is not None]
         return known if len(known) == len(self.values) else []
 
@@ -47,7 +47,7 @@ class Number:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A claim, and whether our numbers bear it out; None: they do not speak of it."""
+    """A claim, and whether it holds for our results; None: its cells were not computed."""
 
     text: str
     held: bool | None
@@ -104,7 +104,7 @@ class Result:
 
 
 def numbers(found: Reproduction) -> dict[str, dict[str, Number]]:
-    """By row and column."""
+    """Return all cells of the table by row and column."""
     return {row: {column: _number(found, row, column) for column in found.columns} for row in found.rows}
 
 
@@ -117,7 +117,7 @@ def _number(found: Reproduction, row: str, column: str) -> Number:
 
 
 def _printed(recipe: Recipe, quick: bool, row: str, column: str) -> tuple[float | None, float | None]:
-    """The printed mean and deviation. A quick version is another experiment, so it has none."""
+    """The paper's mean and standard deviation. A quick version is a different experiment and has neither."""
     printed: Printed | None = None if quick else recipe.printed.get(row, {}).get(column)
     if printed is None or isinstance(printed, float):
         return printed, None
@@ -125,7 +125,7 @@ def _printed(recipe: Recipe, quick: bool, row: str, column: str) -> tuple[float 
 
 
 def score_in(summary: dict[str, Any], score: str) -> float | None:
-    """A number of a summary; dots go deeper."""
+    """Return a value of a summary by its key, with dots for nested keys; None if it is missing."""
     value: Any = summary
     for part in score.split("."):
         value = value.get(part) if isinstance(value, dict) else None
@@ -133,9 +133,10 @@ def score_in(summary: dict[str, Any], score: str) -> float | None:
 
 
 def distances(cells: dict[str, dict[str, Number]]) -> dict[str, dict[str, float]]:
-    """How far a column's cells are from the printed ones: the mean of the differences without their signs.
+    """Return the mean absolute difference between our cells and the paper's, by column.
 
-    Also of the distances to Oracle: where a paper's network is unknown, all its numbers may be off alike.
+    Also the same after subtracting Oracle's value from all cells: if a paper's network is unknown, all of its values
+    may be off by the same amount.
     """
     found: dict[str, dict[str, float]] = {"mean absolute difference": {}, "the same of distances to Oracle": {}}
     for column in next(iter(cells.values())):
@@ -151,7 +152,7 @@ def distances(cells: dict[str, dict[str, Number]]) -> dict[str, dict[str, float]
 
 
 def verdicts(result: Result) -> list[Verdict]:
-    """On every claim; in the quick form on those that survive it."""
+    """Return the verdict on every claim; in the quick version, only on the claims marked quick."""
     means = {
         row: {column: number.mean for column, number in mine.items() if number.mean is not None}
         for row, mine in result.cells.items()
@@ -164,7 +165,7 @@ def verdicts(result: Result) -> list[Verdict]:
 
 
 def tally(found: Sequence[Verdict]) -> str:
-    """Held claims of those that were computed: 7 of 9; without any, a dash."""
+    """Return how many of the computed claims held, such as "7 of 9"; a dash if none was computed."""
     count = Counter(one.held for one in found)
     computed = count[True] + count[False]
     return f"{count[True]} of {computed}" if computed else "-"
@@ -175,8 +176,8 @@ def beside_printed(cells: Mapping[str, Mapping[str, Number]]) -> bool:
     return any(cell.printed is not None for row in cells.values() for cell in row.values())
 
 
-def told(number: Number) -> str:
-    """A cell in words: 84.3 ± 0.2 (83.9 ± 0.3) +0.4."""
+def cell_text(number: Number) -> str:
+    """Return a cell as text: ours (the paper's) difference, such as "84.3 ± 0.2 (83.9 ± 0.3) +0.4"."""
     missing = "diverged" if number.diverged else "-"
     ours = missing if number.mean is None else f"{number.mean:.2f}" + _plus_minus(number.deviation)
     if number.printed is None:
@@ -190,15 +191,15 @@ def _plus_minus(deviation: float | None) -> str:
 
 
 def _made_on(found: Reproduction) -> str:
-    """The machines and versions behind the results, and how long the runs took."""
+    """Return the machines and torch versions of the results, and how long the runs took."""
     results = found.results()
     machines = dict.fromkeys(f"{r['machine']}, torch {r['versions']['torch']}" for r in results)
     seconds = sum(r["summary"]["seconds"] for r in results)
-    return f"{'; '.join(machines) or 'nothing played yet'}; {seconds:,.0f} s in rounds"
+    return f"{'; '.join(machines) or 'no run finished yet'}; {seconds:,.0f} s in rounds"
 
 
 def as_json(result: Result) -> dict[str, Any]:
-    """The result as NAME.json stores it."""
+    """Return the result as NAME.json stores it."""
     return {
         "name": result.name,
         "title": result.recipe.title,

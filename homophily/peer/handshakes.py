@@ -31,11 +31,10 @@ _ALERT = re.compile(r"received fatal alert: (\w+)")
 _LINE_BYTES, _RAW_BYTES, _REASON_CHARS = 1 << 16, 400, 100  # at most, of a line and of a reason before and after
 _GRACE_SECONDS = 5.0  # a peer that starts has this long before a failed connection to it is logged
 _FORGET_SECONDS = 30.0  # zenoh retries every 2 s: an address without a failure for this long was reached in between
-_log = logging.getLogger("homophily.peer")
 
 
 @contextmanager
-def watch_handshakes(refusals: Refusals) -> Iterator[None]:
+def watch_handshakes(refusals: Refusals, log: logging.Logger) -> Iterator[None]:
     """Count failed handshakes and log failed connections. It must begin before the first link is opened.
 
     Use it only in a process that runs one peer and nothing else: it reads the whole standard output.
@@ -49,7 +48,7 @@ def watch_handshakes(refusals: Refusals) -> Iterator[None]:
     reading, writing = os.pipe()
     os.dup2(writing, 1)
     os.close(writing)
-    reader = threading.Thread(target=_read_log, args=(reading, stdout, refusals), daemon=True)
+    reader = threading.Thread(target=_read_log, args=(reading, stdout, refusals, log), daemon=True)
     reader.start()
     try:
         yield
@@ -60,9 +59,9 @@ def watch_handshakes(refusals: Refusals) -> Iterator[None]:
         os.close(stdout)
 
 
-def _read_log(reading: int, stdout: int, refusals: Refusals) -> None:
+def _read_log(reading: int, stdout: int, refusals: Refusals, log: logging.Logger) -> None:
     """Take zenoh's reports out of the standard output, and pass all other lines on."""
-    failures, show_all = _ConnectFailures(), "RUST_LOG" in os.environ
+    failures, show_all = _ConnectFailures(log), "RUST_LOG" in os.environ
     with os.fdopen(reading, "rb") as lines, suppress(OSError):
         while line := lines.readline(_LINE_BYTES):
             text = _COLOUR.sub(b"", line).rstrip()
@@ -103,7 +102,8 @@ def _date(seconds: str) -> str:
 class _ConnectFailures:
     """Logs once why an address cannot be reached, and again if the reason changes or it was reached in between."""
 
-    def __init__(self) -> None:
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
         self._by_address: dict[str, tuple[float, float, str]] = {}  # first failure, last failure, reason logged
 
     def add(self, address: str, reason: str) -> None:
@@ -114,6 +114,6 @@ class _ConnectFailures:
         if now - last > _FORGET_SECONDS:
             first, logged = now, ""
         if now - first > _GRACE_SECONDS and reason != logged:
-            _log.warning("connection to %s failed: %s; retrying every 2 s", address, reason)
+            self._log.warning("connection to %s failed: %s; retrying every 2 s", address, reason)
             logged = reason
         self._by_address[address] = first, now, logged

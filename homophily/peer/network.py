@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,7 @@ from torch import Tensor
 from homophily.config.schema import Config
 from homophily.peer.blob_transfer import BlobTransfer
 from homophily.peer.identity import Refused
+from homophily.peer.logs import peer_logger
 from homophily.peer.membership import OFFLINE_SECONDS, Announcer, Members, Status, open_status, seal_status
 from homophily.peer.pacing import Pacing
 from homophily.peer.refusals import Refusals
@@ -24,7 +24,6 @@ from homophily.runs.fields import Discovered, RoundMetrics
 from homophily.simulation.communication import Traffic
 from homophily.simulation.observers import RoundRecord
 
-_log = logging.getLogger("homophily.peer")
 _ANNOUNCE_SECONDS = 1.0  # seconds between two announcements of a status that has not changed
 _REQUEST_SECONDS = 10.0  # for a request over one hop
 
@@ -67,7 +66,7 @@ class PeerNetwork:
             links.broadcast(seal_status(status, peer.federation, identity))
 
         announcer = Announcer(send, links.neighbours, _ANNOUNCE_SECONDS, _plan(setup.config))
-        pacing = Pacing(setup.policy, members, announcer, list(setup.me.contacts.values()))
+        pacing = Pacing(setup.policy, members, announcer, list(setup.me.contacts.values()), peer_logger(peer.name))
         layout = setup.training.task.layout
         source = NetworkSource(
             setup.me, layout, setup.expected, setup.fingerprint, transfer, members, announcer, pacing
@@ -77,7 +76,7 @@ class PeerNetwork:
     def handlers(self, setup: PeerSetup) -> LinkHandlers:
         """The functions that handle messages, requests and connections."""
         peer, authority = setup.settings.peer, setup.authority
-        plan, refusals = self.announcer.plan, self.transfer.refusals
+        plan, refusals, log = self.announcer.plan, self.transfer.refusals, peer_logger(peer.name)
         differing: set[str] = set()  # peers whose method, merge, rounds or constants differ: each is reported once
 
         def on_message(sealed: bytes) -> None:
@@ -90,7 +89,7 @@ class PeerNetwork:
                 return
             if news and status.plan != plan and name not in differing:
                 differing.add(name)
-                _log.warning(
+                log.warning(
                     "%s runs %s, but this peer runs %s: give both files the same method, merge, rounds and data.scale",
                     name,
                     status.plan,
@@ -100,12 +99,12 @@ class PeerNetwork:
                 self.links.broadcast(sealed)
 
         def on_connect(name: str) -> None:
-            _log.info("%s connected", name)
+            log.info("%s connected", name)
             self.members.connected(name)
             self.announcer.announce_soon()  # a peer that has just connected knows no status yet
 
         def on_disconnect(name: str) -> None:
-            _log.info("%s disconnected", name)
+            log.info("%s disconnected", name)
             self.members.disconnected(name)
             self.announcer.announce_soon()  # this peer's neighbours have changed
 

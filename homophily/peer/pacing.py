@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from homophily.peer.membership import Announcer, Members
 
-_log = logging.getLogger("homophily.peer")
 _CHECK_SECONDS = 1.0  # seconds
 
 
@@ -38,9 +37,12 @@ class SyncPolicy:
 class Pacing:
     """Waits for the others, by the statuses that they announce."""
 
-    def __init__(self, policy: SyncPolicy, members: Members, announcer: Announcer, names: Sequence[str]) -> None:
+    def __init__(
+        self, policy: SyncPolicy, members: Members, announcer: Announcer, names: Sequence[str], log: logging.Logger
+    ) -> None:
         """names: of the other peers that are allowed."""
         self.policy, self._members, self._announcer, self._names = policy, members, announcer, names
+        self._log = log
 
     def wait_for_start(self, round: int, waiting: Callable[[], None] = lambda: None) -> None:
         """Before the first round, wait without a limit until enough other peers are online.
@@ -57,7 +59,7 @@ class Pacing:
                 online = self._members.hops()
                 if missing != (missing := [name for name in self._names if name not in online]):
                     offline = ", ".join(missing)
-                    _log.info(
+                    self._log.info(
                         "this peer waits for %d other peers to be online (peer.wait_for); offline: %s",
                         self.policy.wait_for,
                         offline,
@@ -86,7 +88,7 @@ class Pacing:
         current = min(self._members.current_round(), last) - 1
         if current - round <= behind:
             return round
-        _log.info("this peer skips rounds %d to %d: half of the other peers have passed them", round + 1, current)
+        self._log.info("this peer skips rounds %d to %d: half of the other peers have passed them", round + 1, current)
         self._announcer.announce(merged=current)
         return current
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from homophily.atomic_io import locked, write_json, writing
+from homophily.atomic_io import locked, write_json
 from homophily.config.overlay import differing
 from homophily.config.schema import Config
 from homophily.errors import UserError
@@ -27,8 +27,9 @@ from homophily.experiments.callbacks import Callback, Callbacks
 from homophily.experiments.runner import ActiveRun, RoundPlayer, description, form, torch_settings
 from homophily.federation.merging import merges
 from homophily.peer import handshakes
+from homophily.peer.logs import logged_to, peer_logger
 from homophily.peer.network import NamedObserver, PeerNetwork, address_of
-from homophily.peer.refusals import Refusals, log_to
+from homophily.peer.refusals import Refusals
 from homophily.peer.settings import PeerSettings, load, outside_loopback
 from homophily.peer.setup import PeerSetup, prepare_peer
 from homophily.peer.transport import ZenohLinks
@@ -36,11 +37,10 @@ from homophily.runs.reader import Run
 from homophily.runs.writer import RunWriter
 from homophily.simulation.exchange import PeerExchange
 from homophily.simulation.rounds import RunState
-from homophily.simulation.setup import UserObjects
+from homophily.simulation.user_objects import UserObjects
 
 _EXPIRY_WARNING = timedelta(days=30)  # a certificate that expires within this time is logged at the start
 _CPU = torch.device("cpu")
-_log = logging.getLogger("homophily.peer")
 
 
 class Peer:
@@ -67,6 +67,7 @@ class Peer:
             )
         self._insecure, self._alone, self._callbacks = insecure, alone, Callbacks(callbacks)
         self._setup = prepare_peer(self.settings)
+        self._log = peer_logger(self.settings.peer.name)
         self._stack = ExitStack()
         self._active: ActiveRun | None = None
         self._result: Run | None = None
@@ -77,10 +78,10 @@ class Peer:
         with ExitStack() as stack:
             stack.enter_context(locked(self.settings.state))
             writer = _opened_folder(self._setup)
-            stack.enter_context(_logged(writer.path / "peer.log", self.settings.peer.name))
-            refusals = Refusals()
+            stack.enter_context(_logged(writer.path / "peer.log", self.settings.peer.name, self._log))
+            refusals = Refusals(self._log)
             if self._alone:  # before the first link: zenoh reads the settings of its log only once
-                stack.enter_context(handshakes.watch_handshakes(refusals))
+                stack.enter_context(handshakes.watch_handshakes(refusals, self._log))
             links = ZenohLinks(address_of(self._setup, self._insecure))
             self._network = PeerNetwork.on(links, self._setup, refusals)
             stack.callback(self._network.close)
@@ -104,11 +105,11 @@ class Peer:
     def _log_start(self, round: int) -> None:
         peer, rounds, expires = self.settings.peer, self._setup.config.rounds, self._setup.identity.expires
         listens = f"listens on {', '.join(peer.listen)}" if peer.listen else "does not listen (peer.listen is empty)"
-        _log.info("%s %s; its state folder holds %d of %d rounds", peer.name, listens, round, rounds)
+        self._log.info("%s %s; its state folder holds %d of %d rounds", peer.name, listens, round, rounds)
         for note in self._setup.notes:
-            _log.warning("%s", note)
+            self._log.warning("%s", note)
         if expires - datetime.now(UTC) < _EXPIRY_WARNING:
-            _log.warning(
+            self._log.warning(
                 "the certificate %s expires on %s: issue a new one and restart this peer",
                 self.settings.certificate,
                 expires.date(),
@@ -145,7 +146,7 @@ class Peer:
         active.state.round = pacing.next_round_after(active.round, last, self._behind)
         self._behind = last if pacing.policy.lockstep else pacing.policy.behind
         metrics = self._player.step()[0]
-        _report_divergence(metrics, was=self._diverged)
+        _report_divergence(self._log, metrics, was=self._diverged)
         self._diverged = bool(metrics["diverged"])
         active.save()  # the state folder holds every round that is over
         self._write_status(metrics)
@@ -167,7 +168,7 @@ class Peer:
                 pass
             (self._result,) = self._player.finish()
             self._network.announcer.announce(finished=True)
-            _log.info(
+            self._log.info(
                 "%s has finished; it stays online until the other peers have its last model", self.settings.peer.name
             )
             self._network.pacing.linger()
@@ -235,19 +236,16 @@ def _opened_folder(setup: PeerSetup) -> RunWriter:
 
 
 @contextmanager
-def _logged(path: Path, name: str) -> Iterator[None]:
-    with writing(path):
-        handler = log_to(path)
-    try:
-        yield
-    except (Exception, KeyboardInterrupt) as error:
-        interrupted = "interrupted; the same command resumes it from its state folder"
-        why = str(error) if isinstance(error, UserError) else repr(error)
-        _log.error("%s stops: %s", name, interrupted if isinstance(error, KeyboardInterrupt) else why)
-        raise
-    finally:
-        _log.removeHandler(handler)
-        handler.close()
+def _logged(path: Path, name: str, log: logging.Logger) -> Iterator[None]:
+    """Write a peer's log to a file, and at the end why it stops, if it fails or is interrupted."""
+    with logged_to(path, log):
+        try:
+            yield
+        except (Exception, KeyboardInterrupt) as error:
+            interrupted = "interrupted; the same command resumes it from its state folder"
+            why = str(error) if isinstance(error, UserError) else repr(error)
+            log.error("%s stops: %s", name, interrupted if isinstance(error, KeyboardInterrupt) else why)
+            raise
 
 
 def _check_config(path: Path, stored: Config, now: Config, asked: Config) -> None:
@@ -268,16 +266,16 @@ def _check_config(path: Path, stored: Config, now: Config, asked: Config) -> Non
         )
 
 
-def _report_divergence(line: dict[str, Any], was: bool) -> None:
+def _report_divergence(log: logging.Logger, line: dict[str, Any], was: bool) -> None:
     """Log that this peer's model has diverged, or that it has recovered. was: it had diverged in the round before."""
     if line["diverged"] and not was:
-        _log.warning(
+        log.warning(
             "the model of this peer diverged in round %d (NaN or infinity); it recovers only by merging: "
             "consider a lower training.lr",
             line["round"],
         )
     elif was and not line["diverged"]:
-        _log.info("the model of this peer recovered in round %d", line["round"])
+        log.info("the model of this peer recovered in round %d", line["round"])
 
 
 @contextmanager

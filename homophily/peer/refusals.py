@@ -5,18 +5,15 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from logging.handlers import RotatingFileHandler
-from pathlib import Path
 
 _MOST_REASONS = 1000
-_LOG_BYTES = 1 << 20
-_log = logging.getLogger("homophily.peer")
 
 
 class Refusals:
     """Counts refusals by reason and, if it is known, by the peer that caused them. It is thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
         self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()
 
@@ -28,7 +25,7 @@ class Refusals:
             self._counts[key] += 1
             first = self._counts[key] == 1
         if first:
-            _log.warning(
+            self._log.warning(
                 "this peer refused a message or connection: %s; status.json counts further ones, which are not logged",
                 key,
             )
@@ -36,13 +33,3 @@ class Refusals:
     def counts(self) -> dict[str, int]:
         with self._lock:
             return dict(self._counts)
-
-
-def log_to(path: Path) -> logging.Handler:
-    """Write the log of this process's peers to a file of bounded size; the caller removes the returned handler."""
-    handler = RotatingFileHandler(path, maxBytes=_LOG_BYTES, backupCount=1, encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-    _log.addHandler(handler)
-    _log.setLevel(logging.INFO)
-    _log.propagate = False
-    return handler

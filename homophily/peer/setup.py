@@ -17,9 +17,9 @@ from homophily.data.user_data import read_file
 from homophily.errors import UnsuitableError, UserError
 from homophily.experiments.runner import chosen_device
 from homophily.federation.rows import Federation
-from homophily.federation.similarity import metrics
+from homophily.federation.similarity import cost_of, declares_cost
 from homophily.fingerprints.fingerprint import Fingerprints
-from homophily.methods.base import Method, methods, metric_cost
+from homophily.methods.base import Method, methods, metric_of
 from homophily.methods.baselines import Oracle
 from homophily.methods.server import ServerMethod
 from homophily.peer.identity import Authority, Identity, Refused, peer_id
@@ -32,19 +32,16 @@ from homophily.runs.reader import Run
 from homophily.runs.writer import RunWriter
 from homophily.simulation.configuration import make, overlaid
 from homophily.simulation.pairwise import PairwiseEvaluator
-from homophily.simulation.setup import (
+from homophily.simulation.setup import check_merge, evaluator_of, graph_of, method_of
+from homophily.simulation.training_setup import (
     SetupCache,
     TrainingSetup,
-    UserObjects,
-    check_merge,
     data_of,
-    evaluator_of,
-    graph_of,
-    method_of,
     start_of,
     task_fingerprints,
     training_setup,
 )
+from homophily.simulation.user_objects import UserObjects
 from homophily.training.task import Task
 
 _CPU = torch.device("cpu")
@@ -281,11 +278,23 @@ def peer_method(config: Config, peers: int) -> Method:
         )
     if getattr(method, "on", "own") == "peer":
         raise UnsuitableError("method.on = 'peer': must be 'own': a real peer evaluates models on its own data only")
-    if metric_cost(method).displacement and method.metric in metrics and config.init != "common":
-        raise UnsuitableError(
-            f"init = {config.init!r}: must be 'common' for metric {method.metric!r}, which compares displacements"
-        )
+    if config.init != "common":
+        _check_start(config, method)
     return method
+
+
+def _check_start(config: Config, method: Method) -> None:
+    """Refuse a metric that compares displacements if peers start from different models: they know only their own."""
+    found = metric_of(method)
+    if found is None or not cost_of(*found).displacement:
+        return
+    problem = f"init = {config.init!r}: must be 'common' for metric {method.metric!r}, which"
+    if not declares_cost(found[0]):
+        raise UnsuitableError(
+            f"{problem} does not declare its cost and may compare displacements; if it does not, declare its cost with "
+            "homophily.federation.similarity.costs"
+        )
+    raise UnsuitableError(f"{problem} compares displacements")
 
 
 def _expected_hops(settings: PeerSettings, config: Config) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""The keys of a config table that belong to a function or class: its parameters, checked against its annotations."""
+"""Config keys that are parameters of a function or class, validated against the annotations of these parameters."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MESSAGES = {
     "int_from_float": "must be a whole number",
     "float_type": "must be a number",
     "finite_number": "must be finite",
-    "string_type": "must be a text",
+    "string_type": "must be a string",
     "bool_type": "must be true or false",
     "list_type": "must be a list",
     "tuple_type": "must be a list",
@@ -35,7 +35,10 @@ _MESSAGES = {
 
 
 def accepted(function: Callable[..., Any], reserved: Collection[str] = ()) -> list[str] | None:
-    """The keys a function takes, without those the program passes itself; None: it takes any."""
+    """Return the config keys a function takes: its parameters without ``reserved``; None if it takes any key.
+
+    reserved: parameters that the program itself passes.
+    """
     parameters = _parameters(function).values()
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return None
@@ -43,7 +46,10 @@ def accepted(function: Callable[..., Any], reserved: Collection[str] = ()) -> li
 
 
 def must_take(function: Any, given: Sequence[str], owner: str, keys: Collection[str] = ()) -> None:
-    """A sentence where a function cannot be called with what it is ``given``, in that order, and ``keys`` by name."""
+    """Raise a UserError if a function cannot be called with the positional arguments ``given`` and keywords ``keys``.
+
+    owner: what the error message calls the function.
+    """
     wanted = f"({', '.join([*given, *keys])})"
     if not callable(function):
         raise UserError(f"{owner} must be a function of {wanted}, not {function!r}")
@@ -57,7 +63,7 @@ def must_take(function: Any, given: Sequence[str], owner: str, keys: Collection[
 
 
 def required(function: Callable[..., Any]) -> list[str]:
-    """The parameters that have no default."""
+    """Return the names of the parameters that have no default."""
     several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return [p.name for p in _parameters(function).values() if p.default is p.empty and p.kind not in several]
 
@@ -69,24 +75,25 @@ def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]
 def _signature(function: Callable[..., Any]) -> inspect.Signature:
     try:
         return inspect.signature(function, eval_str=True)
-    except NameError:  # an annotation that only a type checker can resolve stays a text
+    except NameError:  # an annotation that only a type checker can resolve stays a string
         return inspect.signature(function)
     except ValueError as error:
-        raise UserError(f"{function!r} does not say what parameters it takes: it must be written in Python") from error
+        raise UserError(f"{function!r} has no signature to inspect: it must be written in Python") from error
 
 
-def taken(function: Callable[..., Any], told: Mapping[str, Any]) -> dict[str, Any]:
-    """Of what the program can tell a function, what it has parameters for."""
+def taken(function: Callable[..., Any], available: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the ``available`` arguments that the function has parameters for."""
     names = inspect.signature(function).parameters
-    return {name: value for name, value in told.items() if name in names}
+    return {name: value for name, value in available.items() if name in names}
 
 
 def checked(
     table: str, owner: str, function: Callable[..., Any], keys: Mapping[str, Any], reserved: Collection[str] = ()
 ) -> dict[str, Any]:
-    """All keys of ``function`` with ``keys`` over its defaults, or one sentence about the first that is wrong.
+    """Return the values of all keys of ``function``: ``keys``, and its defaults for the rest.
 
-    table: the config table they stand in; owner: what they belong to, in words ("the shift rotation").
+    Raises a UserError that names the first invalid key. table: the config table of the keys; owner: what the error
+    message calls the function ("shift 'rotation'").
     """
     names = accepted(function, reserved)
     refuse_unknown(table, keys, [*keys] if names is None else names, f"{owner} has")
@@ -99,14 +106,17 @@ def checked(
 
 @cache
 def _fields(function: Callable[..., Any], names: tuple[str, ...]) -> tuple[dict[str, str], type[pydantic.BaseModel]]:
-    """A model of some parameters and its fields by name: not the names, which may be BaseModel's own attributes."""
+    """Return field names by parameter name, and a pydantic model with these fields.
+
+    A field is not called like its parameter, because a parameter may have the name of an attribute of BaseModel.
+    """
     parameters = _parameters(function)
     fields, aliased = {name: f"key_{i}" for i, name in enumerate(names)}, {}
     for name, field in fields.items():
         annotation, default = parameters[name].annotation, parameters[name].default
-        vague = annotation is inspect.Parameter.empty or isinstance(annotation, str)
-        given = pydantic.Field(... if default is inspect.Parameter.empty else default, alias=name)
-        aliased[field] = (Any if vague else annotation, given)
+        untyped = annotation is inspect.Parameter.empty or isinstance(annotation, str)
+        info = pydantic.Field(... if default is inspect.Parameter.empty else default, alias=name)
+        aliased[field] = (Any if untyped else annotation, info)
     settings = pydantic.ConfigDict(arbitrary_types_allowed=True)
     return fields, pydantic.create_model("Keys", __config__=settings, **aliased)  # type: ignore[call-overload]
 
@@ -121,7 +131,10 @@ def documented(function: Callable[..., Any], reserved: Collection[str] = ()) -> 
 
 
 def refuse_unknown(table: str, keys: Collection[str], allowed: Collection[str], has: str) -> None:
-    """A sentence about the first of ``keys`` that is not allowed."""
+    """Raise a UserError that names the first of ``keys`` that is not allowed.
+
+    table: the config table of the keys, "" for the top level; has: how the list of allowed keys is introduced.
+    """
     for key in keys:
         if key not in allowed:
             hint = get_close_matches(key, allowed, n=1)
@@ -134,30 +147,31 @@ def refuse_unknown(table: str, keys: Collection[str], allowed: Collection[str], 
 
 
 def parsed(model: type[pydantic.BaseModel], values: Mapping[str, Any], table: str = "") -> Any:
-    """``values`` as the pydantic model, or one sentence about the first key that is wrong."""
+    """Return ``values`` as an instance of the pydantic model; raise a UserError that names the first invalid key."""
     try:
-        # Through JSON: strict about types, and lists may still fill tuples.
+        # Validated as JSON: types are strict, but a list is still accepted for a tuple.
         return model.model_validate_json(json.dumps(values), strict=True)
     except (TypeError, ValueError) as error:
         if not isinstance(error, pydantic.ValidationError):
-            key, kind = _unfit(values, [table] * bool(table))
-            raise UserError(f"{key}: must be a number, text, list or table, not a {kind}") from error
+            key, kind = _first_not_json(values, [table] * bool(table))
+            raise UserError(f"{key}: must be a number, string, list or table, not {kind}") from error
         first = error.errors()[0]
-        raise UserError(_sentence(first, table)) from None
+        raise UserError(_message(first, table)) from None
 
 
-def _unfit(value: Any, path: list[str]) -> tuple[str, str]:
-    """Where in nested values the first one is that JSON cannot hold, and its type."""
+def _first_not_json(value: Any, path: list[str]) -> tuple[str, str]:
+    """Return the key path and the type name of the first nested value that JSON cannot represent."""
     inner = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list | tuple) else ()
     for key, part in inner:
         try:
             json.dumps(part)
         except (TypeError, ValueError):
-            return _unfit(part, [*path, str(key)])
+            return _first_not_json(part, [*path, str(key)])
     return ".".join(path) or "the config", type(value).__name__
 
 
-def _sentence(error: Any, table: str) -> str:
+def _message(error: Any, table: str) -> str:
+    """Return the error message for one of pydantic's errors."""
     key = ".".join([table] * bool(table) + [str(part) for part in error["loc"]])
     if error["type"] == "missing":
         return f"{key} is missing and has no default"

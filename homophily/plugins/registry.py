@@ -1,4 +1,4 @@
-"""Names a config can use: the bundled ones, registered by decorator, and anyone's ``package.module:name``."""
+"""Names a config can use: bundled items, registered by a decorator, and any object at ``package.module:name``."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from homophily.errors import UserError
 
 Item = TypeVar("Item", bound=Callable[..., Any])
 
-GIVEN = "(given in Python)"  # stands in a stored config for an object that has no name
+GIVEN = "(given in Python)"  # the name in a stored config of an object that was passed in Python and has no name
 
 
 class Registry(Generic[Item]):
-    """Things of one kind by name.
+    """Classes or functions of one kind, by name.
 
-    kind: the word used in messages ("method", "shift", ...); passed: what the program itself passes to an item, whose
-    other parameters are keys of the config.
+    kind: the word used in messages ("method", "shift", ...); passed: the parameters of an item that the program itself
+    passes. The other parameters of an item are config keys.
     """
 
     def __init__(self, kind: str, passed: tuple[str, ...] = ()) -> None:
@@ -44,7 +44,7 @@ class Registry(Generic[Item]):
         return name in self._items
 
     def get(self, name: str) -> Item:
-        """The item called ``name``, or the object at ``package.module:name``."""
+        """Return the item registered as ``name``, or the object at ``package.module:name``."""
         if name in self._items:
             return self._items[name]
         if ":" in name:
@@ -52,7 +52,7 @@ class Registry(Generic[Item]):
         raise UserError(self.unknown(name))
 
     def unknown(self, name: str) -> str:
-        """That there is nothing called ``name``, and what there is."""
+        """Return the error message that ``name`` is not registered, with the names that are."""
         hint = get_close_matches(name, self._items, n=1)
         return (
             f"unknown {self.kind} {name!r}"
@@ -66,13 +66,13 @@ class Registry(Generic[Item]):
 
 
 def import_object(path: str, kind: str) -> Any:
-    """The callable at ``package.module:name``."""
+    """Return the callable at ``package.module:name``; ``kind`` is what error messages call it."""
     module_name, _, attribute = path.partition(":")
     if not module_name or not attribute or module_name.startswith("."):
         raise UserError(f"{kind} {path!r}: must be package.module:name")
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:  # anyone's module may raise anything while it is imported
+    except Exception as error:  # a user's module may raise any exception while it is imported
         raise UserError(f"{kind} {path!r}: cannot import {module_name!r}: {error}") from error
     try:
         found: Any = module
@@ -81,5 +81,5 @@ def import_object(path: str, kind: str) -> Any:
     except AttributeError:
         raise UserError(f"{kind} {path!r}: {module_name!r} has no {attribute!r}") from None
     if not callable(found):
-        raise UserError(f"{kind} {path!r}: is not callable")
+        raise UserError(f"{kind} {path!r} is not callable")
     return found

@@ -1,4 +1,4 @@
-"""What a method, a metric, a merge or a shift answered, if it can be used."""
+"""Validation of the tensors that methods, metrics, merges and shifts return."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from homophily.errors import UserError
 
 
 def answer(found: object, shape: Sequence[int], wanted: str) -> Tensor:
-    """A tensor of this shape; else a sentence that says what was ``wanted``, as "merge: must return ..."."""
+    """Return ``found`` if it is a real tensor of this shape; else raise a UserError.
+
+    wanted: the beginning of the error message, such as "merge: must return a weight for every model".
+    """
     if not isinstance(found, Tensor):
         raise UserError(f"{wanted}, a tensor {list(shape)}, not {type(found).__name__}")
     if tuple(found.shape) != tuple(shape):

@@ -1,4 +1,4 @@
-"""What a person sees: progress bars on a terminal, tables at the end. Quiet where nobody watches."""
+"""Console output: progress bars on a terminal, and tables at the end. Without a terminal there are no bars."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from homophily.report import plots as pictures
 from homophily.report.tables import print_pairs, print_table
 from homophily.runs.reader import Run
 
-_DIVERGED = "diverged"  # instead of a mean that is not known
+_DIVERGED = "diverged"  # shown instead of an unknown mean
 _SHOWN_VALUES = 8  # of a list of constants
 _COLUMNS = (
     TextColumn("{task.description}"),
@@ -34,13 +34,14 @@ _COLUMNS = (
 )
 
 
-def _watched() -> Console | None:
+def _terminal() -> Console | None:
+    """Return the console on stderr if it is a terminal, else None."""
     console = Console(stderr=True)
     return console if console.is_terminal else None
 
 
 class ProgressBar(Callback):
-    """A bar over the rounds of one run."""
+    """A progress bar over the rounds of one run."""
 
     def __init__(self, bar: Progress, label: str) -> None:
         self._bar, self._task = bar, bar.add_task(label, total=None, score="")
@@ -54,15 +55,15 @@ class ProgressBar(Callback):
 
 @contextmanager
 def progress() -> Iterator[list[Callback]]:
-    """A bar over the rounds of one run; nothing if nobody watches."""
+    """Yield callbacks that show a progress bar over the rounds of one run; an empty list without a terminal."""
     with comparing() as bars:
         yield list(bars("", 0)) if bars else []
 
 
 @contextmanager
 def comparing() -> Iterator[Callable[[str, int], Sequence[Callback]] | None]:
-    """A bar for each method and seed, as they come; None if nobody watches."""
-    console = _watched()
+    """Yield a function that makes a progress bar for a method and seed; None without a terminal."""
+    console = _terminal()
     if console is None:
         yield None
         return
@@ -71,7 +72,7 @@ def comparing() -> Iterator[Callable[[str, int], Sequence[Callback]] | None]:
 
 
 def summary(run: Run) -> None:
-    """One run as a table."""
+    """Print the summary of a run as a table."""
     found = run.summary
     title = f"{run.config.method.name}, {found['rounds']} rounds, {found['seconds']:.1f} s"
     unit = "accuracy" if "accuracy" in found else "mse"
@@ -79,7 +80,7 @@ def summary(run: Run) -> None:
     rows = [
         *clusters,
         ("mean over peers", _score(found[unit], unit) if _all_scored([run]) else _DIVERGED),
-        ("merges inside the cluster", _percent(found["same_cluster_merges"])),
+        ("same-cluster merges", _percent(found["same_cluster_merges"])),
         ("models sent per peer", _number(found["models_sent_per_peer"], 0)),
     ]
     console = Console()
@@ -90,7 +91,7 @@ def summary(run: Run) -> None:
 
 
 def _notes(method: str, runs: Sequence[Run]) -> list[str]:
-    """Those of a method's runs: first the ones that not all seeds have, with their seeds, then those that all have."""
+    """Return the notes of a method's runs: first those of single seeds, with the seed, then those of all seeds."""
     notes = {run.config.seed: run.summary["notes"] for run in runs}
     shared = [note for note in runs[0].summary["notes"] if all(note in found for found in notes.values())]
     own = [f"{method}, seed {seed}: {n}" for seed, found in notes.items() for n in found if n not in shared]
@@ -98,7 +99,7 @@ def _notes(method: str, runs: Sequence[Run]) -> list[str]:
 
 
 def comparison(result: Comparison) -> None:
-    """All methods as one table, mean ± deviation over seeds."""
+    """Print all methods as one table, mean ± standard deviation over seeds."""
     rows = result.table()
     first = next(iter(rows.values()))
     value = "accuracy" if "accuracy" in first else "mse"
@@ -106,13 +107,13 @@ def comparison(result: Comparison) -> None:
     seeds = len(next(iter(result.runs.values())))
     title = f"{_unit(first)}, {seeds} seed{'s' * (seeds > 1)}"
     several = clusters if len(clusters) > 1 else []
-    headings = ["method", *map(str, several), "mean", "merges inside", "models sent"]
+    headings = ["method", *map(str, several), "mean", "same-cluster merges", "models sent"]
     lines = []
     for method, row in rows.items():
         means = [_score((row[f"{value}_by_cluster"][c] or {}).get("mean"), value) for c in several]
-        inside, sent = row["same_cluster_merges"], row["models_sent_per_peer"]
+        same, sent = row["same_cluster_merges"], row["models_sent_per_peer"]
         mean = _mean(row[value], value) if _all_scored(result.runs[method]) else _DIVERGED
-        lines.append([method, *means, mean, _percent(inside and inside["mean"]), _number(sent["mean"], 0)])
+        lines.append([method, *means, mean, _percent(same and same["mean"]), _number(sent["mean"], 0)])
     console = Console()
     print_table(console, headings, lines, title=title)
     notes = [note for name, runs in result.runs.items() for note in _notes(name, runs)]
@@ -136,7 +137,7 @@ def _values(value: Any) -> str:
 
 
 def picture(found: Discovery, path: Path) -> Path | None:
-    """Drawn where matplotlib is installed; a note on stderr where it is not."""
+    """Draw kin's result and return the path; without matplotlib, print a note to stderr and return None."""
     try:
         pictures.acquaintance(found, path)
     except UserError as reason:
@@ -146,7 +147,7 @@ def picture(found: Discovery, path: Path) -> Path | None:
 
 
 def acquaintance(found: Discovery, picture: Path | None) -> None:
-    """Who is alike, in a few lines and a table of families; if no difference was found, which would have been."""
+    """Print kin's result: the families, or, if no difference was found, the smallest that would have been found."""
     console, answer = Console(), found.summary()
     say = partial(console.print, soft_wrap=True, highlight=False)
     families, values = answer["families"], answer["singular_values"]
@@ -157,26 +158,26 @@ def acquaintance(found: Discovery, picture: Path | None) -> None:
         say(f"{peers} peers, no difference found{_unseen(found)}")
         say(ADVICE)
     elif families is None:
-        say(f"{peers} peers, no families but a continuum: everyone differs a little from everyone")
+        say(f"{peers} peers, no separate families: peers differ gradually (a continuum)")
     else:
         say(f"{peers} peers, {len(families)} families")
     if answer["enough_samples"]:
         shown = ", ".join(f"{value:.1f}" for value in values[: answer["rank"] + 3])
-        say(f"singular values {shown}, ...; noise reaches {answer['edge']:.1f}: {answer['rank']} above it")
+        say(f"singular values {shown}, ...; {answer['rank']} above the noise edge {answer['edge']:.1f}")
     for number, members in enumerate(families or []):
         say(f"  family {number}: {len(members)} peers: {_ranges(members)}")
     if answer["precision"] is not None or answer["recall"] is not None:
         shares = [_number(answer[key], 3) for key in ("precision", "recall")]
-        say(f"against the truth: precision {shares[0]}, recall {shares[1]}")
+        say(f"compared with the true clusters: precision {shares[0]}, recall {shares[1]}")
     if answer["left_out"]:
-        say(f"without a usable fingerprint, left out: {_ranges(answer['left_out'])}")
+        say(f"left out, without a usable fingerprint: peers {_ranges(answer['left_out'])}")
     say(f"{answer['bytes_per_peer'] / 1e6:.2f} MB sent per peer, {answer['seconds']:.2f} s")
     if picture is not None:
         say(f"picture: {escape(str(picture))}")
 
 
 def _unseen(found: Discovery) -> str:
-    """What could not have been found, with how many samples."""
+    """Return which differences are too small to be found, with how many samples; "" if unknown."""
     if found.smallest_difference is None:
         return ""
     counts = found.prints.count[found.prints.count > 0]
@@ -187,7 +188,7 @@ def _unseen(found: Discovery) -> str:
 
 
 def _ranges(peers: list[int]) -> str:
-    """3, 5-9, 12."""
+    """Return peer numbers as ranges, such as "3, 5-9, 12"."""
     parts: list[list[int]] = []
     for peer in peers:
         if parts and peer == parts[-1][-1] + 1:
@@ -198,14 +199,15 @@ def _ranges(peers: list[int]) -> str:
 
 
 def chances(cni: list[float], pens: float) -> None:
-    """P^t(k) by round."""
+    """Print the probability that all k neighbours are of the own cluster, by round."""
     rows = [[str(round), f"{chance:.6f}", f"{pens:.6f}"] for round, chance in enumerate(cni, start=1)]
     headings = ["round", "CNI (PANM)", "PENS"]
-    print_table(Console(), headings, rows, title="chance of k true neighbours", first="right")
+    title = "probability that all k neighbours are of the own cluster"
+    print_table(Console(), headings, rows, title=title, first="right")
 
 
 def names(kind: str, lines: dict[str, str]) -> None:
-    """A list of names with a line about each."""
+    """Print a list of names with one line about each."""
     console = Console()
     console.print(f"[bold]{kind}[/]")
     width = max(map(len, lines), default=0)
@@ -227,7 +229,7 @@ def _number(value: float | None, digits: int = 1) -> str:
 
 
 def _score(value: float | None, unit: str) -> str:
-    """Percents with one digit after the point, errors with three that count."""
+    """Format a score: percentages with one decimal, errors with three significant digits."""
     return "-" if value is None else f"{value:.3g}" if unit == "mse" else f"{value:.1f}"
 
 

@@ -1,4 +1,4 @@
-"""Figures drawn like the papers': curves, heat maps, dots, sensitivities, topologies and histograms."""
+"""Draws the papers' figures: curves, heat maps, dots, sensitivities, topologies and histograms."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _LINES = (
     (0, (3, 2)),
     (0, (8, 2, 1, 2, 1, 2)),
     (0, (1, 3)),
-)  # all seen if they coincide
-_LETTERS = 12  # of a title, an inch
-_FAR = 5  # times apart: such values are drawn on a logarithmic axis
+)  # line styles that stay visible if lines coincide
+_LETTERS = 12  # letters of a title per inch
+_FAR = 5  # ratio of the largest to the smallest value above which an axis is logarithmic
 
 
 def written(found: Reproduction, folder: Path) -> list[Path]:
-    """NAME.png, where the recipe has a figure and something was played."""
+    """Write NAME.png and return its path in a list; empty if the recipe has no figure or no run has finished."""
     figure = found.recipe.figure
     if figure is None or not found.results():
         return []
@@ -48,7 +48,7 @@ def written(found: Reproduction, folder: Path) -> list[Path]:
 
 
 def _panels(names: list[str], wide: float = _WIDE, high: float = _HIGH) -> tuple[Any, list[Any]]:
-    """A figure with a panel for each name, at most three in a line; four stand in a square."""
+    """Return a figure with one panel per name, at most three per row (four are two by two), and its axes."""
     across = 2 if len(names) == 4 else min(3, len(names))
     down = -(-len(names) // across)
     size = (wide * across, high * down)
@@ -63,19 +63,19 @@ def _panels(names: list[str], wide: float = _WIDE, high: float = _HIGH) -> tuple
 
 
 def _legend(figure: Any, axis: Any) -> None:
-    """Below all panels, where it hides nothing."""
+    """Draw the legend below all panels, so that it covers nothing."""
     handles, labels = axis.get_legend_handles_labels()
     across = max(1, int(figure.get_figwidth() * _LETTERS / (max(map(len, labels), default=0) + 8)))
     figure.legend(handles, labels, loc="outside lower center", ncols=across, frameon=False, fontsize=8)
 
 
 def _upright(unit: str) -> str:
-    """A unit beside a panel, in as many lines as it takes."""
+    """Wrap a unit to the height of a panel."""
     return textwrap.fill(unit, round(8 * _HIGH))
 
 
 def _line(found: Reproduction, row: str) -> dict[str, Any]:
-    """How a row's line looks: a row of ours, which no paper has, is black and drawn last."""
+    """Return the line style of a row: a row that is not in the paper is black and drawn on top."""
     label, number = found.recipe.rows[row].label, found.rows.index(row)
     if found.recipe.rows[row].ours:
         return {"label": label, "color": "black", "ls": "-", "lw": 1.1, "zorder": 3}
@@ -83,24 +83,24 @@ def _line(found: Reproduction, row: str) -> dict[str, Any]:
 
 
 def _spread(axis: Any, along: str, values: list[float]) -> None:
-    """A scale by powers of ten where a few values would press all others together."""
+    """Use a logarithmic scale if the values differ by more than a factor of _FAR."""
     shown = [value for value in values if value > 0]
     if shown and max(shown) > _FAR * min(shown):
         axis.set(**{f"{along}scale": "log"})
 
 
 def _curves(found: Reproduction) -> Any:
-    """The score over rounds, a line a row, a panel a column: the mean over seeds and, as a band, their range."""
+    """The score over rounds, one line per row, one panel per column: the mean over seeds, and their range as a band."""
     recipe = found.recipe
     figure, axes = _panels([recipe.columns[column].label for column in found.columns])
     for axis, column in zip(axes, found.columns, strict=True):
         score = recipe.score_of(column)
         for row in found.rows:
             lines = [_curve(found, row, column, seed, score) for seed in range(found.seeds)]
-            there = [line for line in lines if line]
-            if there:
-                rounds = sorted(set.intersection(*(set(line) for line in there)))
-                values = np.array([[line[round] for round in rounds] for line in there])
+            finished = [line for line in lines if line]
+            if finished:
+                rounds = sorted(set.intersection(*(set(line) for line in finished)))
+                values = np.array([[line[round] for round in rounds] for line in finished])
                 look = _line(found, row)
                 axis.plot(rounds, values.mean(0), **look)
                 axis.fill_between(rounds, values.min(0), values.max(0), color=look["color"], alpha=0.15, lw=0)
@@ -116,7 +116,7 @@ def _curve(found: Reproduction, row: str, column: str, seed: int, score: str) ->
 
 
 def _heatmap(found: Reproduction) -> Any:
-    """Who merged whom how often, a panel a row and column."""
+    """How often each peer merged with each other peer, one panel per row and column."""
     recipe, several = found.recipe, len(found.columns) > 1
     results = {
         recipe.rows[row].label + (f", {recipe.columns[column].label}" if several else ""): result
@@ -136,7 +136,7 @@ def _heatmap(found: Reproduction) -> Any:
 
 
 def _dots(found: Reproduction) -> Any:
-    """A line a row, a panel a column: our mean with its deviation over seeds, the paper's as an open square."""
+    """One line per row, one panel per column: our mean ± standard deviation, the paper's value as an open square."""
     recipe, cells = found.recipe, numbers(found)
     size = 1.2 + 0.24 * len(found.rows)
     figure, axes = _panels([recipe.columns[column].label for column in found.columns], wide=5.2, high=size)
@@ -158,7 +158,7 @@ def _dots(found: Reproduction) -> Any:
 
 
 def _sensitivity(found: Reproduction) -> Any:
-    """The score over a key whose values are the columns, a line a row."""
+    """The score over a config key whose values are the columns, one line per row."""
     recipe, cells = found.recipe, numbers(found)
     figure, (axis,) = _panels([""])
     labels = [recipe.columns[column].label for column in found.columns]
@@ -177,7 +177,7 @@ def _sensitivity(found: Reproduction) -> Any:
 
 
 def _topology(found: Reproduction) -> Any:
-    """Who is whose neighbour at the end, a panel a row, peers coloured by their cluster."""
+    """The graph of final neighbours, one panel per row, with peers coloured by cluster."""
     import networkx
 
     recipe, column = found.recipe, found.columns[0]
@@ -199,7 +199,7 @@ def _topology(found: Reproduction) -> Any:
 
 
 def _histogram(found: Reproduction) -> Any:
-    """One peer's similarities to peers of its own cluster and to others, and a normal distribution for each of them."""
+    """One peer's similarities to peers of its own cluster and to others, each with a fitted normal distribution."""
     recipe, column = found.recipe, found.columns[0]
     figure, axes = _panels([recipe.rows[row].label for row in found.rows])
     for axis, row in zip(axes, found.rows, strict=True):

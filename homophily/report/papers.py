@@ -1,4 +1,4 @@
-"""What a person sees of a reproduction: one bar over all its runs, then the table and the claims."""
+"""Console output of ``homophily reproduce``: one progress bar over all runs, then the table and the claims."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from homophily.config.schema import Config
 from homophily.experiments.callbacks import Callback, RunHandle
-from homophily.papers.tables import Result, beside_printed, told, verdicts
+from homophily.papers.tables import Result, beside_printed, cell_text, verdicts
 from homophily.report.tables import print_table
 
 
 class _RunsBar(Callback):
-    """Moves one bar over the rounds of all runs on."""
+    """Advances a progress bar over the rounds of all runs."""
 
     def __init__(self, bar: Progress, task: TaskID, runs: int) -> None:
         self._bar, self._task, self._runs = bar, task, runs
@@ -30,7 +30,7 @@ class _RunsBar(Callback):
 
 @contextmanager
 def playing(wanted: Sequence[Config]) -> Iterator[Callable[[], Sequence[Callback]]]:
-    """A bar over the rounds of all runs, with the time that is left; nothing if nobody watches."""
+    """Yield a function that returns callbacks for a run, which advance one bar over all runs if there is a terminal."""
     console = Console(stderr=True)
     if not console.is_terminal or not wanted:
         yield tuple
@@ -42,14 +42,14 @@ def playing(wanted: Sequence[Config]) -> Iterator[Callable[[], Sequence[Callback
 
 
 def reproduction(result: Result, paths: Sequence[Path]) -> None:
-    """Ours, the paper's in brackets, the difference; the claims; what is missing."""
+    """Print the table (ours, the paper's in brackets, the difference), the claims, and how many runs are missing."""
     console, recipe, cells = Console(), result.recipe, result.cells
     note = " (a quick, small version, not the paper's)" if result.quick else ""
     beside = ": ours (the paper's) difference" if beside_printed(cells) else ""
     console.print(f"{recipe.title}{note}\n{recipe.unit}{beside}", markup=False, highlight=False)
     rows = [recipe.rows[row].label + (" *" if recipe.rows[row].ours else "") for row in cells]
     headings = ["", *(recipe.columns[column].label for column in result.columns)]
-    values = [[told(mine[column]) for column in result.columns] for mine in cells.values()]
+    values = [[cell_text(mine[column]) for column in result.columns] for mine in cells.values()]
     print_table(console, headings, [[row, *line] for row, line in zip(rows, values, strict=True)])
     if any(recipe.rows[row].ours for row in cells):
         console.print("* not the paper's")
@@ -58,5 +58,5 @@ def reproduction(result: Result, paths: Sequence[Path]) -> None:
         whose = " (our claim)" if one.ours else ""
         console.print(f"{held}: {escape(one.text)}{whose}", soft_wrap=True, highlight=False)
     if result.missing:
-        console.print(f"{result.missing} runs are missing: the same command goes on with them", highlight=False)
+        console.print(f"{result.missing} runs are missing; run the same command again to continue", highlight=False)
     console.print(f"written: {', '.join(map(str, paths))}", soft_wrap=True, highlight=False)

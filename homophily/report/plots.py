@@ -1,4 +1,4 @@
-"""Pictures, where matplotlib is installed (the ``report`` extra)."""
+"""Plots; they need matplotlib (the ``report`` extra)."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from homophily.atomic_io import writing
 from homophily.errors import UserError
 from homophily.experiments.discovery import Discovery
 
-COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb")  # told apart by everyone
+COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb")  # colour-blind safe
 _MARKS = "osD^vP*X"
 
 
 def pyplot() -> Any:
-    """matplotlib's, without a window."""
+    """Return matplotlib.pyplot with the Agg backend, which opens no window."""
     try:
         import matplotlib
     except ImportError:
-        raise UserError("a picture needs matplotlib: pip install 'homophily[report]'") from None
+        raise UserError("drawing a figure needs matplotlib: pip install 'homophily[report]'") from None
     matplotlib.use("Agg")
     from matplotlib import pyplot as found
 
@@ -26,7 +26,7 @@ def pyplot() -> Any:
 
 
 def acquaintance(found: Discovery, path: Path) -> None:
-    """Peers in the first two signal directions, by family (colour) and true cluster (mark), beside the spectrum."""
+    """Plot peers in the first two signal directions, by family (colour) and true cluster (marker), and the spectrum."""
     plt = pyplot()
     figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 4), layout="constrained")
     place = found.kinship.place.cpu().numpy()

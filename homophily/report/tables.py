@@ -1,4 +1,4 @@
-"""Tables on a console that never lose a digit: what does not fit beside the rest goes below it."""
+"""Console tables that never cut off numbers: columns that do not fit are printed below."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
-_NAME = 8  # letters of a name that are left of it at least
-_HEADING = 18  # letters of a heading in a line, where its column could be narrower
-_Column = tuple[str, list[str]]  # its heading and its cells
+_NAME = 8  # characters of a name that are always shown
+_HEADING = 19  # characters up to which a heading stays on one line even if its column could be narrower
+_Column = tuple[str, list[str]]  # heading and cells
 
 
 def print_table(
@@ -25,11 +25,11 @@ def print_table(
     sections: Collection[int] = (),
     first: JustifyMethod = "left",
 ) -> None:
-    """Print rows of strings: a name each, then numbers.
+    """Print rows of strings: a name, then numbers.
 
-    sections: rows with an empty line below; first: the side on which names stand.
-    In a terminal that is too narrow, names are shortened, and then columns go below in tables that repeat the names;
-    cells that are too long even there are broken between words.
+    sections: rows with an empty line below; first: alignment of the names.
+    If the terminal is too narrow, names are shortened and headings wrapped, and then columns are printed below in
+    tables that repeat the names; cells that are too long even then are wrapped between words.
     """
     if title:
         console.print(Text(title, style="table.title"), soft_wrap=True)
@@ -47,7 +47,7 @@ def print_table(
 
 
 def print_pairs(console: Console, pairs: Mapping[str, str]) -> None:
-    """Print names and what belongs to each; in a terminal, long lines go on in the next, broken between words."""
+    """Print names and their values; on a terminal, long values are wrapped between words."""
     room = _room(console)
     name = max(map(cell_len, pairs), default=0)
     widest = max(map(cell_len, pairs.values()), default=0)
@@ -62,16 +62,18 @@ def print_pairs(console: Console, pairs: Mapping[str, str]) -> None:
 
 
 def _room(console: Console) -> int | None:
-    """Characters in a line; None: as many as are needed, as nobody's terminal breaks the lines of a file or pipe."""
+    """Return the characters per line; None: unlimited, because the output is a file or pipe."""
     return console.width if console.is_terminal or os.environ.get("COLUMNS") else None
 
 
 def _fitted(columns: Sequence[_Column], room: int | None) -> tuple[int, list[int], list[list[int]]]:
-    """How wide names and the other columns are, and which of those stand beside each other."""
-    name, *widths = map(_width, columns)
+    """Return the width of the names, the widths of the other columns, and which columns are printed together."""
+    name, *widths = (_width(column, _HEADING) for column in columns)
     if room is None:
         return name, widths, [list(range(len(widths)))]
     least = min(name, _NAME)
+    if _total([least, *widths]) > room:  # wrap headings before columns are printed below
+        widths = [_width(column, 0) for column in columns[1:]]
     most = room - _total([least, 0])
     widths = [
         max(min(width, most), _longest([heading, *cells]))
@@ -82,14 +84,14 @@ def _fitted(columns: Sequence[_Column], room: int | None) -> tuple[int, list[int
     return max(least, min(name, left)), widths, parts
 
 
-def _width(column: _Column) -> int:
-    """What a column needs; a long heading breaks between words."""
+def _width(column: _Column, one_line: int) -> int:
+    """Return the width that a column needs; a heading longer than ``one_line`` is wrapped between words."""
     heading, cells = column
-    return max(min(cell_len(heading), _HEADING), _longest([heading]), *map(cell_len, cells))
+    return max(min(cell_len(heading), one_line), _longest([heading]), *map(cell_len, cells))
 
 
 def _shortened(name: str, width: int) -> str:
-    """A name with its middle left out where it is too long: numbers that tell names apart stand at the end."""
+    """Return a name with its middle left out if it is too long: names often differ in a number at their end."""
     if cell_len(name) <= width:
         return name
     last = width // 2
@@ -98,17 +100,17 @@ def _shortened(name: str, width: int) -> str:
 
 
 def _longest(texts: Sequence[str]) -> int:
-    """Of all their words."""
+    """Return the width of the longest word of all texts."""
     return max((cell_len(word) for text in texts for word in text.split()), default=1)
 
 
 def _total(widths: Sequence[int]) -> int:
-    """Of a table: a space at its left, and two after each column."""
+    """Return the width of a table: one space at the left, and two after each column."""
     return 1 + sum(width + 2 for width in widths)
 
 
 def _parts(name: int, widths: Sequence[int], room: int) -> list[list[int]]:
-    """Columns by number, in parts that fit beside the names, each as full as can be; one at least."""
+    """Group column numbers into parts that fit beside the names, each as full as possible, with at least one column."""
     parts: list[list[int]] = [[]]
     for i, width in enumerate(widths):
         if parts[-1] and _total([name, *(widths[j] for j in parts[-1]), width]) > room:

@@ -1,4 +1,4 @@
-"""The fields of a round's metrics, of a run's summary and of its peers' scores: all that runs write, and in one place.
+"""The fields of a round's metrics, of a run's summary and of its peers' scores: one list of all that a run writes.
 
 Missing fields were not computed. Metrics of the user's own stand beside these under their own names, so a run's metrics
 are plain dictionaries; no name of this list can be given to another metric.
@@ -80,7 +80,7 @@ class Summary(Accuracies, Discovered, total=False):
     notes: list[str]
     """What a user should know about the method with this data and topology, and what it found."""
     rounds: int
-    """Rounds played."""
+    """Rounds that are over."""
     stopped_early: int
     """Peers that stopped by ``training.patience``."""
     ever_diverged: list[int]
@@ -117,4 +117,4 @@ def names(fields: type[RoundMetrics] | type[Summary] | type[PeerScores]) -> froz
     return frozenset(fields.__annotations__)
 
 
-RESERVED = names(RoundMetrics) | names(Summary) | names(PeerScores)  # no metric of the user's own can have one of these
+RESERVED = names(RoundMetrics) | names(Summary) | names(PeerScores)  # names that a user's metric cannot have

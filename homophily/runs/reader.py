@@ -1,4 +1,4 @@
-"""A run is a folder: this reads it, without an engine or a simulator."""
+"""Reads the folder of a run, without an engine or a simulator."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _ABOUT = ("device", "format", "frozen", "inputs", "layout", "machine", "outputs"
 
 
 class Run:
-    """A run's folder, to be read: ``summary``, ``scores``, ``metrics()``, ``merges()``, ``model(i)``."""
+    """Reads a run's folder: ``summary``, ``scores``, ``metrics()``, ``merges()``, ``model(i)``."""
 
     def __init__(self, path: Path | str, model: nn.Module | None = None) -> None:
-        """path: the folder of a run; model: the network, if the run was given one in Python."""
+        """path: the folder of a run; model: the network, if the run began with a model object."""
         self.path = Path(path)
         if not (self.path / "config.toml").is_file():
             raise UserError(f"{self.path} is not a run: it has no config.toml")
@@ -54,12 +54,12 @@ class Run:
 
     @property
     def device(self) -> str:
-        """The kind of device that it began on: cpu or cuda."""
+        """The type of the device on which the run began: cpu or cuda."""
         return str(self.about["device"]).partition(":")[0]
 
     @property
     def finished(self) -> bool:
-        """Whether it has come to an end; while it is being extended, its results are still those of that end."""
+        """Whether the run has finished; while it is extended, its results are those of the last finish."""
         return (self.path / "summary.json").is_file()
 
     @property
@@ -75,17 +75,19 @@ class Run:
         return read_json(self.path / "scores.json")  # type: ignore[no-any-return]
 
     def metrics(self) -> list[dict[str, Any]]:
-        """One entry a round."""
+        """One entry per round."""
         path = self.path / "metrics.jsonl"
-        *lines, _ = path.read_text(encoding="utf-8").split("\n") if path.exists() else [""]  # the last may be half one
+        *lines, _ = (
+            path.read_text(encoding="utf-8").split("\n") if path.exists() else [""]
+        )  # the last may be incomplete
         return [json.loads(line) for line in lines]
 
     def merges(self) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """How often peer i merged peer j's model: [N, N]; nobody anybody's where there is a server."""
+        """How often peer i merged peer j's model: [N, N]; all 0 if the method uses a server."""
         return self._dense("pairs", "counts", np.dtype(np.int64))
 
     def neighbours(self) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Whom peer i held to be alike at the end: [N, N], 1 for a neighbour, or the method's weights."""
+        """Which peers peer i considered similar at the end: [N, N], 1 for a neighbour, or the method's weights."""
         return self._dense("neighbours", "weights", np.dtype(np.float64))
 
     def _dense(self, pairs: str, values: str, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:

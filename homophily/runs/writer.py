@@ -1,4 +1,4 @@
-"""A run is a folder: config, versions, metrics as they happen, checkpoints, final scores, models. This writes it."""
+"""Writes the folder of a run: config, versions, metrics, checkpoints, final scores and models."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ Checkpoint = tuple[dict[str, Tensor], dict[str, Any]]  # tensors, and the rest a
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a finished run leaves behind."""
+    """The results of a finished run."""
 
     summary: dict[str, Any]
     scores: dict[str, list[Any] | None]  # over peers
-    merges: dict[str, Tensor]  # who merged with whom
+    merges: dict[str, Tensor]  # sparse counts of merges, and neighbours
     models: dict[str, Tensor]  # the final models
-    preparation: Preparation  # what raw samples go through before a model sees them
+    preparation: Preparation  # how raw samples become a model's inputs
 
 
 class RunWriter:
@@ -66,16 +66,16 @@ class RunWriter:
 
     @property
     def begun(self) -> bool:
-        """Whether a run has begun in it."""
+        """Whether the folder holds a run."""
         return (self.path / "config.toml").is_file()
 
     @property
     def round(self) -> int:
-        """The round after which a run would go on."""
+        """The round of the last checkpoint, after which the run would continue."""
         return max((number for number, _ in _checkpoints(self.path)), default=0)
 
     def describe(self, config: Config, about: dict[str, Any]) -> None:
-        """Write what the run is, before its first round; the config comes last and makes the folder a run."""
+        """Write the run's description before its first round; the config comes last and makes the folder a run."""
         write_json(self.path / "run.json", {"format": FORMAT, **about})
         self.write_config(config)
 
@@ -83,12 +83,12 @@ class RunWriter:
         write_text(self.path / "config.toml", tomli_w.dumps(_without_none(config.toml())))
 
     def keep_start(self, model: nn.Module | None) -> None:
-        """Write the weights of a model that was given in Python."""
+        """Write the initial weights of a model object."""
         if model is not None:
             write_tensors(self.path / _START, _tensors(model))
 
     def with_start(self, model: nn.Module | None) -> nn.Module | None:
-        """A model that is given again, with the weights it had when the run began unless it is another network."""
+        """A model that is passed again, with the weights it had when the run began, unless the network differs."""
         path = self.path / _START
         if model is None or not path.is_file():
             return model
@@ -98,9 +98,9 @@ class RunWriter:
         return clone
 
     def check(self, form: dict[str, Any], config: Config, digest: str | None) -> None:
-        """Refuse to go on with another network than the folder's, or with other data.
+        """Refuse to resume with another network than the folder's, or with other data.
 
-        form: what a model of the run takes, puts out and looks like; digest: of the data, None: it may differ.
+        form: shapes and layout of the run's models; digest: of the data, None: the data may differ.
         """
         about = Run(self.path).about
         if any(about[key] != value for key, value in plain(form).items()):
@@ -109,7 +109,7 @@ class RunWriter:
             raise UserError(f"{self.path} began with other data than {config.data.name} holds now: it cannot go on")
 
     def append(self, metrics: dict[str, Any]) -> None:
-        """One more line of metrics.jsonl, on disk as soon as the round is over."""
+        """Append a line to metrics.jsonl."""
         path = self.path / "metrics.jsonl"
         with writing(path):
             length = path.stat().st_size if path.exists() else 0
@@ -118,15 +118,15 @@ class RunWriter:
                     file.write(json.dumps(plain(metrics), ensure_ascii=False) + "\n")
             except OSError:
                 with suppress(OSError):
-                    os.truncate(path, length)  # no half lines
+                    os.truncate(path, length)  # remove the incomplete line
                 raise
 
     def save(self, round: int, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
-        """A checkpoint; older ones go only once the new one is whole."""
+        """Write a checkpoint; older ones are removed once the new one is complete."""
         metrics = self.path / "metrics.jsonl"
         if metrics.exists():
             with writing(metrics):
-                sync(metrics)  # a checkpoint never knows of more rounds than the metrics on disk
+                sync(metrics)  # the metrics on disk have all rounds of the checkpoint
         target = self.path / "checkpoints" / f"round-{round:06d}"
         if not target.exists():
             with writing(target):
@@ -136,7 +136,7 @@ class RunWriter:
             shutil.rmtree(old)
 
     def last_checkpoint(self) -> tuple[Path, Checkpoint] | None:
-        """Where the last checkpoint is, and what it holds; None: there is none."""
+        """The path and the content of the last checkpoint; None if there is none."""
         found = _checkpoints(self.path)
         return (found[-1][1], read_folder(found[-1][1])) if found else None
 
@@ -148,7 +148,7 @@ class RunWriter:
                 os.truncate(metrics, _length_until(last, metrics))
 
     def finish(self, outcome: Outcome) -> None:
-        """Final scores, merge counts and models; the summary comes last and marks the run as finished."""
+        """Write final scores, merge counts and models; the summary comes last and marks the run as finished."""
         summary = self.path / "summary.json"
         with writing(summary):
             summary.unlink(missing_ok=True)  # of fewer rounds, if the run was extended
@@ -175,7 +175,7 @@ def _checkpoints(run: Path) -> list[tuple[int, Path]]:
 
 
 def _left_behind(entry: Path) -> bool:
-    """By a process that was killed before the folder became a run."""
+    """Whether a process that was killed before the folder became a run may have left this entry."""
     return entry.name in ("run.json", "peer.log", _START) or entry.suffix == ".part"
 
 
@@ -184,7 +184,7 @@ def _tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _length_until(last: int, metrics: Path) -> int:
-    """Bytes of the lines up to a round; what follows them may be anything that a crash leaves."""
+    """Bytes of the lines up to a round; a crash may have left anything after them."""
     length = done = 0
     with metrics.open("rb") as lines:
         while done < last and (line := lines.readline()).endswith(b"\n"):

@@ -27,7 +27,7 @@ def load(path: Path | None, overrides: Mapping[str, Any] | None = None) -> Confi
     """The config in a TOML file (or the defaults) with nested ``overrides`` over it."""
     below = read(path) if path is not None else {}
     if below and overrides:
-        make(below)  # a mistake in the file is told even where it is overridden
+        make(below)  # report a mistake in the file even if it is overridden
     return make(overlaid(below, overrides or {}))
 
 
@@ -90,7 +90,7 @@ def _deep(below: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _still_fitting(table: str, kept: Mapping[str, Any], value: Mapping[str, Any]) -> dict[str, Any]:
-    """What stays of a table under ``value``: all, or what has a place still where that names something else in it."""
+    """Entries of a table that stay under ``value``: all, or those that still apply if ``value`` has another name."""
     fields = TABLES[table].model_fields
     before = {key: kept.get(key, fields[key].default) for key in ("name", "shift") if key in fields}
     after = {key: value.get(key, old) for key, old in before.items()}
@@ -112,5 +112,5 @@ def _keys_of(table: str, key: str, name: Any) -> list[str] | None:
     """The keys that belong to what a table's name or shift stands for; None: any."""
     kind = {("data", "name"): "source", ("data", "shift"): "shift"}.get((table, key), table)
     if not isinstance(name, str) or name == GIVEN or (kind == "source" and name not in sources and ":" not in name):
-        return []  # left out, a mistake that is told later, or a folder
+        return []  # not given, a folder, or a mistake that is reported later
     return accepted(_OWNERS[kind].get(name), _OWNERS[kind].passed)

@@ -1,4 +1,4 @@
-"""How well each peer's model does on data of its own distribution, and whom it found."""
+"""Scores of each peer's model on its own test data, and precision and recall of its neighbours."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Scores:
     extra: dict[str, Tensor] = field(default_factory=dict)  # [N] float64 each
 
     def of(self, peers: slice) -> Scores:
-        """Those of some peers."""
+        """The scores of some peers."""
         extra = {name: values[peers] for name, values in self.extra.items()}
         return Scores(self.loss[peers], self.value[peers], self.regression, self.diverged[peers], extra)
 
@@ -62,7 +62,7 @@ class Scorer:
     def _score(self, federation: Federation, split: Split, extra: Mapping[str, ExtraMetric]) -> Scores:
         peers = torch.arange(len(federation.rows), device=federation.rows.device)
         counts = split.count.cpu()
-        # Peers of like counts share a chunk, so that little is padded.
+        # Peers with similar sample counts share a chunk, which keeps padding small.
         order = counts.argsort(stable=True).to(peers.device)
         parts = [self._chunk(federation, split, chunk, extra) for chunk in order.split(self.peers)]
         back = order.argsort()
@@ -77,7 +77,7 @@ class Scorer:
         kept = {name: table[peers] for name, table in federation.kept.items()}
         count = split.count[peers, None]
         position = torch.arange(int(count.max()), device=peers.device)
-        sample = split.samples(peers, len(position))  # what is repeated weighs nothing
+        sample = split.samples(peers, len(position))  # repeated samples have weight 0
         outputs = torch.cat(
             [self.engine.predict(rows, kept, split.x[part]) for part in sample.split(self.samples, dim=1)], dim=1
         )
@@ -96,7 +96,7 @@ class Scorer:
         return {**out, "diverged": diverged}
 
     def _values(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Per sample [P, n]: 100 where right, or the squared error."""
+        """Per sample [P, n]: 100 if correct and 0 if not, or the squared error."""
         if self.regression:
             return squared_error(outputs, targets).flatten(2).mean(2)
         right = 100.0 * (outputs.argmax(2) == targets).to(torch.float64)
@@ -106,7 +106,7 @@ class Scorer:
 def _number(name: str, metric: ExtraMetric, outputs: Tensor, targets: Tensor) -> float:
     try:
         return float(metric(outputs, targets))
-    except Exception as error:  # anyone's metric may raise anything; the user needs to know what it got
+    except Exception as error:  # a user's metric may raise anything; the message shows its inputs
         got = f"outputs {list(outputs.shape)} and targets {list(targets.shape)}"
         raise UserError(f"extra_metrics: {name} gives no number for {got}: {error}") from error
 
@@ -146,7 +146,7 @@ def summarised(scores: Scores, clusters: Mapping[str, Sequence[int]]) -> dict[st
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    """None if one is not finite: a method is no better for peers whose models diverged."""
+    """The mean; None if a value is not finite: a diverged peer must not improve a method's mean."""
     there = [value for value in values if value is not None and math.isfinite(value)]
     return sum(there) / len(there) if there and len(there) == len(values) else None
 

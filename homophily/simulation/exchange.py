@@ -1,6 +1,6 @@
-"""What happens between peers in a round, after training: meet, compare, choose, merge; and what it costs.
+"""The exchange of a round, after training: meet, compare, choose, merge; and its communication cost.
 
-One code for all peers of a simulation and for a real peer alone: a source brings the models of others, an observer
+All peers of a simulation and one real peer use the same code: a source brings the models of others, an observer
 records what happened. The three steps are called one after the other, so that the similarities and merges of several
 runs side by side can be computed together.
 """
@@ -69,22 +69,22 @@ class Exchange(Protocol):
     def meet(
         self, federation: Federation, before: Tensor | None, round: int, stopped: Tensor, diverged: Tensor
     ) -> SimilarityRequest | None:
-        """Begin the exchange after training; returns which similarities are wanted, if any.
+        """Begin the exchange after training; returns the similarities to measure, if any.
 
-        stopped: [P] bool on the CPU; diverged: [P] bool, anywhere.
+        stopped: [P] bool on the CPU; diverged: [P] bool, on any device.
         """
 
     def choose(self, similarity: Tensor | None) -> MergeRequest | None:
-        """Go on with these similarities; returns what is to be merged, if anything."""
+        """Continue with these similarities; returns the models to merge, if any."""
 
     def conclude(self, merged: Tensor | None) -> RoundMetrics:
-        """End the exchange; merged: whose models were. Returns the round's metrics."""
+        """End the exchange. merged: whose models were merged. Returns the round's metrics."""
 
     def summary(self, rounds: int) -> Summary:
         """Over the whole run."""
 
     def final(self) -> dict[str, Tensor]:
-        """What a finished run keeps of who was with whom."""
+        """Merge counts and neighbours, for the folder of a finished run."""
 
     def tensors(self) -> dict[str, Tensor]:
         """What a checkpoint must hold."""
@@ -93,7 +93,7 @@ class Exchange(Protocol):
         """The rest of a checkpoint, as JSON."""
 
     def restore(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Continue from a checkpoint."""
 
 
 @dataclass
@@ -104,9 +104,9 @@ class _Round:
     view: View
     federation: Federation
     models: LocalModels
-    asked: Tensor  # [P, B] bool: whom the method asked for a model
-    stopped: Tensor  # [P] bool, where decisions are made
-    diverged: Tensor  # [P] bool, anywhere
+    asked: Tensor  # [P, B] bool: the peers that the method asked for a model
+    stopped: Tensor  # [P] bool, on the device of the decisions
+    diverged: Tensor  # [P] bool, on any device
     compares: bool  # similarities are measured
     similarity: Tensor | None = None  # [P, B] float64
     partners: Tensor | None = None  # [P, B] bool
@@ -114,7 +114,7 @@ class _Round:
 
 
 class PeerExchange:
-    """Peers among themselves, by a method's two decisions, which are made where the view is: maybe not on a GPU."""
+    """The exchange between peers by a method's two decisions, which are made on the device of the view."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class PeerExchange:
         peers: int,
         device: torch.device,
     ) -> None:
-        """peers: how many decide in this process; device: where decisions are made."""
+        """peers: how many decide in this process; device: of the decisions."""
         self.method, self.merge, self.evaluator = method, merge, evaluator
         self.source, self.observer = source, observer
         self.memory: Memory = {}
@@ -200,7 +200,7 @@ class PeerExchange:
         return MergeRequest(now.federation, models, now.group, self.merge)
 
     def _take(self, similarity: Tensor, now: _Round) -> Tensor:
-        """Keep the similarities [Q] of those met as a table; returns who could measure nothing, or has stopped [P]."""
+        """Store the similarities [Q] of the peers met; returns [P] bool: they measured nothing or have stopped."""
         assert self.evaluator is not None
         models, device = now.models, similarity.device
         row, column = models.met.nonzero(as_tuple=True)
@@ -212,7 +212,7 @@ class PeerExchange:
         return now.stopped | now.diverged.to(now.stopped.device) if blind else now.stopped
 
     def _kept(self, name: str, table: Tensor, unmoved: Tensor) -> Tensor:
-        """What is remembered after a round; a peer that stopped, or measured nothing, keeps what it remembered."""
+        """The memory after a round; a peer that has stopped, or measured nothing, keeps its old memory."""
         if name not in self.memory or not bool(unmoved.any()):
             return table
         before = self.memory[name]
@@ -263,9 +263,10 @@ class PeerExchange:
         }
 
     def _notes(self, view: View) -> list[str]:
-        notes = self.method.notes(view, self.memory) if self.source.has_all_peers else []
+        asked = self.method.notes if self.source.has_all_peers else self.method.peer_notes
+        notes = asked(view, self.memory)
         if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
-            raise UserError(f"method: notes must return a list of sentences, not {notes!r}")
+            raise UserError(f"method: {asked.__name__} must return a list of sentences, not {notes!r}")
         return [*self.observer.notes(self.traffic), *notes]
 
     def final(self) -> dict[str, Tensor]:
@@ -289,9 +290,9 @@ class PeerExchange:
 def nominal_models(
     method: Method, merge: Merge, evaluator: PairwiseEvaluator | None, view: View, rounds: int
 ) -> float | None:
-    """What a run costs by the method's own formula; None: it has none, or the run goes beyond it.
+    """Models per peer by the method's own formula; None: it has no formula, or the formula does not cover the run.
 
-    It knows no hops, and no merge that compares in rounds in which the method does not, if that takes two models.
+    A formula does not cover several hops, nor a merge that compares with two models when the method does not compare.
     """
     far = bool((view.hops[view.known] > 1).any())
     twice = needs_similarity(merge) and evaluator is not None and evaluator.cost.models > 1

@@ -1,4 +1,4 @@
-"""What is recorded of a round: in a simulation, which knows the true clusters, or by a real peer, which knows names."""
+"""Metrics of an exchange: a simulation knows the true clusters; a real peer knows names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from homophily.simulation.communication import Traffic
 from homophily.simulation.evaluation import precision_and_recall
 from homophily.simulation.merge_counts import MergeCounts
 
-_WATCHED = 4  # peers whose similarities are written down
+_WATCHED = 4  # peers whose similarities are logged
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,11 @@ class RoundRecord:
     similarity: Tensor | None  # [P, B] float64; None: nothing was measured
     group: MergeGroup
     merged: Tensor  # [P, K] bool: whose models of the group were merged
-    neighbours: Tensor  # [P, B] bool or weights: whom the method holds to be similar
+    neighbours: Tensor  # [P, B] bool or weights: the peers that the method considers similar
 
 
 class Observer(Protocol):
-    """Sees every exchange, and says what a run's metrics and summary tell of it."""
+    """Sees every exchange and derives the run's metrics and summary from it."""
 
     def observe(self, record: RoundRecord) -> RoundMetrics:
         """The metrics of a round."""
@@ -41,10 +41,10 @@ class Observer(Protocol):
         """Over the whole run."""
 
     def notes(self, traffic: Traffic) -> list[str]:
-        """Sentences a user should read."""
+        """Notes for the user."""
 
     def final(self) -> dict[str, Tensor]:
-        """What a finished run keeps."""
+        """Tensors for the folder of a finished run."""
 
     def tensors(self) -> dict[str, Tensor]:
         """What a checkpoint must hold."""
@@ -53,19 +53,19 @@ class Observer(Protocol):
         """The rest of a checkpoint, as JSON."""
 
     def restore(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Continue from a checkpoint."""
 
 
 class ClusterObserver:
-    """Counts who merged with whom, and judges neighbours by the true clusters."""
+    """Counts merges by pair of peers, and scores neighbours by the true clusters."""
 
     def __init__(self, view: View, cluster: Tensor | None, finds: bool, notes: list[str]) -> None:
-        """view: of all N peers; cluster: [N]; finds: the method has an idea of who is similar."""
+        """view: of all N peers; cluster: [N]; finds: the method has neighbours to score."""
         self._cluster, self._finds, self._notes = cluster, finds, notes
         self._peers, self._me = len(view.me), view.me
         self._contacts = view.contacts
         self._merges = MergeCounts(self._peers)
-        self._neighbours: Tensor | None = None  # [P, B]: of the last round played here
+        self._neighbours: Tensor | None = None  # [P, B]: of the last round in this process
         self._restored = self._sparse(torch.zeros_like(view.known))  # or before a resume
         self._found: tuple[float | None, float | None] = (None, None)  # precision and recall of that
 
@@ -119,7 +119,7 @@ class ClusterObserver:
         return self._notes
 
     def final(self) -> dict[str, Tensor]:
-        """How often who merged whom, and who was held to be similar at the end; sparse, pairs as peer * N + other."""
+        """Merge counts and the neighbours at the end; sparse, pairs as peer * N + other."""
         pairs, counts = self._merges.sparse()
         return {"pairs": pairs, "counts": counts, **self._similar()}
 

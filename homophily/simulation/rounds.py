@@ -1,6 +1,6 @@
 """The round loop: train, meet, compare, choose, merge, score; for one run, or for several side by side.
 
-A simulation, several runs side by side and a real peer play the same loop. What differs is where models come from
+A simulation, several runs side by side and a real peer use the same loop. They differ in where models come from
 (``homophily.simulation.sources``), and whether the runs' peers are computed together (``side_by_side``).
 """
 
@@ -25,7 +25,7 @@ from homophily.training.task import Engine, Task
 
 @dataclass(frozen=True)
 class Experiment:
-    """Everything a run needs, made ready: data, network, engine, method."""
+    """Everything that a run needs, prepared: data, network, engine, method."""
 
     task: Task
     engine: Engine
@@ -46,7 +46,7 @@ class RunState:
         peers = len(experiment.start.rows)
         self.federation = experiment.start.copy()
         self.best = experiment.start.copy() if experiment.patience else None
-        # A number per peer, kept where Python can read it without waiting for a GPU.
+        # One value per peer, on the CPU, so that Python can read it without waiting for a GPU.
         self.best_loss = torch.full((peers,), torch.inf, dtype=torch.float64)
         self.waited = torch.zeros(peers, dtype=torch.int64)
         self.stopped = torch.zeros(peers, dtype=torch.bool)
@@ -62,13 +62,13 @@ class RunState:
         return self._ended or self.round >= self.experiment.rounds or bool(self.stopped.all())
 
     def end(self) -> None:
-        """Finish after the round that was just played."""
+        """Finish after the current round."""
         self._ended = True
         if self._scored_round != self.round:
             self.scored = None
 
     def begin_round(self) -> tuple[Tensor, Tensor | None]:
-        """Begin a round; returns who trains in it, [P] ids on the CPU, and the models before training, if needed."""
+        """Begin a round; returns the peers that train, [P] ids on the CPU, and the models before it, if needed."""
         self.round += 1
         trains = self.exchange.before_training(self.federation, self.round, ~self.stopped)
         before = self.federation.rows.clone() if self.exchange.wants_rows_before(self.round) else None
@@ -77,7 +77,7 @@ class RunState:
     def stop_early(self, loss: Tensor | None) -> None:
         """Keep each peer's best model so far; peers that waited too long stop.
 
-        loss: [N] float64 on the validation data after training, on the CPU; None: nobody stops early.
+        loss: [N] float64 on the validation data after training, on the CPU; None: early stopping is off.
         """
         if loss is None:
             return
@@ -94,14 +94,15 @@ class RunState:
         return due and after_training == self.experiment.after_training
 
     def keep_scored(self) -> None:
-        """Trained models are scored: at the end of a run, these are the models behind the final scores."""
+        """Keep the trained models that were scored: at the end of a run, the final scores are theirs."""
         self.scored = self.federation.copy() if self.finished or self.may_end else None
         self._scored_round = self.round
 
     def end_round(self, diverged: Tensor) -> None:
         """After the merge. diverged: [N] bool on the CPU, after training."""
         self.diverged_rounds += diverged
-        self.federation.recover(self.experiment.start)
+        # A peer that has stopped publishes nothing new: others keep what it published in its last round.
+        self.federation.recover(self.experiment.start, ~self.stopped)
 
     def metrics(self, exchanged: RoundMetrics, diverged: Tensor, scores: Scores | None) -> dict[str, Any]:
         """The metrics of a round."""
@@ -150,7 +151,7 @@ class RunState:
         return {"round": self.round, "seconds": self.seconds, **self.exchange.numbers()}
 
     def restore(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Continue from a checkpoint."""
         device = self.federation.rows.device
         tensors = {name: tensor.to(device) for name, tensor in tensors.items()}
         layout = self.federation.layout
@@ -174,7 +175,7 @@ class Computation(Protocol):
         """A round's training of these peers [P] of each run."""
 
     def validation_losses(self) -> Mapping[int, Tensor | None]:
-        """Of all peers of each run, [N] float64 on the CPU; None: nobody stops early."""
+        """Of all peers of each run, [N] float64 on the CPU; None: early stopping is off."""
 
     def scores(self, runs: Sequence[int]) -> dict[int, Scores]:
         """On the test data."""
@@ -226,7 +227,7 @@ def play_round(runs: Mapping[int, RunState], compute: Computation) -> dict[int, 
     scores = compute.scores(trained)
     for number in trained:
         runs[number].keep_scored()
-    diverged = compute.diverged()  # not read yet: decisions that do not need it need not wait for a GPU
+    diverged = compute.diverged()  # not read yet, so that decisions without it do not wait for a GPU
     exchanged = _exchange(runs, {number: before for number, (_, before) in begun.items()}, diverged, compute)
     lost = {number: diverged[number].cpu() for number in runs}
     for number, run in runs.items():
@@ -244,7 +245,7 @@ def _exchange(
     diverged: Mapping[int, Tensor],
     compute: Computation,
 ) -> dict[int, RoundMetrics]:
-    """Meet, compare, choose and merge; returns what each run's exchange says of the round."""
+    """Meet, compare, choose and merge; returns the metrics of each run's exchange."""
     wanted = {}
     for number, run in runs.items():
         request = run.exchange.meet(run.federation, before[number], run.round, run.stopped, diverged[number])

@@ -1,4 +1,4 @@
-"""What happens between clients and a server: assign and hand out before training, average after it."""
+"""The exchange between clients and a server: models are assigned before training and averaged after it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ServerExchange:
         self.shared = self.task.layout.mask(shared=True).to(device)
 
     def before_training(self, federation: Federation, round: int, active: Tensor) -> Tensor:
-        """Who takes part picks the server model that fits it best and trains it: [N] bool. At first all pick one."""
+        """The clients that take part: [N] bool. They, and in round 1 all, choose the model with the lowest loss."""
         active = active.to(self.choice.device)
         self.taking_part = self._asked(active, round)
         if len(self.models) > 1:
@@ -83,7 +83,7 @@ class ServerExchange:
     def meet(
         self, federation: Federation, before: Tensor | None, round: int, stopped: Tensor, diverged: Tensor
     ) -> None:
-        """Each server model becomes the average of those who trained it, and is kept if nobody did."""
+        """Each server model becomes the average of the clients that trained it, if there are any."""
         stopped, diverged = stopped.to(self.choice.device), diverged.to(self.choice.device)
         counts = self.task.data.train.count.to(torch.float64)
         for model in range(len(self.models)):
@@ -91,7 +91,7 @@ class ServerExchange:
             weights = torch.where(mine, counts, 0.0)
             if bool(mine.any()):
                 share = (weights / weights.sum()).to(federation.rows.dtype)
-                everyone = bool(mine.all())  # the others are left out, not multiplied by zero: they may have diverged
+                everyone = bool(mine.all())  # others are excluded, not multiplied by zero: they may have diverged
                 rows = federation.rows if everyone else federation.rows[mine]
                 self.models[model] = (share if everyone else share[mine]) @ rows
         self._hand_out(federation, ~stopped)

@@ -1,111 +1,46 @@
-"""From a config to a problem made ready: data shared out, network laid out, engine and chunk sizes resolved."""
+"""From a config to a prepared experiment: data, network, engine, method, topology and exchange."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from homophily.config.schema import Config, Training
-from homophily.data import FederatedData, PeerData, PreparedData, prepared_data
+from homophily.config.schema import Config
 from homophily.errors import UnsuitableError, UserError
 from homophily.federation.layout import Layout
 from homophily.federation.merging import merges, needs_similarity
 from homophily.federation.rows import Federation
 from homophily.federation.similarity import cost_of
 from homophily.federation.topology import all_distances, topologies, view_of_all
-from homophily.fingerprints.compute import fingerprints
-from homophily.fingerprints.embedding import Targets
-from homophily.fingerprints.fingerprint import Fingerprints, format_of
 from homophily.methods import Method, methods
 from homophily.methods.base import metric_cost, metric_of, usable
 from homophily.methods.server import ServerMethod
 from homophily.models.builder import Network
-from homophily.models.copying import on_device
-from homophily.models.keyed_dropout import with_keyed_dropout
 from homophily.plugins.parameters import checked, taken
-from homophily.plugins.registry import GIVEN, import_object
+from homophily.plugins.registry import GIVEN
 from homophily.randomness import Purpose
-from homophily.runs.fields import RESERVED
-from homophily.simulation.evaluation import COLUMNS, ExtraMetric, Scorer
 from homophily.simulation.exchange import Exchange, PeerExchange
 from homophily.simulation.observers import ClusterObserver
 from homophily.simulation.pairwise import PairwiseEvaluator
 from homophily.simulation.rounds import Experiment
 from homophily.simulation.server_exchange import ServerExchange
 from homophily.simulation.sources import InMemory
-from homophily.training.engines import engine_of, read_chain
-from homophily.training.losses import Loss, losses
-from homophily.training.probe import ASKED_WITH, ModuleTraits, probe
-from homophily.training.resources import ExecutionPlan, deciding_device, plan_execution, threads
-from homophily.training.stacked.chain import Chain
-from homophily.training.task import Engine, Settings, Task
-
-_LEAST_DEVIATION = 1e-6  # of targets that do not vary
-
-
-@dataclass(frozen=True)
-class UserObjects:
-    """What a Python caller hands over instead of naming it in the config."""
-
-    model: nn.Module | None = None
-    data: Sequence[PeerData] | None = None
-    loss: Loss | None = None
-    method: Method | ServerMethod | None = None
-    extra_metrics: Mapping[str, ExtraMetric] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.model is not None and not isinstance(self.model, nn.Module):
-            wanted = "model=: must be one nn.Module, from which every peer starts"
-            raise UserError(_other(wanted, self.model, "model.name"))
-        if self.data is not None:
-            _refuse_other_data(self.data)
-        if self.loss is not None and not callable(self.loss):
-            raise UserError(_other("loss=: must be a function of (outputs, targets)", self.loss, "training.loss"))
-        if self.method is not None and not isinstance(self.method, Method | ServerMethod):
-            raise UserError(_other("method=: must be a homophily.Method object", self.method, "method.name"))
-        if not isinstance(self.extra_metrics, Mapping):
-            raise UserError("extra_metrics=: must be functions by name")
-
-
-def _refuse_other_data(data: object) -> None:
-    wanted = "data=: must be a list of PeerData, one for each peer"
-    if isinstance(data, PeerData):
-        raise UserError(f"{wanted}, not a single PeerData")
-    if isinstance(data, str) or not isinstance(data, Sequence):
-        raise UserError(_other(wanted, data, "data.name"))
-    for number, peer in enumerate(data):
-        if not isinstance(peer, PeerData):
-            raise UserError(f"{wanted}, and item {number} is {type(peer).__name__}")
-
-
-def _other(wanted: str, given: object, key: str) -> str:
-    """An error message: what was ``wanted``, what was ``given``, and what to do if that is a name or a class."""
-    if isinstance(given, str):
-        return f"{wanted}, not {given!r}; a name goes into the config as {key}"
-    if isinstance(given, type):
-        return f"{wanted}, not the class {given.__name__}; call it to make one"
-    return f"{wanted}, not {type(given).__name__}"
-
-
-@dataclass
-class SetupCache:
-    """What other runs of the same caller have made already, by what made it."""
-
-    data: dict[str, tuple[PreparedData, FederatedData]] = field(
-        default_factory=dict
-    )  # as it was made, and on the device
-    networks: dict[str, tuple[ModuleTraits, Layout, Chain | str]] = field(default_factory=dict)
-
-    def forget(self) -> None:
-        """All data but the last: the next run's may be the same."""
-        for name in list(self.data)[:-1]:
-            del self.data[name]
+from homophily.simulation.training_setup import (
+    SetupCache,
+    data_of,
+    start_of,
+    task_fingerprints,
+    training_setup,
+)
+from homophily.simulation.user_objects import UserObjects
+from homophily.training.resources import ExecutionPlan, deciding_device
+from homophily.training.task import Engine, Task
 
 
 def prepare(
@@ -115,9 +50,9 @@ def prepare(
     plan: ExecutionPlan | None = None,
     cache: SetupCache | None = None,
 ) -> tuple[Experiment, Config, ExecutionPlan]:
-    """The experiment, the config with every default filled in, and how it is computed (as planned, if a plan is given).
+    """The experiment, the config with every default filled in, and the execution plan.
 
-    What is made here is added to the cache.
+    plan: how to compute; None: it is chosen here. cache: data and networks to use again; new ones are added to it.
     """
     cache = SetupCache() if cache is None else cache
     data, shares = data_of(config, given, device, cache)
@@ -138,108 +73,19 @@ def prepare(
     return experiment, _complete(config, given, shares.peers, keys), plan
 
 
-@dataclass(frozen=True)
-class TrainingSetup:
-    """Network, task and engine, made ready."""
-
-    network: Network
-    task: Task
-    engine: Engine
-    plan: ExecutionPlan
-
-    def experiment(self, config: Config, given: UserObjects, start: Federation, exchange: Exchange) -> Experiment:
-        metrics, plan = _extra_metrics(config, given), self.plan
-        return Experiment(
-            self.task,
-            self.engine,
-            Scorer(self.task, self.engine, plan.score_peers, plan.score_samples, metrics),
-            start,
-            exchange,
-            config.rounds,
-            config.score == "after-training",
-            config.evaluate,
-            config.training.patience,
-        )
-
-
-def training_setup(
-    config: Config,
-    given: UserObjects,
-    made: FederatedData,
-    shares: FederatedData,
-    ids: Tensor,
-    plan: ExecutionPlan | None,
-    cache: SetupCache,
-) -> TrainingSetup:
-    """Network, task and engine for the peers ``ids``. made: their data as it was made; shares: on their device."""
-    if config.training.patience and made.validation is None:
-        raise UserError("training.patience needs validation samples: set data.validation to at least 1")
-    network = Network(config, given.model, made.inputs, made.outputs)
-    loss = _loss(config.training, given, made)
-    module = with_keyed_dropout(network.common(config.seed)).eval()
-    traits, layout, chain = _read(module, config, loss, made, cache)
-    plan = plan or plan_execution(config.engine, config.training.batch, made, layout, traits, chain, ids.device)
-    task = Task(
-        on_device(module, ids.device), layout, loss, shares, torch.full_like(ids, config.seed), ids,
-        Settings(**config.training.model_dump(exclude={"loss", "patience"})), traits.coupled, traits.draws,
-    )  # fmt: skip
-    _check_batches(task)
-    fast = config.precision == "fast"
-    engine = engine_of(task, plan.engine, chain, plan.chunk, plan.workers, fast)
-    return TrainingSetup(network, task, engine, plan)
-
-
-def data_of(
-    config: Config, given: UserObjects, device: torch.device, cache: SetupCache
-) -> tuple[PreparedData, FederatedData]:
-    """Everyone's data, as it was made and on the device."""
-    section = config.data
-    name = f"{section.model_dump_json()} {config.peers} {config.seed} {device}"
-    if name not in cache.data:
-        settings = {key: getattr(section, key) for key in type(section).model_fields if key != "name"}
-        with threads(1):  # the same bits however many there are: a resumed run must find the very same data
-            data = prepared_data(section.name, section.keys, settings, config.peers, config.seed, given.data)
-        cache.data[name] = data, data.shares.to(device)
-    return cache.data[name]
-
-
-def _read(
-    module: nn.Module, config: Config, loss: Loss, shares: FederatedData, cache: SetupCache
-) -> tuple[ModuleTraits, Layout, Chain | str]:
-    """What the network is like, how its numbers are laid out, and what it is as a chain of layers (or why it is none).
-
-    Its weights, which differ from seed to seed, do not matter.
-    """
-    name = f"{config.model.model_dump_json()} {config.training.loss} {shares.inputs} {shares.outputs}"
-    if name not in cache.networks:
-        traits = _character(module, loss, shares)
-        layout = Layout.of(module, config.model.personal, traits.unused, traits.changing)
-        cache.networks[name] = traits, layout, read_chain(module, layout, loss, shares)
-    return cache.networks[name]
-
-
-def _character(module: nn.Module, loss: Loss, shares: FederatedData) -> ModuleTraits:
-    """What the network is like, asked with a few samples of the first peers."""
-    dtype = next((p.dtype for p in module.parameters()), torch.float32)
-    some = shares.train.x[:ASKED_WITH], shares.train.y[:ASKED_WITH]
-    x, y = (t.to(dtype) if t.is_floating_point() else t for t in some)
-    classes = shares.classes if loss is losses.get("cross-entropy") else None
-    return probe(module, loss, x, y, classes or 0)
-
-
 def _ignored_by_a_server(config: Config) -> list[str]:
-    """A note on settings that mean nothing where a server averages."""
+    """A note on the settings that a server ignores."""
     asked = {
         "topology": config.topology.name != "full",
         "contacts": config.contacts != "all",
         "merge": config.merge != "uniform",
     }
     ignored = [key for key, said in asked.items() if said]
-    return [f"{config.method.name} has a server: without effect is {', '.join(ignored)}"] if ignored else []
+    return [f"{config.method.name} uses a server and ignores {', '.join(ignored)}"] if ignored else []
 
 
 def _check_sizes(config: Config, given: UserObjects, peers: int) -> None:
-    """Refuse keys that ask for more peers than there are; a method object may, and then takes all there are."""
+    """Refuse config keys that ask for more peers than there are; a method object may ask for more and gets all."""
     named = given.method is None and config.method.name != GIVEN
     for key in ("k", "l") if named else ():
         value = config.method.keys.get(key)
@@ -249,22 +95,8 @@ def _check_sizes(config: Config, given: UserObjects, peers: int) -> None:
         raise UserError(f"contacts = {config.contacts}: must be at most peers - 1, which is {peers - 1}")
 
 
-def _loss(training: Training, given: UserObjects, shares: FederatedData) -> Loss:
-    if given.loss is not None:
-        return given.loss
-    if training.loss == "auto":
-        return losses.get("mse" if shares.classes is None else "cross-entropy")
-    if training.loss == GIVEN:
-        raise UserError("training.loss: this run's loss was given in Python; hand it over again as loss=...")
-    if training.loss == "cross-entropy" and shares.classes is None:
-        raise UserError("training.loss = 'cross-entropy' needs classes, and this data has numbers as targets")
-    if training.loss == "mse" and shares.classes is not None:
-        raise UserError("training.loss = 'mse' needs numbers as targets, and this data has classes")
-    return losses.get(training.loss)
-
-
 def method_of(config: Config, given: UserObjects, peers: int) -> tuple[Method | ServerMethod, dict[str, Any]]:
-    """The method, and all its keys; a default of k or l that is too large for so few peers is cut."""
+    """The method and all its keys; the defaults of k and l are cut to peers - 1."""
     if given.method is not None:
         return _given_method(given.method, config)
     name = config.method.name
@@ -283,7 +115,7 @@ def method_of(config: Config, given: UserObjects, peers: int) -> tuple[Method | 
 
 
 def _in_rounds(method: Method | ServerMethod, rounds: int) -> Method | ServerMethod:
-    """A method with what follows from the rounds; of a server's nothing does."""
+    """The method with the settings that follow from the number of rounds; a server's method has none."""
     if isinstance(method, ServerMethod):
         return method
     found = usable(method).in_rounds(rounds)
@@ -293,7 +125,7 @@ def _in_rounds(method: Method | ServerMethod, rounds: int) -> Method | ServerMet
 
 
 def _given_method(method: Method | ServerMethod, config: Config) -> tuple[Method | ServerMethod, dict[str, Any]]:
-    """A method object with what follows from the rounds, or on resume what followed when the run began."""
+    """A method object with the settings that follow from the rounds; on resume, from the rounds the run began with."""
     if not is_dataclass(method):
         return _in_rounds(method, config.rounds), {}
     names = [field.name for field in fields(method)]
@@ -314,22 +146,8 @@ def graph_of(config: Config, peers: int) -> tuple[Any, dict[str, Any]]:
     return graph, keys
 
 
-def start_of(network: Network, config: Config, layout: Layout, ids: Sequence[int], device: torch.device) -> Federation:
-    """The models of the peers ``ids`` before the first round: one common initialisation, or everyone's own."""
-    peers = len(ids)
-    if config.init == "common":
-        row, kept = layout.read(network.common(config.seed))
-        tables = {name: buffer.expand(peers, *buffer.shape) for name, buffer in kept.items()}
-        rows = row.expand(peers, -1)
-    else:
-        drawn = [layout.read(network.fresh(config.seed, id)) for id in ids]
-        rows = torch.stack([row for row, _ in drawn])
-        tables = {name: torch.stack([kept[name] for _, kept in drawn]) for name in layout.kept}
-    return Federation(layout, rows.to(device).clone(), {name: t.to(device).clone() for name, t in tables.items()})
-
-
 def _server_rows(network: Network, config: Config, layout: Layout, count: int, device: torch.device) -> Tensor:
-    """A server's models before the first round: the common one, and others with weights of their own. [c, D]."""
+    """A server's models before the first round: the common one, and others with different weights. [c, D]."""
     others = (network.fresh(config.seed, Purpose.SERVER, i) for i in range(1, count))
     return torch.stack([layout.read(module)[0] for module in (network.common(config.seed), *others)]).to(device)
 
@@ -358,10 +176,11 @@ def _peer_exchange(
 
 
 def _start_notes(method: Method, start: Tensor) -> list[str]:
-    """A note if displacements are compared of peers that start from different models."""
+    """A note if the metric needs one common start and the peers start from different models."""
     if not metric_cost(method).common_start or bool((start == start[:1]).all()):
         return []
-    return [f"metric = {method.metric!r} compares displacements from one common start, and these peers start apart"]
+    needed = f"metric = {method.metric!r} compares displacements from one common start"
+    return [f"{needed}, and these peers start from different models"]
 
 
 def check_merge(config: Config, evaluator: PairwiseEvaluator | None) -> None:
@@ -371,16 +190,8 @@ def check_merge(config: Config, evaluator: PairwiseEvaluator | None) -> None:
         )
 
 
-def task_fingerprints(task: Task, seed: int, peers: int) -> Fingerprints:
-    """The fingerprint of every peer of a task, which may be one of a federation of ``peers``."""
-    data = task.data
-    mean, std = data.target_scale or (None, None)
-    targets = Targets(data.classes, mean, None if std is None else std.clamp(min=_LEAST_DEVIATION))
-    return fingerprints(data.train, targets, task.ids, seed, format_of(peers))
-
-
 def evaluator_of(method: Method, task: Task, engine: Engine, chunk: int) -> PairwiseEvaluator | None:
-    """What measures the similarities that a method compares by; None: it compares nobody."""
+    """The evaluator of the method's metric; None if the method compares no models."""
     found = metric_of(method)
     if found is None:
         return None
@@ -388,32 +199,8 @@ def evaluator_of(method: Method, task: Task, engine: Engine, chunk: int) -> Pair
     return PairwiseEvaluator(partial(metric, **keys), task, engine, chunk, cost_of(metric, keys))
 
 
-def _extra_metrics(config: Config, given: UserObjects) -> dict[str, ExtraMetric]:
-    named = {path.partition(":")[2]: import_object(path, "extra metric") for path in config.extra_metrics}
-    found = {**named, **given.extra_metrics}
-    if len(named) < len(config.extra_metrics) or len(found) < len(named) + len(given.extra_metrics):
-        raise UserError("extra_metrics: two of them have the same name; give one another")
-    for name in found:
-        if name in RESERVED or name in COLUMNS:
-            raise UserError(f"extra_metrics: {name!r} is a score that every run has; give yours another name")
-    return found
-
-
-def _check_batches(task: Task) -> None:
-    if not task.coupled or task.draws:
-        return
-    if task.settings.batch < 2:
-        raise UserError("training.batch = 1: this network couples the samples of a batch (BatchNorm); it needs 2")
-    short = (task.data.train.count < 2).nonzero()[:, 0].tolist()
-    if short:
-        raise UserError(
-            f"peer {short[0]} has one training sample, and this network couples the samples of a batch (BatchNorm): "
-            "it needs at least two"
-        )
-
-
 def _complete(config: Config, given: UserObjects, peers: int, keys: Mapping[str, Mapping[str, Any]]) -> Config:
-    """The config with every default written out, so that a run folder says all."""
+    """The config with every default written out, so that the run folder is complete."""
     values = config.model_dump()
     values["peers"] = peers
     for table, found in keys.items():
@@ -427,7 +214,7 @@ def _complete(config: Config, given: UserObjects, peers: int, keys: Mapping[str,
 
 
 def _storable(value: Any) -> bool:
-    """Whether a file can hold it; a user's function may have anything as a default, and has it again on resume."""
+    """Whether a file can hold the value; a default of a user's function may be anything, and returns on resume."""
     try:
         json.dumps(value)
     except TypeError:

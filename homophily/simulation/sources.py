@@ -1,7 +1,7 @@
-"""Where the models that a round compares and merges come from.
+"""Sources of the models that a round compares and merges.
 
-A round's exchange asks for peers by id and gets their models as rows. Whether these are rows of the same matrix, of
-another process or models from the network is all that differs between a simulation and a real peer.
+A round's exchange asks for peers by id and gets their models as rows. They are rows of the same matrix in a
+simulation, and models from the network for a real peer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Memory = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Published:
-    """What the P peers of this process let others have after a round's training."""
+    """What the P peers of this process publish after a round's training."""
 
     federation: Federation  # [P, D]
     before: Tensor | None  # [P, D]: the models before training, if the metric compares what training changed
@@ -70,10 +70,10 @@ class Heard:
 
 
 class ModelSource(Protocol):
-    """How the peers of this process get at the models of others."""
+    """Brings the models of other peers to the peers of this process."""
 
     asynchronous: bool  # others may be in another round, and ask for the update of any
-    has_all_peers: bool  # nobody is outside this process
+    has_all_peers: bool  # all peers are in this process
 
     def view(self, round: int) -> View:
         """What each peer knows of others in this round."""
@@ -85,7 +85,7 @@ class ModelSource(Protocol):
         """
 
     def publish(self, round: int, own: Published) -> None:
-        """Let others have the models of this process's peers."""
+        """Publish the models of this process's peers."""
 
     def fetch(self, round: int, met: Tensor, updates: bool) -> LocalModels:
         """The models of the peers met [P, B]; updates: also as they were before this round's training."""
@@ -100,7 +100,7 @@ class ModelSource(Protocol):
         """The rest of a checkpoint, as JSON."""
 
     def restore(self, tensors: dict[str, Tensor], numbers: dict[str, Any], memory: Memory) -> Memory:
-        """Go on from a checkpoint; returns what of the method's memory is about today's contacts."""
+        """Continue from a checkpoint; returns the part of the method's memory that is about the present contacts."""
 
 
 class InMemory:

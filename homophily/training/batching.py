@@ -22,7 +22,7 @@ def _batchable_attention() -> Iterator[None]:
 
 
 def over_peers(function: Callable[..., Tensor], *arguments: object) -> Tensor:
-    """``function`` for every peer at once, along the first axis of each argument (or tensor in a dict); not of None."""
+    """Call ``function`` for all peers at once: torch.vmap over the first axis of each argument that is not None."""
     in_dims = tuple(None if argument is None else 0 for argument in arguments)
     with _batchable_attention():
         return torch.vmap(function, in_dims=in_dims)(*arguments)

@@ -1,4 +1,4 @@
-"""Cross-evaluation: models on the training data of other peers."""
+"""Cross-evaluation: peers' models evaluated on the training data of other peers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from homophily.training.task import Task
 
 
 class CrossEvaluation(ABC):
-    """How an engine that can predict cross-evaluates: each pair's model and samples side by side."""
+    """Implements cross_evaluate for an engine by its predict: copies the model and the samples of each pair."""
 
     task: Task
 
@@ -27,13 +27,13 @@ class CrossEvaluation(ABC):
 
 
 def with_personal(task: Task, rows: Tensor, model: Tensor, data: Tensor) -> Tensor:
-    """The rows ``model`` [M], with the personal parameters of the peers ``data`` [M]: [M, D]."""
+    """Return the rows ``model`` [M] with the personal parameters of the peers ``data`` [M]: [M, D]."""
     if not task.layout.has_personal:
         return rows[model]
     return torch.where(task.layout.mask(shared=True).to(rows.device), rows[model], rows[data])
 
 
 def most_samples(task: Task, peers: Tensor) -> int:
-    """The largest number of training samples that one of them has."""
+    """Return the largest number of training samples of any of the peers."""
     least, most = (int(count) for count in task.counts.aminmax())
     return most if least == most else int(task.counts[peers.cpu()].max())

@@ -1,4 +1,4 @@
-"""The engine that a name stands for, and what a network is as a chain of layers."""
+"""Creates the training engine of a given name, and reads a network as a chain of layers for the stacked engine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from homophily.training.vectorised import Vectorised
 
 
 def read_chain(module: nn.Module, layout: Layout, loss: Loss, shares: FederatedData) -> Chain | str:
-    """The network as a chain of layers that are written out, or why it cannot be trained as one."""
+    """Return the network as a chain of layers, or the reason why the stacked engine cannot train it."""
     if loss not in output_gradients:
         return "its loss is not cross-entropy or mse"
     if not shares.train.x.is_floating_point():
@@ -29,19 +29,19 @@ def read_chain(module: nn.Module, layout: Layout, loss: Loss, shares: FederatedD
 
 
 def engine_of(task: Task, name: str, chain: Chain | str, chunk: int, workers: int, fast: bool) -> Engine:
-    """The engine called ``name``. fast: products on a GPU may be rounded more."""
+    """Return the engine called ``name``. fast: matrix products on a GPU use TF32."""
     if name == "one-by-one":
         return OneByOne(task)
     if name == "vectorised" or isinstance(chain, str):
         return Vectorised(task, chunk)
     if _has_kernels(task):
-        from homophily.training.stacked.gpu import StackedKernels  # needs Triton, which only comes with a GPU
+        from homophily.training.stacked.gpu import StackedKernels  # needs Triton
 
         return StackedKernels(task, chain, chunk, fast)
     return Stacked(task, chain, chunk, workers)
 
 
 def _has_kernels(task: Task) -> bool:
-    """Whether the kernels can run it: a GPU with Triton, float32, cross-entropy with a class for each sample."""
+    """Whether the Triton kernels can train it: a GPU with Triton, float32, cross-entropy with one class per sample."""
     known = task.layout.dtype == torch.float32 and task.loss is cross_entropy and task.data.train.y.dim() == 1
     return known and task.ids.is_cuda and has_triton()

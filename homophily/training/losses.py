@@ -24,12 +24,12 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 @losses("mse")
 def mse(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Squared error, mean over a sample's outputs."""
+    """Mean squared error over a sample's outputs."""
     return squared_error(outputs, targets).flatten(1).mean(1)
 
 
 def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Squared errors; outputs [b] are read as [b, 1] if the targets are."""
+    """Return squared errors in the shape of the targets; outputs [b] count as [b, 1] if the targets are [b, 1]."""
     return (outputs.reshape(targets.shape) - targets).square()
 
 
@@ -43,9 +43,9 @@ def _mse_gradient(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 output_gradients = {cross_entropy: _cross_entropy_gradient, mse: _mse_gradient}
-"""Of one loss per sample by the outputs [..., classes or numbers], for networks whose backward pass is written out."""
+"""Gradients of the per-sample losses with respect to the outputs [..., outputs], for the stacked engine."""
 
 
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
-    """Mean over each row's own entries: [P, n] -> [P] float64."""
+    """Return the mean over the unmasked entries of each row: [P, n] -> [P] float64."""
     return torch.where(mask > 0, values.to(torch.float64), 0.0).sum(1) / mask.sum(1)

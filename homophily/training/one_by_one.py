@@ -1,4 +1,4 @@
-"""The plain reference: an ordinary PyTorch loop, one peer after the other, any nn.Module."""
+"""The reference engine: an ordinary PyTorch loop, one peer after the other, for any nn.Module."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class OneByOne(CrossEvaluation):
             order = shuffled(task.seed[one], task.ids[one], data.count[one], count, round, epoch)[0]
             for batch in order.split(sizes):
                 x, y = task.batch(data.start[peer] + batch)
-                self._key(peer, round, step)
+                self._set_dropout_keys(peer, round, step)
                 optimiser.zero_grad()
                 task.loss(self._forward(x, peer, round, step), y).mean().backward()
                 optimiser.step()
@@ -64,7 +64,7 @@ class OneByOne(CrossEvaluation):
             )
             return self.module(x)  # type: ignore[no-any-return]
 
-    def _key(self, peer: int, round: int, step: int) -> None:
+    def _set_dropout_keys(self, peer: int, round: int, step: int) -> None:
         for layer, key in enumerate(self.keys):
             drawn = word(int(self.task.seed[peer]), int(self.task.ids[peer]), round, Purpose.DROPOUT, step, layer)
             key.fill_((drawn + _TO_SIGNED) % (2 * _TO_SIGNED) - _TO_SIGNED)

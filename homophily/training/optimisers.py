@@ -1,4 +1,4 @@
-"""torch.optim's SGD and Adam on rows of parameters, each row with a step count of its own."""
+"""SGD and Adam as in torch.optim, on rows of parameters; each row has its own step count."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class RowSGD:
         self.velocity = torch.zeros_like(rows) if self.momentum else None
 
     def step(self, rows: Tensor, grad: Tensor, which: slice, steps: Tensor) -> None:
-        """Move ``rows`` (those of ``which``) along ``grad``. steps: [P, 1], unused."""
+        """Update ``rows`` (the rows ``which`` of all) by ``grad``. steps: [P, 1], unused."""
         if self.weight_decay:
             grad.add_(rows, alpha=self.weight_decay)
         if self.velocity is not None:
@@ -34,7 +34,7 @@ class RowAdam:
         self.mean, self.square = torch.zeros_like(rows), torch.zeros_like(rows)
 
     def step(self, rows: Tensor, grad: Tensor, which: slice, steps: Tensor) -> None:
-        """Move ``rows`` (those of ``which``) along ``grad``. steps: [P, 1] float64, counted from 1."""
+        """Update ``rows`` (the rows ``which`` of all) by ``grad``. steps: [P, 1] float64, counted from 1."""
         if self.weight_decay:
             grad.add_(rows, alpha=self.weight_decay)
         mean = self.mean[which].lerp_(grad, 1 - self.beta1)
@@ -48,5 +48,5 @@ RowOptimiser = RowSGD | RowAdam
 
 
 def row_optimiser(rows: Tensor, settings: Settings, round: int) -> RowOptimiser:
-    """A fresh optimiser for rows [P, T] of trainable parameters."""
+    """Return a new optimiser for rows [P, T] of trainable parameters."""
     return RowAdam(rows, settings, round) if settings.optimizer == "adam" else RowSGD(rows, settings, round)

@@ -1,4 +1,4 @@
-"""Ask the network what it is like, instead of keeping a list of layers: does it couple samples, draw, vectorise?"""
+"""Finds out, by running a network on a few samples, whether it couples samples, draws random numbers, vectorises."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from homophily.training.losses import Loss
 
 _SAMPLES = 4
 ASKED_WITH = 2 * _SAMPLES
+_FLOAT_CLASSES = " (y has floats, as for regression; if they are classes, use integers)"
 _DIFFERENT = (
     "its gradients under torch.vmap differ from a plain run",
     "it changes its buffers in a way that torch.vmap does not see",
@@ -26,39 +27,39 @@ _DIFFERENT = (
 
 @dataclass(frozen=True)
 class ModuleTraits:
-    """What a network turned out to be like."""
+    """The properties of a network that decide how it can be trained."""
 
     coupled: bool  # the samples of a batch influence one another (BatchNorm)
-    draws: bool  # it draws random numbers by itself
+    draws: bool  # it draws random numbers itself
     obstacle: str | None  # why it cannot be vectorised; None: it can
     unused: frozenset[str]  # parameters that never get a gradient
     changing: frozenset[str]  # buffers that a training step changes
-    saved_bytes: int  # what autograd keeps for one sample
+    saved_bytes: int  # memory that autograd saves per sample
 
 
 def probe(module: nn.Module, loss: Loss, x: Tensor, y: Tensor, classes: int = 0) -> ModuleTraits:
-    """Run the network on a few samples x [n, ...], y [n, ...].
+    """Return the traits of a network, found by running it on a few samples x [n, ...], y [n, ...].
 
-    They are repeated if there are not enough, numbers a little larger each time: alike, they could not influence one
-    another. classes: that it must have outputs for, if the loss wants one for each.
+    If there are too few samples, they are repeated, with 0.1 added to float inputs per repetition, because coupling
+    cannot be detected with equal samples. classes: the number of outputs that the loss needs; 0: any.
     """
     number = torch.arange(ASKED_WITH, device=x.device)
-    which, turn = number % len(x), number // len(x)
+    which, repetition = number % len(x), number // len(x)
     x, y = x[which], y[which]
     if x.is_floating_point():
-        x = x + 0.1 * turn.view(-1, *(1 for _ in x.shape[1:])).to(x.dtype)
+        x = x + 0.1 * repetition.view(-1, *(1 for _ in x.shape[1:])).to(x.dtype)
     first = _outputs(module, x[:_SAMPLES], seed=1)
     if not isinstance(first, Tensor) or first.shape[:1] != (_SAMPLES,):
-        raise UserError("model: the network must return one tensor with a row per sample")
+        raise UserError("model: the network must return one tensor with one row per sample")
     if first.is_complex() or any(parameter.is_complex() for parameter in module.parameters()):
-        raise UserError("model: the network's parameters and outputs must be real numbers, not complex ones")
+        raise UserError("model: the network's parameters and outputs must be real numbers, not complex numbers")
     if first.dim() > 1 and first.shape[1] < classes:
-        raise UserError(f"model: the network has {first.shape[1]} outputs, and the data has {classes} classes")
+        raise UserError(f"model: the network has {first.shape[1]} outputs, but the data has {classes} classes")
     _check_scorable(first, y[:_SAMPLES])
     evaluated = _outputs(module, x[:_SAMPLES], seed=1, training=False)
     if not isinstance(evaluated, Tensor) or evaluated.shape != first.shape:
-        raise UserError(f"model: in evaluation mode the network must return {list(first.shape)}, as in training")
-    _refuse_memory(module, x, first, evaluated)
+        raise UserError(f"model: in evaluation mode the network must return shape {list(first.shape)}, as in training")
+    _refuse_hidden_state(module, x, first, evaluated)
     again = _outputs(module, x[:_SAMPLES], seed=2)
     half = _SAMPLES // 2
     others = torch.cat([x[:half], x[_SAMPLES : _SAMPLES + half]])
@@ -70,20 +71,20 @@ def probe(module: nn.Module, loss: Loss, x: Tensor, y: Tensor, classes: int = 0)
     if not draws and _couples_in_evaluation(module, x):
         raise UserError(
             "model: in evaluation mode the output for a sample depends on the other samples of its batch "
-            "(BatchNorm without running statistics?), so that it could not be scored sample by sample"
+            "(BatchNorm without running statistics?), so peers cannot be scored"
         )
     _check_one_sample(module, x, first.shape[1:])
     grads, buffers, saved = _gradients(module, loss, x[:_SAMPLES], y[:_SAMPLES])
     hooked = hooked_parameter(module)
     if draws or hooked:
         obstacle: str | None = (
-            "it draws random numbers by itself" if draws else f"parameter {hooked!r} has a gradient hook"
+            "it draws random numbers itself" if draws else f"parameter {hooked!r} has a gradient hook"
         )
     else:
         obstacle = _obstacle(module, loss, x, y, grads, buffers)
     if obstacle in _DIFFERENT:
         obstacle = _obstacle_in_double(module, loss, x, y, obstacle)
-    # A network that cannot be vectorised may take another path with other samples: nothing is known to be unused.
+    # A network that cannot be vectorised may use other parameters for other samples: none is known to be unused.
     unused = frozenset(name for name, grad in grads.items() if grad is None) if obstacle is None else frozenset()
     before = dict(module.named_buffers())
     changing = frozenset(name for name, after in buffers.items() if not _equal(before[name], after))
@@ -91,20 +92,20 @@ def probe(module: nn.Module, loss: Loss, x: Tensor, y: Tensor, classes: int = 0)
 
 
 def _check_scorable(outputs: Tensor, y: Tensor) -> None:
-    """Whatever the loss, peers are scored by accuracy, or by the mean squared error if targets are floats."""
+    """Raise a UserError unless peers can be scored: by accuracy, or by mean squared error if targets are floats."""
     shapes = f"outputs {list(outputs.shape)} and targets {list(y.shape)}"
     if y.is_floating_point() and outputs.numel() != y.numel():
-        hint = " (y holds floats, as for a regression: classes are integers)" if bool((y == y.round()).all()) else ""
-        raise UserError(f"model: the mean squared error needs an output for each target, not {shapes}{hint}")
+        hint = _FLOAT_CLASSES if bool((y == y.round()).all()) else ""
+        raise UserError(f"model: the mean squared error needs one output per target, not {shapes}{hint}")
     if not y.is_floating_point() and (outputs.dim() != y.dim() + 1 or outputs.shape[2:] != y.shape[1:]):
         wanted = ", ".join(map(str, [len(y), "classes", *y.shape[1:]]))
         raise UserError(f"model: accuracy needs outputs [{wanted}], not {shapes}")
 
 
-def _refuse_memory(module: nn.Module, x: Tensor, trained: Tensor, evaluated: Tensor) -> None:
-    """Raise a UserError if batches, or other weights, are remembered in an attribute: peers would share it.
+def _refuse_hidden_state(module: nn.Module, x: Tensor, trained: Tensor, evaluated: Tensor) -> None:
+    """Raise a UserError if the network stores state of earlier calls in an attribute: peers would share that state.
 
-    trained, evaluated: what the network answers x[:_SAMPLES] in each mode if it was never called before.
+    trained, evaluated: the outputs for x[:_SAMPLES] in each mode of a network that was never called before.
     """
     used, fresh = copy.deepcopy(module), copy.deepcopy(module)
     own = {name: parameter.detach() for name, parameter in fresh.named_parameters()}
@@ -120,7 +121,7 @@ def _refuse_memory(module: nn.Module, x: Tensor, trained: Tensor, evaluated: Ten
             for training in (True, False):
                 called(other, x[_SAMPLES:], training)
             again = called(own, x[:_SAMPLES], False), called(own, x[:_SAMPLES], True)
-    except Exception:  # a module that torch cannot call with other weights is asked nothing
+    except Exception:  # functional_call cannot run this module, so the check is skipped
         return
     if all(map(_same, (evaluated, trained), again)):
         return
@@ -128,17 +129,17 @@ def _refuse_memory(module: nn.Module, x: Tensor, trained: Tensor, evaluated: Ten
     changed = [path for path, t in constants(used) if path not in before or not torch.equal(t, before[path])]
     named = f" ({', '.join(changed)})" if changed else ""
     raise UserError(
-        f"model: its outputs depend on earlier batches, remembered in an attribute{named} that is neither a parameter "
+        f"model: its outputs depend on earlier batches, stored in an attribute{named} that is neither a parameter "
         "nor a buffer; use register_buffer, so that every peer has its own"
     )
 
 
 def _failure(module: nn.Module, x: Tensor, error: Exception) -> str:
-    """Why the network fails on samples x: of integers, they may be features that should have been floats."""
+    """Return why the network fails on samples x; if they are integers, check whether floats would work."""
     if not x.is_floating_point() and _takes_floats(module, x):
         return (
-            f"the network fails on integer inputs of shape {list(x.shape)}, which are taken as tokens (indices "
-            'for an embedding); if they are features, hand them over as floats: PeerData(x.astype("float32"), y)'
+            f"the network fails on integer inputs of shape {list(x.shape)}, which count as tokens (indices for an "
+            'embedding); if they are features, pass them as floats: PeerData(x.astype("float32"), y)'
         )
     return f"the network fails on a batch of shape {list(x.shape)} ({x.dtype}): {error}"
 
@@ -147,7 +148,7 @@ def _takes_floats(module: nn.Module, x: Tensor) -> bool:
     dtype = next((p.dtype for p in module.parameters()), torch.float32)
     try:
         copy.deepcopy(module).train()(x.to(dtype))
-    except Exception:  # anyone's module may raise anything
+    except Exception:  # a user's module may raise any exception
         return False
     return True
 
@@ -163,7 +164,7 @@ def _outputs(module: nn.Module, x: Tensor, seed: int, training: bool = True) -> 
     try:
         with torch.no_grad():
             return _seeded(lambda: copied(x), x.device, seed)
-    except Exception as error:  # anyone's module may raise anything; the user needs to know which input it got
+    except Exception as error:  # a user's module may raise anything; the message shows its input
         mode = "" if training else "in evaluation mode "
         raise UserError(f"model: {mode}{_failure(module, x, error)}") from error
 
@@ -175,12 +176,12 @@ def _same(a: Tensor, b: Tensor) -> bool:
 
 
 def _equal(a: Tensor, b: Tensor) -> bool:
-    """To the bit, a NaN like a NaN."""
+    """Whether two tensors are equal bit for bit, with NaN equal to NaN."""
     return a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())
 
 
 def _check_one_sample(module: nn.Module, x: Tensor, shape: torch.Size) -> None:
-    """A peer may have a single sample to be scored on, and a careless squeeze takes its axis away."""
+    """Raise a UserError if the network fails on one sample or drops its batch axis (by squeeze(), for example)."""
     copied = copy.deepcopy(module).eval()
     try:
         with torch.no_grad():
@@ -188,7 +189,7 @@ def _check_one_sample(module: nn.Module, x: Tensor, shape: torch.Size) -> None:
     except Exception as error:
         raise UserError(f"model: in evaluation mode the network fails on one sample: {error}") from error
     if found.shape != (1, *shape):
-        raise UserError(f"model: for one sample the network must return {[1, *shape]}, not {list(found.shape)}")
+        raise UserError(f"model: for one sample the network must return shape {[1, *shape]}, not {list(found.shape)}")
 
 
 def _couples_in_evaluation(module: nn.Module, x: Tensor) -> bool:
@@ -201,9 +202,9 @@ def _couples_in_evaluation(module: nn.Module, x: Tensor) -> bool:
 def _gradients(
     module: nn.Module, loss: Loss, x: Tensor, y: Tensor
 ) -> tuple[dict[str, Tensor | None], dict[str, Tensor], int]:
-    """Each parameter's gradient of the mean loss, the buffers after that step, and the bytes autograd saved."""
+    """Return each parameter's gradient of the mean loss, the buffers afterwards, and the bytes that autograd saved."""
     copied = copy.deepcopy(module).train()
-    held: dict[int, int] = {}  # storages, parameters left out
+    held: dict[int, int] = {}  # bytes by storage, without parameters
 
     def count(tensor: Tensor) -> Tensor:
         if not isinstance(tensor, nn.Parameter):
@@ -213,13 +214,13 @@ def _gradients(
     try:
         with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
             losses = _seeded(lambda: loss(copied(x), y), x.device, seed=1)
-    except Exception as error:  # anyone's loss may raise anything; the user needs to know what it got
+    except Exception as error:  # a user's loss may raise anything; the message shows its input
         shapes = f"outputs {list(_outputs(module, x, seed=1).shape)} and targets {list(y.shape)}"
         floats = y.is_floating_point() and bool((y == y.round()).all())
-        hint = " (y holds floats, as for a regression: classes are integers)" if floats else ""
+        hint = _FLOAT_CLASSES if floats else ""
         raise UserError(f"training.loss: fails on {shapes}: {error}{hint}") from error
     if not isinstance(losses, Tensor):
-        raise UserError(f"training.loss: must return a tensor of one loss per sample, not {type(losses).__name__}")
+        raise UserError(f"training.loss: must return a tensor with one loss per sample, not {type(losses).__name__}")
     if losses.shape != (len(x),):
         raise UserError(
             f"training.loss: must return one loss per sample, shape [{len(x)}] for {len(x)} samples, "
@@ -242,7 +243,7 @@ def _obstacle(
     grads: dict[str, Tensor | None],
     buffers_after: dict[str, Tensor],
 ) -> str | None:
-    """Why torch.vmap cannot run two copies of the network at once; None if it can and agrees with a plain run."""
+    """Return why torch.vmap cannot run two copies of the network at once; None if it can, with the same result."""
     copied = copy.deepcopy(module).train()
     twice = {name: torch.stack([t.detach(), t.detach()]) for name, t in copied.named_parameters()}
     buffers = {name: torch.stack([b, b]) for name, b in copied.named_buffers()}
@@ -257,7 +258,7 @@ def _obstacle(
         pair_x, pair_y = x.view(2, _SAMPLES, *x.shape[1:]), y.view(2, _SAMPLES, *y.shape[1:])
         losses = over_peers(one, twice, buffers, pair_x, pair_y)
         found = torch.autograd.grad(losses.sum(), [twice[name] for name in used])
-    except Exception as error:  # whatever anyone's module does under vmap, the plain loop can still train it
+    except Exception as error:  # whatever fails under vmap, the one-by-one engine can still train it
         return f"torch.vmap cannot run it: {str(error).splitlines()[0]}"
     plain = torch.cat([grads[name].flatten() for name in used])  # type: ignore[union-attr]
     if not _same(plain, torch.cat([grad[0].flatten() for grad in found])):
@@ -268,11 +269,11 @@ def _obstacle(
 
 
 def _obstacle_in_double(module: nn.Module, loss: Loss, x: Tensor, y: Tensor, found: str) -> str | None:
-    """The same question in double precision: rounding alone makes two equal runs of a deep network differ."""
+    """``_obstacle`` in double precision: in single precision, rounding alone can make the two results differ."""
     exact = copy.deepcopy(module).double()
     x, y = (t.double() if t.is_floating_point() else t for t in (x, y))
     try:
         grads, buffers, _ = _gradients(exact, loss, x[:_SAMPLES], y[:_SAMPLES])
-    except Exception:  # it knows single precision only
+    except Exception:  # the network works in single precision only
         return found
     return _obstacle(exact, loss, x, y, grads, buffers)

@@ -1,4 +1,4 @@
-"""What this machine allows: the engine, how much is worked on at a time, and how many threads."""
+"""Plans a run for this machine: the engine, how many peers are processed at a time, and how many threads."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from homophily.federation.layout import Layout
 from homophily.training.probe import ModuleTraits
 from homophily.training.stacked.chain import Chain
 
-_WORTH_THREADS = 32 << 20  # bytes that a training step of all peers touches
+_WORTH_THREADS = 32 << 20  # bytes that a training step must touch to be worth several threads
 _CACHE = 16 << 20  # bytes that one thread works on at a time
-_COPIES = 3  # of all models: the start, the current ones, and those before training or before a merge
-_FEW_DECISIONS = 1 << 16  # entries of all contact lists
-_SOME_MEMORY = 4 << 30  # if the system does not say how much is free
+_COPIES = 3  # of all models: the initial, the current, and those before training or before a merge
+_FEW_DECISIONS = 1 << 16  # entries of all contact lists, up to which decisions are made on the CPU
+_DEFAULT_MEMORY = 4 << 30  # bytes assumed to be free if the system does not report it
 
 
 @dataclass(frozen=True)
 class ExecutionPlan:
-    """What was decided once for this machine, stored with the run and used again on resume."""
+    """How a run is executed on this machine; stored with the run and used again on resume."""
 
     engine: str
-    why: str  # the engine's reason, in words
+    why: str  # why this engine was chosen
     chunk: int  # peers trained at a time
-    score_peers: int  # peers and samples evaluated at a time
-    score_samples: int
+    score_peers: int  # peers evaluated at a time
+    score_samples: int  # samples per peer evaluated at a time
     measure_pairs: int  # pairs of models compared at a time
-    threads: int  # of one computation
-    workers: int = 1  # threads that train chunks side by side
+    threads: int  # torch threads per computation
+    workers: int = 1  # threads that train chunks of peers in parallel
 
 
 def plan_execution(
@@ -45,9 +45,9 @@ def plan_execution(
     chain: Chain | str,
     device: torch.device,
 ) -> ExecutionPlan:
-    """The engine ("auto": by what the network is like), and chunk sizes from the memory that is free.
+    """Return the engine ("auto": chosen by the traits of the network), and chunk sizes that fit into free memory.
 
-    chain: the network as a chain of layers, or why it is not one.
+    chain: the network as a chain of layers, or why the stacked engine cannot train it.
     """
     name, why = _engine(engine, traits, chain)
     free = free_memory(device)
@@ -57,19 +57,19 @@ def plan_execution(
     sample = traits.saved_bytes
     if name == "stacked" and isinstance(chain, Chain):
         sample = (chain.values if device.type == "cuda" else chain.held) * layout.dtype.itemsize
-    # Twice what autograd saves (gradients of the same size), and rows, gradients and optimiser state.
+    # Twice what autograd saves, because gradients have the same size, plus rows, gradients and optimiser state.
     training = 2 * sample * batch + 8 * row
     most = int(shares.test.count.max())
     samples = max(1, min(most, 512))
     scoring = samples * sample + row + most * shares.outputs * 16
     measuring = int(shares.train.count.max()) * sample + 4 * row
     chunk = max(1, min(shares.peers, budget // max(1, training)))
-    # One thread if peers are trained one by one, as on a real peer, or if a step is too small to share:
-    # threads that wait for one another cost more than they bring, a hundredfold on a busy machine.
-    alone = name != "vectorised" or chunk * training < _WORTH_THREADS
+    # One thread if peers are trained one by one, as on a real peer, or if a step is small: then threads wait for one
+    # another longer than they compute, up to a hundred times longer on a busy machine.
+    single = name != "vectorised" or chunk * training < _WORTH_THREADS
     workers = 1
     if name == "stacked" and device.type == "cpu":
-        chunk, workers = _shared_out(shares.peers, min(chunk, _CACHE // max(1, training // 2)))
+        chunk, workers = _balanced_chunks(shares.peers, min(chunk, _CACHE // max(1, training // 2)))
     return ExecutionPlan(
         engine=name,
         why=why,
@@ -78,18 +78,18 @@ def plan_execution(
         score_peers=max(1, min(shares.peers, budget // max(1, scoring))),
         score_samples=samples,
         measure_pairs=max(1, budget // max(1, measuring)),
-        threads=1 if alone else torch.get_num_threads(),
+        threads=1 if single else torch.get_num_threads(),
     )
 
 
 def _engine(asked: str, traits: ModuleTraits, chain: Chain | str) -> tuple[str, str]:
-    """Layer by layer if the network is a chain of layers, else by torch.vmap, else one peer after the other."""
+    """Return the engine's name and why: stacked for a chain of layers, else vectorised if possible, else one-by-one."""
     if asked in ("stacked", "vectorised") and traits.obstacle:
         raise UserError(f"engine = {asked!r}: this network cannot be vectorised: {traits.obstacle}")
     if asked == "stacked" and isinstance(chain, str):
         raise UserError(f"engine = 'stacked': this network is not a chain of layers that stacking supports: {chain}")
     if asked != "auto":
-        return asked, "asked for"
+        return asked, "set in the config"
     if traits.obstacle:
         return "one-by-one", traits.obstacle
     if isinstance(chain, str):
@@ -97,8 +97,8 @@ def _engine(asked: str, traits: ModuleTraits, chain: Chain | str) -> tuple[str, 
     return "stacked", "the network is a chain of layers that stacking supports"
 
 
-def _shared_out(peers: int, most: int) -> tuple[int, int]:
-    """Peers trained at a time, at most ``most``, and threads, so that all threads have the same to do."""
+def _balanced_chunks(peers: int, most: int) -> tuple[int, int]:
+    """Return how many peers are trained at a time, at most ``most``, and how many threads, with equal work each."""
     chunks = -(-peers // max(1, most))
     workers = min(torch.get_num_threads(), chunks)
     chunks = -(-chunks // workers) * workers
@@ -110,19 +110,19 @@ def _check_memory(peers: int, layout: Layout, each: int, free: int, device: torc
         raise UserError(
             f"peers = {peers}: their models alone take {peers:,} x {layout.width:,} parameters x "
             f"{layout.dtype.itemsize} bytes x {_COPIES} copies = {peers * each / 2**30:,.1f} GiB, "
-            f"and {device.type} has {free / 2**30:,.1f} GiB free"
+            f"but {device.type} has {free / 2**30:,.1f} GiB free"
         )
 
 
 def deciding_device(peers: int, contacts: int | None, device: torch.device) -> torch.device:
-    """Where decisions are made: on the CPU if they are too few to be worth a GPU's launches."""
+    """Return the device that decisions are made on: the CPU if they are too few to be worth GPU kernel launches."""
     few = peers * (peers if contacts is None else min(contacts, peers)) <= _FEW_DECISIONS
     return torch.device("cpu") if few else device
 
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
-    """That many torch threads for a while."""
+    """Use this many torch threads inside the ``with`` block."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -132,10 +132,10 @@ def threads(count: int) -> Iterator[None]:
 
 
 def free_memory(device: torch.device) -> int:
-    """In bytes."""
+    """Return the free memory of the device in bytes."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
-    except (AttributeError, OSError, ValueError):  # not every system says
-        return _SOME_MEMORY
+    except (AttributeError, OSError, ValueError):  # the system does not report it
+        return _DEFAULT_MEMORY

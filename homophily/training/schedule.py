@@ -1,4 +1,4 @@
-"""Which samples are in which batch: keyed shuffles, and how a peer's samples fall into batches."""
+"""Which samples are in which batch: keyed shuffles, and how a peer's samples are divided into batches."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _LAST = torch.iinfo(torch.int64).max
 
 
 def shuffled(seed: Tensor, ids: Tensor, counts: Tensor, most: int, round: int, epoch: int | Tensor) -> Tensor:
-    """Each peer's samples in the epoch's order: [P, most] positions, of which the first counts[i] are a permutation.
+    """Return each peer's sample positions in the order of an epoch: [P, most], of which the first counts[i] are valid.
 
-    epoch: a number, or several [E, 1, 1] at once: [E, P, most].
+    epoch: one number, or a tensor [E, 1, 1] for several epochs at once, which gives [E, P, most].
     """
     position = torch.arange(most, device=ids.device)
     keys = bits(seed[:, None], ids[:, None], round, Purpose.SHUFFLE, epoch, position)
@@ -26,7 +26,10 @@ def shuffled(seed: Tensor, ids: Tensor, counts: Tensor, most: int, round: int, e
 
 
 def batch_sizes(samples: int, batch: int, coupled: bool) -> list[int]:
-    """The last, smaller batch is kept; if samples are coupled, a last batch of one joins the one before."""
+    """Return the batch sizes of an epoch; a smaller last batch is kept.
+
+    If samples are coupled (BatchNorm), a last batch of one sample is added to the batch before it.
+    """
     sizes = [batch] * (samples // batch)
     rest = samples % batch
     if rest == 1 and coupled and sizes:
@@ -48,9 +51,10 @@ class Group:
 
 
 def steps(counts: list[int], batch: int, coupled: bool) -> list[list[Group]]:
-    """The steps of an epoch for peers in descending order of sample counts; each step's groups are contiguous rows.
+    """Return the steps of an epoch for peers in descending order of sample counts, as groups of contiguous rows.
 
-    Coupled samples may not be padded, so each batch size is a group of its own; otherwise one padded group a step.
+    Batches of coupled samples must not be padded, so each batch size is a separate group; otherwise a step is one
+    padded group.
     """
     sizes = [batch_sizes(count, batch, coupled) for count in counts]
     out = []
@@ -67,7 +71,7 @@ def steps(counts: list[int], batch: int, coupled: bool) -> list[list[Group]]:
 
 
 def chunks(task: Task, peers: Tensor, size: int) -> tuple[Tensor, ...]:
-    """Peers [P] in descending order of their sample counts, so many at a time; on the CPU, which plans their steps."""
+    """Return the peers [P] in descending order of sample counts, split into chunks of ``size``, on the CPU."""
     peers = peers.cpu()
     order = task.counts[peers].argsort(descending=True, stable=True)
     return peers[order].split(size) if len(peers) else ()
@@ -78,13 +82,13 @@ class Step:
     """One training step of some consecutive peers."""
 
     which: slice  # of the peers
-    samples: Tensor  # [P, b] int64: by index; padding repeats a sample of one's own
-    share: Tensor  # [P, b]: how much each sample counts, padding nothing
-    before: Tensor  # [P] int64: steps these peers took before it in this round
+    samples: Tensor  # [P, b] int64: sample indices; padding repeats one of the peer's samples
+    share: Tensor  # [P, b]: weight of each sample in the loss; 0 for padding
+    before: Tensor  # [P] int64: steps that these peers took earlier in this round
 
 
 def batches(task: Task, peers: Tensor, round: int) -> Iterator[Step]:
-    """The steps of a round for ``peers`` [P], in descending order of sample counts."""
+    """Yield the steps of a round for ``peers`` [P], which are in descending order of sample counts."""
     data, settings = task.data.train, task.settings
     counts, peers = task.counts[peers.cpu()].tolist(), peers.to(task.ids.device)
     start, count = data.start[peers], data.count[peers]
@@ -101,7 +105,7 @@ def batches(task: Task, peers: Tensor, round: int) -> Iterator[Step]:
 
 
 def _share(group: Group, count: Tensor, dtype: torch.dtype) -> Tensor:
-    """[P, b]: every sample of a batch counts the same."""
+    """Return the weights [P, b] of the samples of a batch: equal, and 0 for padding."""
     position = torch.arange(group.at, group.at + group.size, device=count.device)
     mask = (position < count[:, None]).to(dtype)
     return mask / mask.sum(1, keepdim=True)

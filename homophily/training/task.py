@@ -1,4 +1,4 @@
-"""What is to be trained: a network, a loss, everyone's data and the settings. Both engines work from this."""
+"""The training task that engines work on (network, loss, data, settings), and the interface of an engine."""
 
 from __future__ import annotations
 
@@ -21,19 +21,22 @@ class Settings:
     lr: float = 0.05
     momentum: float = 0.9
     weight_decay: float = 0.0
-    decay: float = 0.99  # of the learning rate, a round
+    decay: float = 0.99  # factor of the learning rate per round
     batch: int = 10
     epochs: int = 3
 
     def lr_in(self, round: int) -> float:
-        """The learning rate in a round (rounds count from 1)."""
+        """Return the learning rate of a round (rounds count from 1)."""
         return self.lr * self.decay ** (round - 1)
 
 
 @dataclass(frozen=True)
 class Task:
-    """A federation's learning problem. Engines read the module's structure and frozen tensors, which all peers share,
-    never its other weights."""
+    """The learning task of a federation.
+
+    Engines use the module's structure and its frozen tensors, which are the same for all peers; its other weights are
+    not used.
+    """
 
     module: nn.Module  # dropout layers already keyed
     layout: Layout
@@ -43,38 +46,38 @@ class Task:
     ids: Tensor  # [N] int64
     settings: Settings
     coupled: bool  # samples of a batch influence one another (BatchNorm)
-    draws: bool = False  # the module draws random numbers by itself
+    draws: bool = False  # the module draws random numbers itself
 
     @cached_property
     def counts(self) -> Tensor:
-        """[N]: training samples of each, on the CPU: Python can read them without waiting for a GPU."""
+        """[N]: training samples per peer, on the CPU, so that reading them does not synchronise with a GPU."""
         return self.data.train.count.cpu()
 
     def batch(self, samples: Tensor) -> tuple[Tensor, Tensor]:
-        """Training samples by index [...] in the network's precision: x [..., *inputs], y [...]."""
+        """Return training samples by index [...], in the network's precision: x [..., *inputs], y [...]."""
         return self.cast(self.data.train.x[samples]), self.cast(self.data.train.y[samples])
 
     def cast(self, values: Tensor) -> Tensor:
-        """Floats in the network's precision; integers as they are."""
+        """Return floats in the network's precision; integers are returned unchanged."""
         return values.to(self.layout.dtype) if values.is_floating_point() else values
 
 
 class Engine(Protocol):
-    """Moves rows of W."""
+    """Trains and evaluates models, which are rows of the federation's matrix."""
 
     name: str
 
     def train(self, rows: Tensor, kept: Kept, peers: Tensor, round: int) -> None:
-        """One round of local training of ``peers`` [P], in place. rows: [N, D]; kept: [N, ...] each."""
+        """Train ``peers`` [P] for one round, in place. rows: [N, D]; kept: [N, ...] each."""
 
     def predict(self, rows: Tensor, kept: Kept, x: Tensor) -> Tensor:
-        """Outputs [P, n, ...] of P models (rows [P, D]) on each one's own inputs x [P, n, ...], in evaluation mode."""
+        """Return outputs [P, n, ...] of P models (rows [P, D]), each on its own inputs x [P, n, ...], in eval mode."""
 
     def cross_evaluate(self, rows: Tensor, kept: Kept, model: Tensor, data: Tensor) -> Tensor:
-        """Outputs [M, n, ...] of the models in rows ``model`` [M] on the training data of the peers ``data`` [M].
+        """Return outputs [M, n, ...] of the models in rows ``model`` [M] on training data of the peers ``data`` [M].
 
-        rows: [N, D]. A peer with fewer than n samples has its last one repeated. Kept tables and personal parameters
-        are those of the peer whose data it is.
+        rows: [N, D]. A peer with fewer than n samples repeats its last one. Kept buffers and personal parameters are
+        those of the peer in ``data``.
         """
 
 
@@ -83,4 +86,4 @@ class Joinable(Engine, Protocol):
     """An engine that can train the peers of several runs in one computation."""
 
     def on(self, task: Task, chunk: int) -> Engine:
-        """The same engine for another task of the same network."""
+        """Return the same engine for another task with the same network."""

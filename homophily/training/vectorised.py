@@ -1,4 +1,4 @@
-"""All peers in one computation: the network's layers see views of W's rows, batched over peers by torch.vmap."""
+"""The vectorised engine: trains many peers in one computation, with torch.vmap over the peers' models."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from homophily.training.task import Task
 
 @dataclass
 class _Chunk:
-    """Peers in training: everything with their axis first, in descending order of sample counts."""
+    """The state of P peers in training, in descending order of sample counts; the first axis is the peer."""
 
     peers: Tensor  # [P]
     rows: Tensor  # [P, D]
@@ -60,7 +60,7 @@ class Vectorised(CrossEvaluation):
         x, y = task.batch(step.samples)
         rows = chunk.rows[which]
         views = task.layout.views(rows)
-        # Buffers are copied: writing them in place would touch the storage that autograd has saved parameters from.
+        # Buffers are copied: they share storage with parameters that autograd has saved.
         fixed = {n: v.clone() if n in self.buffers else v for n, v in views.items() if n not in self.trained}
         fixed |= {name: table[which] for name, table in chunk.kept.items()}
         fixed |= self._dropout_keys(chunk.peers[which], round, step.before)
@@ -76,7 +76,7 @@ class Vectorised(CrossEvaluation):
     def _loss(
         self, trained: dict[str, Tensor], fixed: dict[str, Tensor], x: Tensor, y: Tensor, share: Tensor
     ) -> Tensor:
-        """One peer's mean loss over its batch."""
+        """Return one peer's mean loss over its batch."""
         losses = self.task.loss(functional_call(self.training, (trained, fixed), (x,)), y)
         return (losses * share).sum()
 

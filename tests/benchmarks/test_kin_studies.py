@@ -1,4 +1,4 @@
-"""The studies of kin run, on few small federations: their tables are whole, and what they compare is compared right."""
+"""The studies of kin run on a few small federations, and their tables are complete and correct."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_baselines(study: Study) -> None:
     assert [row[6] for row in rows] == ["1.000 (1.000)"] * 2
 
 
-def test_pacfl_tells_subspaces_apart_and_nothing_else(study: Study) -> None:
+def test_pacfl_distinguishes_subspaces_only(study: Study) -> None:
     from kin_baselines import _pacfl
 
     from homophily.data.types import Split
@@ -90,7 +90,7 @@ def test_families(study: Study) -> None:
     assert said["rotations, 2"]["families"] == "1"
     assert said["rotations, 2, unequal noise"]["families"] == "1"
     assert said["an angle of one's own"]["continuum"] == said["mixtures, labels renamed"]["continuum"] == "1"
-    # About one continuum in a hundred is taken for families: one of these eight may be.
+    # About one continuum in a hundred is mistaken for families, so one of these eight may be.
     wrong = sum(int(row["families"]) for row in said.values() if row["truth"] == "continuum")
     assert wrong <= 1
     assert f"- Continua taken for families: {wrong} of 8." in Path("study.md").read_text()
@@ -147,7 +147,7 @@ def test_the_study_of_transformers(
     assert len(accuracies.splitlines()) == 3
 
 
-def test_accuracy_adds_up_over_calls(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accuracy_results_accumulate_over_calls(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
     import kin_accuracy
 
     monkeypatch.setitem(kin_accuracy.SETS, "none", [kin_accuracy.Setting("digits", "small mlp", 20, "rotations, 2", 2)])

@@ -1,4 +1,4 @@
-"""The command line: what it prints, for people and for programs."""
+"""The command line: its tables and its JSON output."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from torch import nn
 import homophily
 from homophily.methods import methods
 from homophily.simulation.configuration import load
-from homophily.simulation.setup import UserObjects, prepare
+from homophily.simulation.setup import prepare
+from homophily.simulation.user_objects import UserObjects
 
 Printed = tuple[int, str, str]  # exit code, stdout, stderr
 Command = Callable[..., Printed]
@@ -32,7 +33,7 @@ PROMISED = (
 
 
 def last_object(printed: Printed) -> dict[str, Any]:
-    """What --json put on the last line, with nothing on stderr."""
+    """The JSON object on the last line of stdout; stderr must be empty."""
     code, out, err = printed
     assert (code, err) == (0, "")
     found: dict[str, Any] = json.loads(out.splitlines()[-1])
@@ -77,7 +78,7 @@ def test_a_real_process_ends_a_mistake_with_exit_code_2_and_no_traceback(tmp_pat
 # run
 
 
-def test_run_json_has_everything_promised(command: Command) -> None:
+def test_run_json_has_all_documented_fields(command: Command) -> None:
     summary = last_object(command("run", *SMALL, "method=random", "--json"))
     assert set(PROMISED) <= set(summary)
     assert 0 < summary["accuracy"] <= 100
@@ -92,7 +93,7 @@ def test_run_json_has_everything_promised(command: Command) -> None:
     assert summary == json.loads((Path(summary["run"]) / "summary.json").read_text())
 
 
-def test_run_json_is_null_where_a_method_has_no_such_thing(command: Command) -> None:
+def test_run_json_is_null_for_values_a_method_does_not_have(command: Command) -> None:
     summary = last_object(command("run", "peers=8", "rounds=1", "method=local", "--json"))
     assert summary["models_sent_per_peer"] == 0
     assert [summary[key] for key in ("neighbour_precision", "neighbour_recall", "same_cluster_merges")] == [None] * 3
@@ -116,7 +117,7 @@ def test_run_prints_a_table_for_people(command: Command) -> None:
     for name, value in summary["accuracy_by_cluster"].items():
         assert f"cluster {name} {value:>10.1f}".split() in [line.split() for line in out.splitlines()]
     assert f"mean over peers {summary['accuracy']:.1f}".split() in [line.split() for line in out.splitlines()]
-    assert f"merges inside the cluster {100 * summary['same_cluster_merges']:.0f}%" in " ".join(out.split())
+    assert f"same-cluster merges {100 * summary['same_cluster_merges']:.0f}%" in " ".join(out.split())
     assert "models sent per peer 6" in " ".join(out.split())
     assert "run folder: runs/kin-digits-0" in out
 
@@ -128,7 +129,7 @@ def test_the_table_of_a_regression_names_the_error(command: Command) -> None:
     assert "cluster concept 0" in out
 
 
-def test_runs_without_a_folder_of_their_own_get_new_ones(command: Command) -> None:
+def test_runs_without_out_get_new_folders(command: Command) -> None:
     first, second = (last_object(command("run", *SMALL, "--json"))["run"] for _ in range(2))
     assert (first, second) == ("runs/kin-digits-0", "runs/kin-digits-0-2")
     assert last_object(command("run", *SMALL, "--json", "--out", "mine/deep"))["run"] == "mine/deep"
@@ -183,7 +184,7 @@ def test_compare_gives_all_methods_the_same_federation(command: Command) -> None
     assert torch.equal(first.start.rows, second.start.rows)
 
 
-def test_compare_hands_keys_to_the_methods_that_have_them(command: Command) -> None:
+def test_compare_passes_keys_to_the_methods_that_have_them(command: Command) -> None:
     words = ("methods=local,random,oracle", "method.k=2", "method.oracle.k=1", "--json", "--out", "three")
     found = last_object(command("compare", "peers=8", "rounds=1", *words))["methods"]
     assert [found[name]["models_sent_per_peer"]["mean"] for name in found] == [0, 2, 1]
@@ -195,7 +196,7 @@ def test_compare_prints_a_table_for_people(command: Command) -> None:
     assert (code, err) == (0, "")
     table = json.loads(Path("runs/compare-digits/compare.json").read_text())
     assert "accuracy, %, 2 seeds" in out
-    assert ["method", "0°", "90°", "180°", "270°", "mean", "merges", "inside", "models", "sent"] in [
+    assert ["method", "0°", "90°", "180°", "270°", "mean", "same-cluster", "merges", "models", "sent"] in [
         line.split() for line in out.splitlines()
     ]
     (local,) = (line.split() for line in out.splitlines() if line.split()[:1] == ["local"])
@@ -208,7 +209,7 @@ def test_compare_prints_a_table_for_people(command: Command) -> None:
 
 
 @pytest.mark.parametrize("columns", ["80", "60", "40", None])
-def test_a_comparison_has_every_number_however_narrow(
+def test_a_comparison_shows_every_number_at_any_width(
     columns: str | None, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if columns is not None:
@@ -238,7 +239,7 @@ REGISTERED = {
 }
 
 
-def test_kin_says_what_it_found_and_what_it_could_not_find(command: Command) -> None:
+def test_kin_prints_what_it_found_and_what_it_could_not_find(command: Command) -> None:
     code, out, _ = command("kin", "--out", "who")
     assert code == 0
     assert out.startswith("60 peers, 4 families\n")
@@ -286,7 +287,7 @@ def test_export_gives_a_state_dict_that_scores_as_the_run_did(command: Command) 
     assert not torch.allclose(run.model(4)(x), outputs)
 
 
-def test_files_for_others_can_be_read_by_others(command: Command) -> None:
+def test_written_files_are_readable_by_other_users(command: Command) -> None:
     before = os.umask(0o022)
     try:
         last_object(command("run", *SMALL, "--out", "run", "--json"))
@@ -329,7 +330,7 @@ def test_progress_is_shown_on_a_terminal_only(here: Path) -> None:
     assert set(PROMISED) <= set(json.loads(out.splitlines()[-1]))
 
 
-def test_all_methods_compare_and_those_that_cannot_work_are_told(command: Command) -> None:
+def test_compare_all_lists_the_methods_that_cannot_be_used(command: Command) -> None:
     code, out, _ = command("compare", "peers=10", "rounds=1", "data.shift=dirichlet", "data.train=20", "methods=all")
     assert code == 0
     table = json.loads(Path("runs/compare-digits/compare.json").read_text())
@@ -338,7 +339,7 @@ def test_all_methods_compare_and_those_that_cannot_work_are_told(command: Comman
 
 
 @pytest.mark.parametrize("word", ["data.train=100000", "method.k=30", "topology=torus"])
-def test_comparing_all_hides_no_mistake(word: str, command: Command) -> None:
+def test_comparing_all_still_reports_mistakes(word: str, command: Command) -> None:
     code, out, err = command("compare", "peers=8", "rounds=1", word)
     assert (code, out) == (2, "")
     assert err.startswith("error: ")

@@ -113,7 +113,7 @@ def test_the_agreed_number_of_classes_is_that_of_the_model() -> None:
 
 
 def test_a_model_with_fewer_outputs_than_agreed_classes_is_refused() -> None:
-    with pytest.raises(UserError, match="the network has 2 outputs, and the data has 4 classes"):
+    with pytest.raises(UserError, match="the network has 2 outputs, but the data has 4 classes"):
         homophily.kin(
             {"data": {"scale": {"classes": 4}}},
             model=torch.nn.Linear(1, 2),

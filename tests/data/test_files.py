@@ -1,4 +1,4 @@
-"""Where data files come from: the user's folders, the cache, a download into the cache."""
+"""Data files are found in the user's folders or the cache, or downloaded into the cache."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def sha(content: bytes) -> str:
 
 
 class Mirror:
-    """A web server on this machine: what it serves, what it was asked for."""
+    """A web server on this machine: the files it serves and the requests it received."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -71,7 +71,7 @@ def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mirror]:
 
 @pytest.fixture(autouse=True)
 def small_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two small data sets, an empty cache, no folders; a mirror where nobody listens unless a test starts one."""
+    """Two small data sets, an empty cache, no folders, and a mirror that is offline unless a test starts it."""
     singly = Published("http://127.0.0.1:9/", {"one.gz": sha(ONE), "two.bin": sha(TWO)})
     packed = Published("http://127.0.0.1:9/", {"train.bin": sha(ONE), "test.bin": sha(TWO)}, archive="all.tar.gz")
     monkeypatch.setattr(files, "PUBLISHED", {"singly": singly, "packed": packed})
@@ -94,14 +94,14 @@ def everything_under(folder: Path) -> list[str]:
 # folders and the cache
 
 
-def test_the_cache_is_where_the_system_keeps_caches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_cache_is_in_the_users_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert cache_folder() == tmp_path / "cache" / "homophily" / "data"
     monkeypatch.setenv("XDG_CACHE_HOME", "")
     monkeypatch.setenv("HOME", "/home/ada")
     assert cache_folder() == Path("/home/ada/.cache/homophily/data")
 
 
-def test_the_first_folder_that_holds_all_files_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_first_folder_with_all_files_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     put(tmp_path / "a" / "singly", "one.gz")
     put(tmp_path / "b" / "singly", "one.gz", "two.bin")
     put(tmp_path / "c" / "singly", "one.gz", "two.bin")
@@ -110,7 +110,7 @@ def test_the_first_folder_that_holds_all_files_is_taken(monkeypatch: pytest.Monk
     assert find_files("singly", ["two.bin", "one.gz"]) == [folder / "two.bin", folder / "one.gz"]
 
 
-def test_a_file_may_lie_there_unpacked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_unpacked_file_is_accepted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     folder = put(tmp_path / "singly", "one", "two.bin")
     monkeypatch.setenv("HOMOPHILY_DATA", str(tmp_path))
     assert find_files("singly", ["one.gz", "two.bin"]) == [folder / "one", folder / "two.bin"]
@@ -126,7 +126,7 @@ def test_a_pattern_gives_its_matches_in_order(monkeypatch: pytest.MonkeyPatch, t
     assert {path.parent for path in found} == {folder}
 
 
-def test_the_cache_comes_after_the_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_cache_is_searched_after_the_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     cached = put(cache_folder() / "singly", "one.gz")
     monkeypatch.setenv("HOMOPHILY_DATA", str(tmp_path))
     assert find_files("singly", ["one.gz"]) == [cached / "one.gz"]
@@ -137,7 +137,7 @@ def test_the_cache_comes_after_the_folders(monkeypatch: pytest.MonkeyPatch, tmp_
 # downloads
 
 
-def test_what_is_nowhere_is_downloaded_into_the_cache_once(mirror: Mirror) -> None:
+def test_missing_files_are_downloaded_into_the_cache_once(mirror: Mirror) -> None:
     mirror.put("singly/one.gz", ONE)
     mirror.put("singly/two.bin", TWO)
     for _ in range(2):
@@ -147,7 +147,7 @@ def test_what_is_nowhere_is_downloaded_into_the_cache_once(mirror: Mirror) -> No
     assert everything_under(cache_folder()) == ["singly/one.gz", "singly/two.bin"]
 
 
-def test_only_what_the_cache_lacks_is_downloaded(mirror: Mirror) -> None:
+def test_only_files_missing_from_the_cache_are_downloaded(mirror: Mirror) -> None:
     put(cache_folder() / "singly", "one.gz")
     mirror.put("singly/two.bin", TWO)
     find_files("singly", ["one.gz", "two.bin"])
@@ -171,7 +171,7 @@ def test_a_connection_that_breaks_is_reported_and_nothing_is_kept(mirror: Mirror
     assert everything_under(cache_folder()) == []
 
 
-def test_one_sentence_tells_what_was_missing_where_and_why(
+def test_the_error_names_the_missing_files_the_folders_and_the_reason(
     mirror: Mirror, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     put(tmp_path / "a" / "singly", "one.gz")
@@ -182,7 +182,7 @@ def test_one_sentence_tells_what_was_missing_where_and_why(
         f"data set 'singly' was not found in {tmp_path}/a/singly (no two.bin), {tmp_path}/b/singly (no one.gz), "
         f"{cache_folder()}/singly (no one.gz), and could not be downloaded: "
         f"{mirror.url}/singly/one.gz: HTTP Error 404: File not found; "
-        "if you have its files, set HOMOPHILY_DATA to the folder that holds singly/one.gz"
+        "if you have its files, set HOMOPHILY_DATA to the folder that contains singly/one.gz"
     )
 
 
@@ -191,7 +191,7 @@ def test_without_a_network_the_reason_is_reported() -> None:
         find_files("singly", ["one.gz"])
 
 
-def test_a_mirror_that_is_no_address_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_mirror_url_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOMOPHILY_MIRROR", "nonsense")
     with pytest.raises(UserError, match=r"could not be downloaded: nonsense/singly/one\.gz: unknown url type"):
         find_files("singly", ["one.gz"])
@@ -203,8 +203,8 @@ def test_a_cache_that_cannot_be_written_is_reported(mirror: Mirror, tmp_path: Pa
         find_files("singly", ["one.gz"])
 
 
-def test_a_data_set_published_nowhere_is_only_looked_for() -> None:
-    with pytest.raises(UserError, match=r"data set 'mine' was not found in .*no address is known for it"):
+def test_a_data_set_without_a_url_is_not_downloaded() -> None:
+    with pytest.raises(UserError, match=r"data set 'mine' was not found in .*no URL is known for it"):
         find_files("mine", ["x.npz"])
 
 
@@ -221,7 +221,7 @@ def test_a_terminal_shows_progress(mirror: Mirror, monkeypatch: pytest.MonkeyPat
     assert "1.6/1.6 MB" in terminal.getvalue()
 
 
-def test_nobody_watching_sees_nothing(mirror: Mirror, capfd: pytest.CaptureFixture[str]) -> None:
+def test_without_a_terminal_no_progress_is_shown(mirror: Mirror, capfd: pytest.CaptureFixture[str]) -> None:
     mirror.put("singly/one.gz", ONE)
     find_files("singly", ["one.gz"])
     assert capfd.readouterr() == ("", "")
@@ -244,7 +244,7 @@ def archive(members: dict[str, bytes | None]) -> bytes:
     return packed.getvalue()
 
 
-def test_of_an_archive_only_the_expected_files_are_taken(mirror: Mirror, tmp_path: Path) -> None:
+def test_only_the_expected_files_are_unpacked_from_an_archive(mirror: Mirror, tmp_path: Path) -> None:
     members = {"../../escaped.bin": b"!", "folder/readme.txt": b"!", "folder/train.bin": ONE, "folder/test.bin": TWO}
     mirror.put("packed/all.tar.gz", archive({**members, "/tmp/more.bin": b"!"}))
     before = everything_under(tmp_path)
@@ -254,9 +254,9 @@ def test_of_an_archive_only_the_expected_files_are_taken(mirror: Mirror, tmp_pat
     assert new == {f"cache/homophily/data/packed/{name}" for name in ("train.bin", "test.bin")}
 
 
-def test_a_link_is_never_taken_for_a_file(mirror: Mirror) -> None:
+def test_a_link_in_an_archive_is_never_used_as_a_file(mirror: Mirror) -> None:
     mirror.put("packed/all.tar.gz", archive({"train.bin": None, "test.bin": TWO}))
-    with pytest.raises(UserError, match=r"all\.tar\.gz holds no train\.bin"):
+    with pytest.raises(UserError, match=r"all\.tar\.gz does not contain train\.bin"):
         find_files("packed", ["train*.bin", "test.bin"])
     assert everything_under(cache_folder()) == ["packed/test.bin"]
 
@@ -279,7 +279,7 @@ def test_a_damaged_archive_is_reported_and_nothing_is_kept(mirror: Mirror, conte
 # the real table
 
 
-def test_every_published_file_has_an_address_and_a_checksum(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_published_file_has_a_url_and_a_checksum(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     assert set(files.PUBLISHED) == {"mnist", "fashion-mnist", "cifar-10", "cifar-100", "heart-disease"}
     for published in files.PUBLISHED.values():

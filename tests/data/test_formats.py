@@ -1,4 +1,4 @@
-"""The canonical file formats, and what is said about damaged files."""
+"""Readers of the data formats, and their error messages for damaged files."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_idx_has_the_shape_and_bytes_it_was_written_with(
 ) -> None:
     content = bytes(i % 256 for i in range(math.prod(shape)))
     data = idx(shape, content)
-    # whether it is gzipped is told by its content, not by its name
+    # gzip is recognised by the content, not by the file name
     path = written(tmp_path_factory.getbasetemp(), gzip.compress(data) if zipped else data, "any.idx")
     read = read_idx(path)
     assert read.dtype == torch.uint8
@@ -65,9 +65,9 @@ def test_a_damaged_idx_file_is_named(tmp_path: Path, content: bytes, complaint: 
     assert str(path) in str(error.value)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"gone\.gz: cannot be read"):
-        read_idx(tmp_path / "gone.gz")
+def test_a_missing_file_is_named_in_the_error(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"missing\.gz: cannot be read"):
+        read_idx(tmp_path / "missing.gz")
 
 
 # CIFAR
@@ -95,7 +95,7 @@ def test_a_cifar_file_of_the_wrong_size_is_named(tmp_path: Path, size: int) -> N
 
 
 def test_a_label_beyond_the_classes_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"some\.file: holds the label 10, and there are 10 classes"):
+    with pytest.raises(UserError, match=r"some\.file: contains the label 10, but there are 10 classes"):
         read_cifar(written(tmp_path, bytes([10]) + bytes(3072)), (10,))
 
 
@@ -113,10 +113,10 @@ def test_a_question_mark_is_a_missing_number(tmp_path: Path) -> None:
     ("content", "complaint"),
     [
         (b"", "the file is empty"),
-        (b"1,2\n1,two\n", "line 2 holds something other than numbers"),
-        (b"1,2\n\xff\xfe,2\n", "line 2 holds something other than numbers"),
+        (b"1,2\n1,two\n", "line 2 contains something other than numbers"),
+        (b"1,2\n\xff\xfe,2\n", "line 2 contains something other than numbers"),
         (b"1,2\n3,4\n5\n", "line 3 has 1 values instead of 2"),
-        (b"<html>404</html>", "line 1 holds something other than numbers"),
+        (b"<html>404</html>", "line 1 contains something other than numbers"),
     ],
 )
 def test_a_damaged_table_is_named_with_its_line(tmp_path: Path, content: bytes, complaint: str) -> None:

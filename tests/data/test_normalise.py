@@ -1,4 +1,4 @@
-"""From raw samples to what a model sees."""
+"""Normalisation of raw samples."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_pixels_become_floats_from_zero_to_one() -> None:
 
 
 @pytest.mark.parametrize("x", [torch.tensor([[300.0]]), torch.tensor([[7]])], ids=["floats", "tokens"])
-def test_what_is_no_pixel_stays_as_it_is(x: torch.Tensor) -> None:
+def test_tensors_that_are_not_pixels_are_unchanged(x: torch.Tensor) -> None:
     assert as_floats(x) is x
 
 
@@ -48,7 +48,7 @@ def test_other_tensors_are_scaled_by_the_references_statistics() -> None:
     assert Scale.of("standard", reference)(test).tolist() == [[4.0]]
 
 
-def test_a_constant_feature_becomes_zero_even_where_it_later_varies() -> None:
+def test_a_feature_constant_in_the_reference_becomes_zero() -> None:
     reference, test = torch.tensor([[0.1, 0.0], [0.1, 2.0]]), torch.tensor([[9.0, 1.0]])
     assert [Scale.of("standard", reference)(x).tolist() for x in (reference, test)] == [
         [[0.0, -1.0], [0.0, 1.0]],
@@ -56,7 +56,7 @@ def test_a_constant_feature_becomes_zero_even_where_it_later_varies() -> None:
     ]
 
 
-def test_missing_values_stay_missing_and_do_not_count() -> None:
+def test_missing_values_stay_missing_and_are_ignored_in_the_statistics() -> None:
     reference = torch.tensor([[0.0, 1.0], [2.0, torch.nan], [torch.nan, 3.0]])
     scaled = Scale.of("standard", reference)(reference)
     assert torch.equal(scaled.isnan(), reference.isnan())
@@ -64,11 +64,11 @@ def test_missing_values_stay_missing_and_do_not_count() -> None:
 
 
 @pytest.mark.parametrize("how", ["unit", "half", "standard"])
-def test_tokens_are_left_alone(how: str) -> None:
+def test_tokens_are_unchanged(how: str) -> None:
     tokens = torch.tensor([[3, 5], [7, 9]])
     assert Scale.of(how, tokens)(tokens) is tokens
 
 
-def test_an_unknown_way_is_refused_with_the_known_ones() -> None:
+def test_an_unknown_normalisation_is_refused_with_the_known_names() -> None:
     with pytest.raises(UserError, match=r"data\.normalise must be one of unit, half, standard, not 'zscore'"):
         Scale.of("zscore", torch.rand(2, 2))

@@ -1,4 +1,4 @@
-"""Data shared out among peers. Samples are numbered: x of training sample i is i, of test sample i it is -1 - i."""
+"""The partition of data among peers. x of training sample i is i, x of test sample i is -1 - i."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from homophily.data.partition import share_out
+from homophily.data.partition import partition_source
 from homophily.data.shifts import shifts
 from homophily.data.types import ClusterSpec, FederatedData, PartitionPlan, Samples, Source, Split
 from homophily.errors import UserError
@@ -21,7 +21,7 @@ SEEDS = st.integers(0, 10_000)
 
 
 def numbered(n: int = 200, n_test: int | None = 100, classes: int | None = 5) -> Source:
-    """Samples that are their own number, labels (or regression targets) going round."""
+    """Samples whose x is their number, with labels (or regression targets) in rotation."""
 
     def samples(x: Tensor) -> Samples:
         y = torch.arange(len(x)) % classes if classes else torch.zeros(len(x), 1)
@@ -32,14 +32,14 @@ def numbered(n: int = 200, n_test: int | None = 100, classes: int | None = 5) ->
 
 
 def pools(source: Source, *train: range, clustered: bool = True) -> PartitionPlan:
-    """Kinds with these training samples, and all test samples."""
+    """Clusters with these training samples, and all test samples."""
     test = torch.arange(len(source.test) if source.test is not None else 0)
     clusters = [ClusterSpec(f"cluster {k}", torch.tensor(list(pool)), test) for k, pool in enumerate(train)]
     return PartitionPlan(clusters, source, clustered)
 
 
 def alike(clusters: int = 2, source: Source | None = None) -> PartitionPlan:
-    """Kinds that all draw from everything."""
+    """Clusters that all draw from all samples."""
     source = source or numbered()
     return pools(source, *[range(len(source.train))] * clusters)
 
@@ -51,7 +51,7 @@ def mixed(proportions: list[list[float]], source: Source | None = None) -> Parti
 
 def shared(plan: PartitionPlan, peers: int = 6, **settings: Any) -> FederatedData:
     usual = {"sizes": None, "train": 10, "validation": 0, "test": 8, "balanced": False, "normalise": "unit", "seed": 0}
-    return share_out(plan, peers=peers, **{**usual, **settings})
+    return partition_source(plan, peers=peers, **{**usual, **settings})
 
 
 def numbers(split: Split | None, peer: int) -> list[int]:
@@ -71,7 +71,7 @@ def class_counts(split: Split | None, classes: int = 5) -> Tensor:
     return torch.stack([split.peer(i)[1].bincount(minlength=classes) for i in range(len(split.start))])
 
 
-# Who gets how much
+# Amounts
 
 
 @UNHURRIED
@@ -84,7 +84,7 @@ def class_counts(split: Split | None, classes: int = 5) -> Tensor:
     has_test=st.booleans(),
     seed=SEEDS,
 )
-def test_everyone_gets_what_is_asked_and_no_training_sample_goes_to_two(
+def test_peers_get_the_requested_amounts_and_share_no_training_sample(
     clusters: int, extra: int, train: int, validation: int, balanced: bool, has_test: bool, seed: int
 ) -> None:
     peers = clusters + extra
@@ -107,7 +107,9 @@ def test_everyone_gets_what_is_asked_and_no_training_sample_goes_to_two(
 
 @UNHURRIED
 @given(peers=st.integers(2, 15), validation=st.integers(0, 3), has_test=st.booleans(), seed=SEEDS)
-def test_all_divides_everything_as_equally_as_possible(peers: int, validation: int, has_test: bool, seed: int) -> None:
+def test_train_all_divides_the_samples_as_equally_as_possible(
+    peers: int, validation: int, has_test: bool, seed: int
+) -> None:
     plan = alike(2, numbered(n_test=100 if has_test else None))
     shares = shared(plan, peers, train="all", validation=validation, test=2, seed=seed)
     out = all_numbers(shares.train)
@@ -119,7 +121,7 @@ def test_all_divides_everything_as_equally_as_possible(peers: int, validation: i
     assert shares.train.count.max() - shares.train.count.min() <= 1
 
 
-def test_training_rows_lie_peer_after_peer() -> None:
+def test_training_rows_are_ordered_by_peer() -> None:
     train = shared(alike(), validation=3).train
     assert train.start.tolist() == [0, 10, 20, 30, 40, 50]
     assert len(train.x) == 60
@@ -127,7 +129,9 @@ def test_training_rows_lie_peer_after_peer() -> None:
 
 @UNHURRIED
 @given(peers=st.integers(2, 10), train=st.integers(1, 12), validation=st.integers(0, 6), test=st.integers(1, 12))
-def test_balanced_peers_have_level_classes_in_every_split(peers: int, train: int, validation: int, test: int) -> None:
+def test_balanced_peers_have_equal_class_counts_in_every_split(
+    peers: int, train: int, validation: int, test: int
+) -> None:
     for source in (numbered(n=400), numbered(n=400, n_test=None)):
         shares = shared(
             alike(2, source), peers, train=train, validation=validation, test=test, balanced=True, sizes=None
@@ -143,10 +147,10 @@ def test_balanced_peers_can_use_up_every_sample_of_every_class() -> None:
     assert sorted(all_numbers(shares.train) + all_numbers(shares.validation)) == list(range(30))
 
 
-# By what draw
+# Randomness
 
 
-def test_the_seed_decides_who_gets_what() -> None:
+def test_the_partition_depends_on_the_seed() -> None:
     first, again, other = (shared(alike(), seed=seed) for seed in (1, 1, 2))
     assert all_numbers(first.train) == all_numbers(again.train)
     assert all_numbers(first.test) == all_numbers(again.test)
@@ -158,25 +162,25 @@ def test_every_training_sample_is_as_likely_as_any_other() -> None:
     drawn = torch.zeros(20)
     for seed in range(400):
         drawn[numbers(shared(alike(1, numbered(n=20)), 2, train=5, seed=seed).train, 1)] += 1
-    assert (drawn - 100).abs().max() < 40  # deviation 8.7
+    assert (drawn - 100).abs().max() < 40  # standard deviation 8.7
 
 
-def test_no_order_of_classes_within_a_peer() -> None:
+def test_a_peers_samples_are_not_ordered_by_class() -> None:
     labels = shared(alike(1), 2, train=50, balanced=True).train.peer(0)[1]
     assert labels.tolist() != sorted(labels.tolist())
 
 
-# Kinds
+# Clusters
 
 
-def test_peers_of_a_kind_stand_together_and_sizes_say_how_many() -> None:
+def test_peers_are_ordered_by_cluster_and_sizes_are_peers_per_cluster() -> None:
     shares = shared(alike(3), 6, sizes=[3, 1, 2])
     assert shares.cluster is not None
     assert shares.cluster.tolist() == [0, 0, 0, 1, 2, 2]
     assert shares.cluster_names == ("cluster 0", "cluster 1", "cluster 2")
 
 
-def test_left_out_sizes_are_the_plans_or_equal_with_the_remainder_first() -> None:
+def test_default_sizes_are_those_of_the_plan_or_equal() -> None:
     equal, planned = shared(alike(3), 8), shared(replace(alike(3), sizes=[1, 1, 6]), 8)
     assert equal.cluster is not None
     assert planned.cluster is not None
@@ -192,7 +196,7 @@ def test_peers_without_clusters_have_none() -> None:
 
 @UNHURRIED
 @given(SEEDS)
-def test_disjoint_pools_stay_apart(seed: int) -> None:
+def test_disjoint_pools_are_not_mixed(seed: int) -> None:
     shares = shared(pools(numbered(), range(50), range(50, 200)), 5, sizes=[2, 3], train="all", seed=seed)
     assert shares.train.count.tolist() == [25, 25, 50, 50, 50]
     assert sorted(numbers(shares.train, 0) + numbers(shares.train, 1)) == list(range(50))
@@ -200,7 +204,7 @@ def test_disjoint_pools_stay_apart(seed: int) -> None:
 
 @UNHURRIED
 @given(SEEDS)
-def test_overlapping_pools_take_in_turn_from_what_is_left(seed: int) -> None:
+def test_overlapping_pools_draw_from_the_samples_that_are_left(seed: int) -> None:
     plan = pools(numbered(), range(60), range(30, 90), range(60))
     shares = shared(plan, 6, sizes=[1, 3, 2], train=10, seed=seed)
     out = all_numbers(shares.train)
@@ -209,7 +213,7 @@ def test_overlapping_pools_take_in_turn_from_what_is_left(seed: int) -> None:
     assert set(out[10:40]) <= set(range(30, 90))
 
 
-def test_a_kind_changes_raw_samples_before_they_are_scaled() -> None:
+def test_a_cluster_changes_raw_samples_before_they_are_normalised() -> None:
     pixels = torch.arange(200, dtype=torch.uint8).view(200, 1)
     source = Source("pixels", Samples(pixels, torch.zeros(200, dtype=torch.int64)), None, 2)
     everything, none = torch.arange(200), torch.arange(0)
@@ -227,7 +231,7 @@ def test_a_kind_changes_raw_samples_before_they_are_scaled() -> None:
     assert shares.test.peer(1)[1].tolist() == [1] * 8  # test samples, too
 
 
-def test_rotated_peers_turned_back_hold_the_original_images() -> None:
+def test_rotating_back_a_rotated_peers_images_gives_the_originals() -> None:
     images = torch.arange(64, dtype=torch.uint8).view(64, 1, 1, 1).repeat(1, 1, 4, 4)
     images[:, :, 0, 0] = 255
     source = Source("images", Samples(images, torch.arange(64) % 10), None, 10)
@@ -243,7 +247,7 @@ def test_rotated_peers_turned_back_hold_the_original_images() -> None:
 
 @UNHURRIED
 @given(peers=st.integers(1, 10), test=st.integers(1, 40), balanced=st.booleans(), seed=SEEDS)
-def test_test_samples_are_distinct_draws_from_the_kinds_test_pool(
+def test_test_samples_are_distinct_draws_from_the_clusters_test_pool(
     peers: int, test: int, balanced: bool, seed: int
 ) -> None:
     source = numbered()
@@ -262,7 +266,7 @@ def test_peers_draw_their_test_samples_independently() -> None:
     assert first & second
 
 
-def test_all_test_samples_are_stored_once_for_each_kind() -> None:
+def test_with_test_all_test_samples_are_stored_once_per_cluster() -> None:
     source = numbered()
     clusters = [
         ClusterSpec("a", torch.arange(200), torch.arange(40)),
@@ -275,11 +279,11 @@ def test_all_test_samples_are_stored_once_for_each_kind() -> None:
     assert numbers(shares.test, 5) == list(range(-31, -101, -1))
 
 
-# Refusals of what an own shift answers
+# Invalid plans of a user's shift
 
 
 def changed(change: Any, source: Source | None = None) -> PartitionPlan:
-    """Two clusters that draw from everything, the second with a change of its own."""
+    """Two clusters that draw from all samples, the second with this change."""
     plan = alike(2, source)
     return replace(plan, clusters=[plan.clusters[0], replace(plan.clusters[1], change=change)])
 
@@ -294,23 +298,23 @@ REFUSED = [
         replace(alike(), clusters=[ClusterSpec("a", torch.arange(9), torch.arange(200))]),
         "test of cluster 'a' must be indices",
     ),
-    (changed(lambda x, y: x), "change of cluster 'cluster 1' must return x and y, a row for each sample"),
+    (changed(lambda x, y: x), "change of cluster 'cluster 1' must return x and y, one row per sample"),
     (changed(lambda x, y: (x[:1], y)), "change of cluster 'cluster 1' must return x and y"),
     (changed(lambda x, y: (x.numpy(), y)), "change of cluster 'cluster 1' must return x and y"),
-    (changed(lambda x, y: (x.double(), y)), "'cluster 1' must return x as torch.float32, as it was given, not as"),
-    (changed(lambda x, y: (x, y.float())), "'cluster 1' must return y as torch.int64, as it was given, not as"),
+    (changed(lambda x, y: (x.double(), y)), "'cluster 1' must return x in the dtype it was given, torch.float32, not"),
+    (changed(lambda x, y: (x, y.float())), "'cluster 1' must return y in the dtype it was given, torch.int64, not"),
     (
         changed(lambda x, y: (x.repeat(1, 3), y)),
-        "a sample's x must have one shape in all clusters, not [1] and [3]",
+        "a sample's x must have the same shape in all clusters, not [1] and [3]",
     ),
-    (mixed([[1.0] * 4] * 6), "proportions must have a weight for each peer and class, [6, 5], not [6, 4]"),
-    (replace(alike(), sizes=[3, 4]), "data.sizes: 3 + 4 = 7, and there are 6 peers"),
-    (changed(lambda x, y: (x, y + 1)), "data: y holds the class 5, but classes count from 0 to 4"),
+    (mixed([[1.0] * 4] * 6), "proportions must have a weight per peer and class, [6, 5], not [6, 4]"),
+    (replace(alike(), sizes=[3, 4]), "data.sizes: 3 + 4 = 7, but there are 6 peers"),
+    (changed(lambda x, y: (x, y + 1)), "data: y contains the class 5, but classes must be 0 to 4"),
 ]
 
 
-@pytest.mark.parametrize(("plan", "sentence"), REFUSED)
-def test_what_a_shift_answers_is_refused_where_it_cannot_be_used(plan: PartitionPlan, sentence: str) -> None:
+@pytest.mark.parametrize(("plan", "message"), REFUSED)
+def test_an_invalid_plan_of_a_shift_is_refused(plan: PartitionPlan, message: str) -> None:
     with pytest.raises(UserError) as refused:
         shared(plan)
-    assert sentence in str(refused.value)
+    assert message in str(refused.value)

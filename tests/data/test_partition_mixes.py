@@ -1,4 +1,4 @@
-"""Data shared out by mixes of labels, as a model sees it, and what is refused. Samples are numbered as ever."""
+"""Partitions with class proportions per peer, normalisation, and refusals. Samples as in test_partition."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.data.test_partition import (
     shared,
 )
 
-# A mix of labels of one's own
+# Class proportions per peer
 
 
 MIXES = st.lists(st.lists(st.floats(0, 1), min_size=5, max_size=5), min_size=1, max_size=8)
@@ -33,7 +33,7 @@ MIXES = st.lists(st.lists(st.floats(0, 1), min_size=5, max_size=5), min_size=1, 
 
 @UNHURRIED
 @given(MIXES, st.integers(1, 18), st.integers(0, 4), st.booleans(), SEEDS)
-def test_with_any_mix_everyone_gets_what_is_asked_and_nothing_twice(
+def test_with_any_class_proportions_peers_get_the_requested_amounts_without_overlap(
     mix: list[list[float]], train: int, validation: int, has_test: bool, seed: int
 ) -> None:
     plan = mixed(mix, numbered(n_test=100 if has_test else None))
@@ -48,20 +48,20 @@ def test_with_any_mix_everyone_gets_what_is_asked_and_nothing_twice(
     assert len(set(out)) == len(out)
 
 
-def test_training_and_test_samples_follow_the_mix() -> None:
+def test_training_and_test_samples_follow_the_class_proportions() -> None:
     shares = shared(mixed([[0.5, 0.3, 0.2, 0, 0], [0, 0, 0, 0.1, 0.9]]), 2, train=20, validation=10, test=10)
     assert class_counts(shares.train).tolist() == [[10, 6, 4, 0, 0], [0, 0, 0, 2, 18]]
     assert class_counts(shares.validation).tolist() == [[5, 3, 2, 0, 0], [0, 0, 0, 1, 9]]
     assert class_counts(shares.test).tolist() == [[5, 3, 2, 0, 0], [0, 0, 0, 1, 9]]
 
 
-def test_test_samples_follow_what_training_samples_a_peer_really_got() -> None:
+def test_test_samples_follow_the_classes_of_the_training_samples() -> None:
     shares = shared(mixed([[1, 0, 0, 0, 0]]), 1, train=80, test=16)  # 40 of each class: half must be others
     assert class_counts(shares.train).tolist() == [[40, 10, 10, 10, 10]]
     assert class_counts(shares.test).tolist() == [[8, 2, 2, 2, 2]]
 
 
-def test_a_class_short_of_test_samples_is_made_up_by_the_peers_other_classes() -> None:
+def test_missing_test_samples_of_a_class_come_from_the_peers_other_classes() -> None:
     both = mixed([[0.5, 0.5, 0, 0, 0]], numbered(n_test=15))  # 3 test samples of each class
     assert class_counts(shared(both, 1, test=5).test).tolist() == [[3, 2, 0, 0, 0]]
     assert class_counts(shared(both, 1, test=50).test).tolist() == [[3, 3, 0, 0, 0]]
@@ -69,7 +69,7 @@ def test_a_class_short_of_test_samples_is_made_up_by_the_peers_other_classes() -
 
 @UNHURRIED
 @given(MIXES, st.integers(0, 3), st.booleans(), SEEDS)
-def test_all_with_a_mix_gives_everything_away_and_nobody_less_than_two(
+def test_train_all_with_proportions_uses_every_sample_and_at_least_two_per_peer(
     mix: list[list[float]], validation: int, has_test: bool, seed: int
 ) -> None:
     plan = mixed(mix, numbered(n_test=100 if has_test else None))
@@ -85,7 +85,7 @@ def test_all_with_a_mix_gives_everything_away_and_nobody_less_than_two(
     assert sorted(out) == list(range(200))
 
 
-def test_all_with_a_mix_divides_each_class_by_the_peers_shares_of_it() -> None:
+def test_train_all_divides_each_class_by_the_peers_proportions() -> None:
     shares = shared(mixed([[0.8, 0.2, 0, 0, 0], [0.2, 0.2, 0.2, 0.2, 0.2]]), 2, train="all")
     assert class_counts(shares.train).tolist() == [[32, 20, 0, 0, 0], [8, 20, 40, 40, 40]]
 
@@ -118,7 +118,7 @@ def test_tokens_stay_whole_numbers(normalise: str) -> None:
     assert set(shares.train.x.flatten().tolist()) <= set(range(300))
 
 
-def test_missing_values_become_what_the_peer_itself_has_seen() -> None:
+def test_missing_values_become_the_peers_own_means() -> None:
     x = torch.stack([torch.arange(40.0), torch.arange(40.0) % 7, torch.full((40,), torch.nan)], dim=1)
     x[::3, 1] = torch.nan
     source = Source("gaps", Samples(x, torch.zeros(40, dtype=torch.int64)), None, 1)
@@ -131,15 +131,15 @@ def test_missing_values_become_what_the_peer_itself_has_seen() -> None:
             expected = torch.where(raw.isnan(), own.nanmean(), raw)
             assert torch.allclose(split.peer(peer)[0][:, 1], expected)
             assert (split.peer(peer)[0][:, 2] == 0).all()  # never observed
-    assert torch.equal(source.train.x[:, 1].isnan(), torch.arange(40) % 3 == 0)  # the source is left alone
+    assert torch.equal(source.train.x[:, 1].isnan(), torch.arange(40) % 3 == 0)  # the source is not changed
 
 
 def numbers_in(split: Split, peer: int) -> list[int]:
-    """The numbers of a peer's samples, where they are the first of several features."""
+    """The numbers of a peer's samples, which are the first of several features."""
     return [int(i) for i in split.peer(peer)[0][:, 0].tolist()]
 
 
-def test_missing_values_do_not_spoil_the_scale() -> None:
+def test_missing_values_are_ignored_by_the_scale() -> None:
     x = torch.arange(80.0).view(40, 2)
     x[3, 1] = torch.nan
     source = Source("gap", Samples(x, torch.zeros(40, dtype=torch.int64)), None, 1)
@@ -184,53 +184,68 @@ UNTESTED = alike(1, numbered(n_test=None))
 EMPTY = PartitionPlan([ClusterSpec("lonely", torch.arange(200), torch.arange(0))], numbered())
 
 REFUSED = [
-    (alike(), {"sizes": [6]}, "data.sizes has 1 numbers, and there are 2 clusters (cluster 0, cluster 1)"),
-    (alike(), {"sizes": [3, 4]}, "data.sizes: 3 + 4 = 7, and there are 6 peers"),
+    (alike(), {"sizes": [6]}, "data.sizes has 1 numbers, but there are 2 clusters (cluster 0, cluster 1)"),
+    (alike(), {"sizes": [3, 4]}, "data.sizes: 3 + 4 = 7, but there are 6 peers"),
     (alike(), {"sizes": [6, 0]}, "data.sizes: every cluster"),
-    (alike(7), {}, "data.sizes: 6 peers cannot fill 7 clusters"),
+    (alike(7), {}, "data.sizes: 6 peers are too few for 7 clusters"),
     (alike(), {"train": 0}, "data.train must be at least 1"),
     (alike(), {"validation": -1}, "data.validation must be at least 0"),
     (alike(), {"test": 0}, "data.test must be at least 1"),
     (
         alike(),
         {"train": 30, "validation": 4},
-        "data.train: 6 peers x (30 train + 4 validation) = 204 samples asked, 200 in the training pool (cluster 0",
+        "data.train: 6 peers x (30 train + 4 validation) need 204 samples, but the training pool (cluster 0, "
+        "cluster 1) has 200",
     ),
-    (UNTESTED, {"train": 30}, "data.train: 6 peers x (30 train + 8 test) = 228 samples asked, 200 in"),
-    (alike(), {"train": "all", "validation": 33}, "data.train: 6 peers x (1 train + 33 validation) = 204 samples"),
-    (MIX, {"train": "all", "validation": 32}, "data.train: 6 peers x (2 train + 32 validation) = 204 samples"),
-    (pools(numbered(), range(60), range(90)), {"train": "all"}, 'data.train = "all" cannot divide clusters'),
+    (
+        UNTESTED,
+        {"train": 30},
+        "data.train: 6 peers x (30 train + 8 test) need 228 samples, but the training pool (cluster 0) has 200",
+    ),
+    (alike(), {"train": "all", "validation": 33}, "data.train: 6 peers x (1 train + 33 validation) need 204 samples"),
+    (MIX, {"train": "all", "validation": 32}, "data.train: 6 peers x (2 train + 32 validation) need 204 samples"),
+    (
+        pools(numbered(), range(60), range(90)),
+        {"train": "all"},
+        'data.train = "all" needs clusters that do not share samples',
+    ),
     (
         pools(numbered(), range(30), range(35)),
         {"train": 10},
-        "data.train: 3 peers x (10 train) = 30 samples asked, 5 in",
+        "data.train: 3 peers x (10 train) need 30 samples, but the training pool (cluster 1) has 5",
     ),
-    (alike(), {"test": 101}, "data.test: 101 samples asked for each peer, 100 in the test pool (cluster 0)"),
-    (EMPTY, {"balanced": True}, "data.test: 8 samples asked for each peer, 0 in the test pool (lonely)"),
+    (alike(), {"test": 101}, "data.test: every peer needs 101 samples, but the test pool (cluster 0) has 100"),
+    (EMPTY, {"balanced": True}, "data.test: every peer needs 8 samples, but the test pool (lonely) has 0"),
     (EMPTY, {"test": "all"}, "data.test: the test set has no samples for lonely"),
     (UNTESTED, {"test": "all"}, 'data.test = "all" needs a test set'),
-    (MIX, {"test": "all"}, 'data.test = "all" cannot follow'),
+    (MIX, {"test": "all"}, 'data.test = "all" cannot be used with a shift'),
     (no_test_samples_of_class_0(), {"train": 20, "peers": 1}, "data.test: some peers have only classes"),
-    (with_gaps(), {"train": 1, "test": "all"}, 'data.test = "all" is one set for many peers'),
+    (with_gaps(), {"train": 1, "test": "all"}, 'data.test = "all" cannot be used with missing values'),
     (MIX, {"balanced": True}, "data.balanced"),
     (alike(1, numbered(classes=None)), {"balanced": True}, "data.balanced needs data with classes"),
     (
         alike(1, Source("words", Samples(torch.rand(40, 3), torch.zeros(40, 3, dtype=torch.int64)), None, 2)),
         {"balanced": True, "train": 2},
-        "data: samples are divided by their classes only if each has one, and y has [3] each",
+        "data: dividing samples by class needs one class per sample, but y has shape [3] each",
     ),
-    (few_of_class_4(), {"balanced": True}, "data.balanced: class 4 runs out, 12 samples asked, 4 in the training pool"),
+    (
+        few_of_class_4(),
+        {"balanced": True},
+        "data.balanced: 12 samples of class 4 are needed, but the training pool (cluster 0) has 4",
+    ),
     (
         pools(numbered(), range(4, 200, 5), range(200)),
         {"sizes": [4, 2], "balanced": True},
-        "data.balanced: class 4 runs out, 4 samples asked, 0 in",
+        "data.balanced: 4 samples of class 4 are needed, but the training pool (cluster 1) has 0",
     ),
     (alike(), {"normalise": "loud"}, "data.normalise must be one of"),
 ]
 
 
-@pytest.mark.parametrize(("plan", "asked", "sentence"), REFUSED)
-def test_what_cannot_be_shared_out_is_refused_by_key(plan: PartitionPlan, asked: dict[str, Any], sentence: str) -> None:
+@pytest.mark.parametrize(("plan", "asked", "message"), REFUSED)
+def test_an_impossible_partition_is_refused_with_the_key(
+    plan: PartitionPlan, asked: dict[str, Any], message: str
+) -> None:
     with pytest.raises(UserError) as refused:
         shared(plan, **asked)
-    assert str(refused.value).startswith(sentence)
+    assert str(refused.value).startswith(message)

@@ -1,4 +1,4 @@
-"""Whole numbers in proportion."""
+"""Integer apportionment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WEIGHTS = st.lists(st.floats(0, 1), min_size=1, max_size=8).map(lambda w: torch.
 
 @st.composite
 def tables(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
-    """Weights [R, C] and a supply [C] of at least 8 a row."""
+    """Weights [R, C] and a supply [C] of at least 8 per row."""
     rows, columns = draw(st.integers(1, 6)), draw(st.integers(1, 5))
     cells = draw(st.lists(st.floats(0, 1), min_size=rows * columns, max_size=rows * columns))
     supply = torch.tensor(draw(st.lists(st.integers(0, 30), min_size=columns, max_size=columns)))
@@ -23,7 +23,7 @@ def tables(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
     return torch.tensor(cells, dtype=torch.float64).view(rows, columns), supply
 
 
-def test_remainders_go_to_the_largest_and_ties_to_the_first() -> None:
+def test_remainders_go_to_the_largest_fractions_and_ties_to_the_first() -> None:
     assert apportion(10, torch.tensor([4.0, 6.0])).tolist() == [4, 6]
     assert apportion(3, torch.tensor([26, 13, 13])).tolist() == [1, 1, 1]
     assert apportion(11, torch.ones(4)).tolist() == [3, 3, 3, 2]
@@ -43,7 +43,7 @@ def test_parts_sum_to_the_total_and_miss_their_quota_by_less_than_one(total: int
 
 @UNHURRIED
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=10), st.integers(1, 7))
-def test_dealt_classes_are_level_in_every_row_and_in_all(sizes: list[int], classes: int) -> None:
+def test_dealt_class_counts_differ_by_at_most_one_per_row_and_in_total(sizes: list[int], classes: int) -> None:
     dealt = deal(torch.tensor(sizes), classes)
     assert dealt.sum(1).tolist() == sizes
     assert (dealt.amax(1) - dealt.amin(1)).max() <= 1
@@ -52,7 +52,7 @@ def test_dealt_classes_are_level_in_every_row_and_in_all(sizes: list[int], class
 
 @UNHURRIED
 @given(tables(), st.integers(0, 8))
-def test_from_one_supply_everyone_gets_its_size_and_no_class_is_overdrawn(
+def test_rows_get_their_sizes_from_a_shared_supply_without_exceeding_it(
     table: tuple[Tensor, Tensor], size: int
 ) -> None:
     weights, supply = table
@@ -62,13 +62,13 @@ def test_from_one_supply_everyone_gets_its_size_and_no_class_is_overdrawn(
     assert (counts.sum(0) <= supply).all()
 
 
-def test_a_supply_that_reaches_is_divided_by_the_weights_alone() -> None:
+def test_a_sufficient_supply_is_divided_by_the_weights_alone() -> None:
     weights = torch.tensor([[0.5, 0.5, 0.0], [0.1, 0.2, 0.7]], dtype=torch.float64)
     counts = in_proportion(torch.tensor([10, 10]), weights, torch.tensor([50, 50, 50]))
     assert counts.tolist() == [[5, 5, 0], [1, 2, 7]]
 
 
-def test_a_short_class_is_shared_fairly_and_made_up_from_the_others() -> None:
+def test_a_short_class_is_divided_in_proportion_and_replaced_by_others() -> None:
     weights = torch.tensor([[0.8, 0.2], [0.8, 0.2]], dtype=torch.float64)
     counts = in_proportion(torch.tensor([10, 10]), weights, torch.tensor([8, 12]))
     assert counts.tolist() == [[4, 6], [4, 6]]
@@ -76,7 +76,7 @@ def test_a_short_class_is_shared_fairly_and_made_up_from_the_others() -> None:
 
 @UNHURRIED
 @given(tables(), st.integers(0, 60))
-def test_each_row_alone_takes_what_there_is_of_its_classes(table: tuple[Tensor, Tensor], size: int) -> None:
+def test_each_row_may_use_the_whole_supply_of_its_classes(table: tuple[Tensor, Tensor], size: int) -> None:
     weights, supply = table
     counts = each_within(size, weights, supply)
     assert (counts <= supply).all()
@@ -87,7 +87,7 @@ def test_each_row_alone_takes_what_there_is_of_its_classes(table: tuple[Tensor, 
 
 @UNHURRIED
 @given(tables(), st.integers(1, 8))
-def test_dividing_leaves_nothing_over_and_nobody_with_too_little(table: tuple[Tensor, Tensor], least: int) -> None:
+def test_dividing_uses_the_whole_supply_and_respects_the_minimum(table: tuple[Tensor, Tensor], least: int) -> None:
     weights, supply = table
     counts = divide(weights, supply, least)
     assert (counts.sum(0) == supply).all()
@@ -97,7 +97,7 @@ def test_dividing_leaves_nothing_over_and_nobody_with_too_little(table: tuple[Te
 
 @UNHURRIED
 @given(tables())
-def test_parts_are_carved_from_what_is_there(table: tuple[Tensor, Tensor]) -> None:
+def test_carved_parts_have_the_requested_sizes(table: tuple[Tensor, Tensor]) -> None:
     counts = divide(*table, 8)
     parts = carve(counts, [4, 2])
     assert (parts.sum(1) == counts).all()

@@ -1,4 +1,4 @@
-"""What each shift makes of the data."""
+"""The clusters that each shift makes of a data set."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UNHURRIED = settings(deadline=None, max_examples=50)  # the machine may be busy
 
 
 def images(n: int = 40, side: int = 8, classes: int = 10, name: str = "made-up", test: bool = True) -> Source:
-    """Noise images with labels going round."""
+    """Noise images with labels in rotation."""
     noise = torch.Generator().manual_seed(0)
     x = torch.randint(0, 256, (n, 1, side, side), dtype=torch.uint8, generator=noise)
     samples = Samples(x, torch.arange(n) % classes, coarse=torch.arange(n) % classes // 5)
@@ -29,7 +29,7 @@ def images(n: int = 40, side: int = 8, classes: int = 10, name: str = "made-up",
 
 
 def table(owners: list[int], name: str = "hospitals") -> Source:
-    """Two features a sample, and whose it is."""
+    """Two features per sample, and the owner of each sample."""
     x = torch.arange(2.0 * len(owners)).view(-1, 2)
     names = tuple(f"hospital {i}" for i in range(max(owners) + 1))
     return Source(name, Samples(x, torch.zeros(len(x), dtype=torch.int64), owner=torch.tensor(owners)), None, 2, names)
@@ -50,12 +50,12 @@ def labels_of(cluster: ClusterSpec, source: Source) -> list[int]:
 # Rotation
 
 
-def test_an_upright_arrow_turned_by_90_points_left() -> None:
+def test_an_upright_arrow_rotated_by_90_points_left() -> None:
     up = torch.tensor([[0, 1, 0], [0, 0, 0], [0, 0, 0]], dtype=torch.uint8).view(1, 1, 3, 3)
     assert rotated(up, 90).view(3, 3).tolist() == [[0, 0, 0], [1, 0, 0], [0, 0, 0]]
 
 
-def test_rotation_has_a_kind_an_angle_that_turns_images_and_keeps_labels() -> None:
+def test_rotation_has_one_cluster_per_angle_and_keeps_labels() -> None:
     source = images()
     plan = shifted("rotation", source)
     assert [cluster.name for cluster in plan.clusters] == ["0°", "90°", "180°", "270°"]
@@ -68,7 +68,7 @@ def test_rotation_has_a_kind_an_angle_that_turns_images_and_keeps_labels() -> No
 
 @UNHURRIED
 @given(st.sampled_from([90, 180, 270, -90, 450]))
-def test_four_equal_quarter_turns_are_none(angle: int) -> None:
+def test_four_equal_quarter_turns_are_the_identity(angle: int) -> None:
     x = images().train.x
     turned = x
     for _ in range(4):
@@ -78,7 +78,7 @@ def test_four_equal_quarter_turns_are_none(angle: int) -> None:
 
 @UNHURRIED
 @given(st.sampled_from([90, 180, 270]))
-def test_nearly_a_quarter_turn_is_nearly_the_exact_one(angle: int) -> None:
+def test_a_rotation_close_to_a_quarter_turn_is_close_to_the_exact_one(angle: int) -> None:
     x = images().train.x
     difference = rotated(x, angle + 0.01).to(torch.float32) - rotated(x, angle).to(torch.float32)
     assert difference.abs().max() <= 1
@@ -95,12 +95,12 @@ def test_a_disc_stays_a_disc_at_any_angle(angle: float) -> None:
     assert (turned.to(torch.float32) - disc.to(torch.float32)).abs().max() < 4
 
 
-def test_pixels_between_whole_numbers_go_to_the_nearest() -> None:
+def test_interpolated_pixels_are_rounded_to_the_nearest_integer() -> None:
     x = images().train.x
     assert (rotated(x, 10).to(torch.float32) - rotated(x.to(torch.float32), 10)).abs().max() <= 0.5
 
 
-def test_corners_that_come_from_outside_are_black() -> None:
+def test_pixels_from_outside_the_image_are_black() -> None:
     white = torch.full((1, 1, 9, 9), 255, dtype=torch.uint8)
     turned = rotated(white, 45)[0, 0]
     assert turned[0, 0] == turned[8, 8] == 0
@@ -156,7 +156,7 @@ def test_random_pairs_divide_all_labels(seed: int) -> None:
 def test_random_pairs_depend_on_the_seed() -> None:
     plans = [shifted("label-groups", images(), seed=s, groups="pairs") for s in range(5)]
     assert len({str([cluster.train.tolist() for cluster in plan.clusters]) for plan in plans}) > 1
-    assert len({str([cluster.name for cluster in plan.clusters]) for plan in plans}) == 1  # seeds can be compared
+    assert len({str([cluster.name for cluster in plan.clusters]) for plan in plans}) == 1  # equal for every seed
 
 
 @UNHURRIED
@@ -181,18 +181,18 @@ def test_groups_of_labels_can_be_listed() -> None:
 
 @UNHURRIED
 @given(st.integers(0, 1000))
-def test_a_small_alpha_makes_more_lopsided_peers(seed: int) -> None:
+def test_a_smaller_alpha_gives_more_label_skew(seed: int) -> None:
     few, many = (shifted("dirichlet", images(), seed=seed, alpha=alpha).proportions for alpha in (0.1, 10.0))
     assert few is not None
     assert many is not None
     assert few.shape == many.shape == (20, 10)
     assert bool((few > 0).all())
-    for axis in (1, 0):  # a peer's mix of classes, and a class's division among peers
+    for axis in (1, 0):  # class proportions of a peer, and proportions of a class over peers
         lopsided, even = ((draw / draw.sum(axis, keepdim=True)).amax(axis).mean() for draw in (few, many))
         assert lopsided > even + 0.2
 
 
-def test_dirichlet_knows_no_clusters_and_draws_by_seed() -> None:
+def test_dirichlet_has_no_clusters_and_depends_on_the_seed() -> None:
     plans = [shifted("dirichlet", images(), seed=seed) for seed in (1, 1, 2)]
     first, again, other = (plan.proportions for plan in plans)
     assert first is not None
@@ -203,7 +203,7 @@ def test_dirichlet_knows_no_clusters_and_draws_by_seed() -> None:
     assert not plans[0].clustered
 
 
-# Concepts, domains, owners, none
+# Concept, domain, natural and iid
 
 
 @UNHURRIED
@@ -223,7 +223,7 @@ def test_under_concept_shift_only_the_coefficients_differ(seed: int) -> None:
         assert torch.allclose(left, noise, atol=1e-3)
 
 
-def test_domains_are_two_data_sets_with_labels_side_by_side() -> None:
+def test_domain_joins_two_data_sets_and_keeps_their_labels_distinct() -> None:
     source = images()
     plan = shifted("domain", source, other="digits")
     assert [cluster.name for cluster in plan.clusters] == ["made-up", "digits"]
@@ -237,16 +237,16 @@ def test_domains_are_two_data_sets_with_labels_side_by_side() -> None:
     assert sorted(set(plan.source.test.y[second.test].tolist())) == list(range(10, 20))
 
 
-def test_natural_kinds_are_the_owners_with_peers_by_their_samples() -> None:
+def test_natural_clusters_are_the_owners_with_peers_in_proportion_to_samples() -> None:
     source = table([0] * 30 + [1] * 9 + [2] * 1)
     plan = shifted("natural", source, peers=8)
     assert [cluster.name for cluster in plan.clusters] == ["hospital 0", "hospital 1", "hospital 2"]
-    assert plan.sizes == [5, 2, 1]  # 6, 1.8 and 0.2 of 8; nobody is left out
+    assert plan.sizes == [5, 2, 1]  # 6, 1.8 and 0.2 of 8; every owner gets a peer
     assert plan.clusters[1].train.tolist() == list(range(30, 39))
     assert len(plan.clusters[1].test) == 0
 
 
-def test_iid_is_one_kind_of_everything_alike() -> None:
+def test_iid_is_one_cluster_with_all_samples() -> None:
     plan = shifted("iid", images())
     assert len(plan.clusters) == 1
     assert plan.clustered
@@ -268,7 +268,7 @@ REFUSED = [
     ("label-swap", images(classes=5), {}, "data.pairs"),
     ("label-swap", images(), {"pairs": [(0, 1), (1, 0)]}, "data.pairs = [[0, 1], [1, 0]]: two of them"),
     ("label-groups", linear(0, samples=6), {}, "data.shift = 'label-groups' needs data with classes"),
-    ("label-groups", images(), {}, "data.groups = 'vehicles-animals' are labels of cifar-10"),
+    ("label-groups", images(), {}, "data.groups = 'vehicles-animals' needs cifar-10"),
     ("label-groups", images(classes=5), {"groups": "pairs"}, "data.groups = 'pairs' needs an even number"),
     ("label-groups", images(), {"groups": "superclasses"}, "data.groups = 'superclasses'"),
     ("label-groups", images(), {"groups": "birds"}, "data.groups must be"),
@@ -285,18 +285,20 @@ REFUSED = [
     ("dirichlet", linear(0, samples=6), {}, "data.shift = 'dirichlet' needs data with classes"),
     ("dirichlet", images(), {"alpha": 0.0}, "data.alpha"),
     ("dirichlet", images(), {"alpha": float("inf")}, "data.alpha"),
-    ("natural", images(), {}, "data.shift = 'natural' needs data that says whose"),
+    ("natural", images(), {}, "data.shift = 'natural' needs data with an owner for each sample"),
 ]
 
 
-@pytest.mark.parametrize(("name", "source", "keys", "sentence"), REFUSED)
-def test_what_does_not_fit_is_refused_by_key(name: str, source: Source, keys: dict[str, Any], sentence: str) -> None:
+@pytest.mark.parametrize(("name", "source", "keys", "message"), REFUSED)
+def test_an_unsuitable_setting_is_refused_with_its_key(
+    name: str, source: Source, keys: dict[str, Any], message: str
+) -> None:
     with pytest.raises(UserError) as refused:
         shifted(name, source, **keys)
-    assert str(refused.value).startswith(sentence)
+    assert str(refused.value).startswith(message)
 
 
-def test_every_shift_says_in_a_line_what_it_does() -> None:
+def test_every_shift_has_a_one_line_description() -> None:
     assert set(shifts) == {
         "iid", "rotation", "label-swap", "label-groups", "concept", "domain", "dirichlet", "natural"
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""The bundled data sets: what they hold, before they are shared out."""
+"""The bundled data sets before they are partitioned."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def no_downloads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def real(name: str, *files: str) -> Path:
-    """The folder with the real files; a loud skip where HOMOPHILY_DATA does not lead to them."""
+    """The folder with the real files; skips the test if HOMOPHILY_DATA does not contain them."""
     for folder in os.environ.get("HOMOPHILY_DATA", "").split(os.pathsep):
         if folder and all((Path(folder) / name / file).exists() for file in files):
             return Path(folder) / name
@@ -44,14 +44,14 @@ def test_an_unknown_data_set_is_reported_with_the_known_ones() -> None:
 
 @pytest.mark.parametrize(
     ("name", "key", "known"),
-    [("digits", "noise", "no keys of its own"), ("linear", "nois", "own keys are features, noise, samples")],
+    [("digits", "noise", "it has no keys"), ("linear", "nois", "its keys are features, noise, samples")],
 )
 def test_an_unknown_key_is_reported_with_the_known_ones(name: str, key: str, known: str) -> None:
-    with pytest.raises(UserError, match=rf"data\.{key}: the data set '{name}' does not know this key; .*{known}"):
+    with pytest.raises(UserError, match=rf"data\.{key}: the data set '{name}' does not have this key; .*{known}"):
         load_source(name, 0, {key: 1})
 
 
-def test_the_seed_is_no_key_of_a_data_set() -> None:
+def test_the_seed_is_not_a_key_of_a_data_set() -> None:
     with pytest.raises(UserError, match=r"data\.seed"):
         load_source("linear", 0, {"seed": 3})
 
@@ -94,7 +94,7 @@ def test_digits_over_255_are_sixteenths() -> None:
     assert values.round().unique().tolist() == list(range(17))
 
 
-def test_digits_are_all_there_once_and_the_same_for_every_seed() -> None:
+def test_digits_contain_every_image_once_for_every_seed() -> None:
     from sklearn.datasets import load_digits
 
     one, other = load_source("digits", 0, {}), load_source("digits", 99, {})
@@ -107,7 +107,7 @@ def test_digits_are_all_there_once_and_the_same_for_every_seed() -> None:
     assert not torch.equal(images, bundled)  # shuffled: the bundled order goes writer by writer
 
 
-def test_digits_are_for_rotation_when_nothing_else_is_said() -> None:
+def test_the_default_shift_of_digits_is_rotation() -> None:
     assert load_source("digits", 0, {}).defaults == {"shift": "rotation", "normalise": "standard"}
 
 
@@ -266,7 +266,7 @@ def test_linear_features_are_uniform_and_independent() -> None:
     assert off_diagonal.abs().max() < 0.06
 
 
-def test_linear_train_and_test_share_no_numbers() -> None:
+def test_linear_training_and_test_samples_are_drawn_independently() -> None:
     source = load_source("linear", 3, {"samples": 60})
     assert source.test is not None
     assert not set(source.train.x.flatten().tolist()) & set(source.test.x.flatten().tolist())
@@ -287,7 +287,7 @@ def test_linear_depends_on_the_seed_alone() -> None:
     assert torch.equal(more.x[:60], one.x)
 
 
-def test_concepts_have_coefficients_of_their_own() -> None:
+def test_concepts_have_different_coefficients() -> None:
     drawn = torch.stack([coefficients(seed, concept, 10) for seed in range(50) for concept in range(3)])
     assert drawn.dtype == torch.float64
     assert len(drawn.unique()) == drawn.numel()
@@ -299,13 +299,13 @@ def test_concepts_have_coefficients_of_their_own() -> None:
 @pytest.mark.parametrize(("key", "value"), [
     ("features", 0), ("samples", 5), ("noise", -1.0), ("features", "ten"), ("noise", math.inf), ("samples", 10**14),
 ])  # fmt: skip
-def test_linear_refuses_what_makes_no_data(key: str, value: object) -> None:
-    sentence = rf"data\.{key} must be a (whole )?number of at least \d and at most .*, not {value!r}"
-    with pytest.raises(UserError, match=sentence):
+def test_linear_refuses_invalid_settings(key: str, value: object) -> None:
+    message = rf"data\.{key} must be a (whole )?number of at least \d and at most .*, not {value!r}"
+    with pytest.raises(UserError, match=message):
         load_source("linear", 0, {key: value})
 
 
-def test_linear_is_for_concept_shift_when_nothing_else_is_said() -> None:
+def test_the_default_shift_of_linear_is_concept() -> None:
     assert load_source("linear", 0, {"samples": 6}).defaults == {"shift": "concept", "normalise": "unit"}
 
 
@@ -340,7 +340,7 @@ def test_question_marks_and_impossible_zeros_are_missing(tmp_path: Path) -> None
     x, _ = read_hospital(path)
     missing = [name for name, value in zip(HEART_FEATURES, x[0].tolist(), strict=True) if value != value]
     assert missing == ["trestbps", "chol", "slope"]
-    assert x[0, 1] == 0  # elsewhere a zero is a zero
+    assert x[0, 1] == 0  # zeros in other columns are values
 
 
 def test_a_missing_diagnosis_is_reported(tmp_path: Path) -> None:
@@ -357,7 +357,7 @@ def test_the_real_hospitals() -> None:
     assert (train.x.shape, train.x.dtype) == ((920, 13), torch.float32)
     assert train.owner.bincount().tolist() == [303, 294, 123, 200]
     assert train.y.sum() == 509
-    assert train.x[train.owner == 2, list(HEART_FEATURES).index("chol")].isnan().all()  # the Swiss measured none
+    assert train.x[train.owner == 2, list(HEART_FEATURES).index("chol")].isnan().all()  # not measured in Switzerland
 
 
 def test_the_table_of_means_and_deviations_is_that_of_the_real_files() -> None:
@@ -369,7 +369,7 @@ def test_the_table_of_means_and_deviations_is_that_of_the_real_files() -> None:
         assert deviation == pytest.approx(observed.std(correction=0).item(), abs=1e-6), name
 
 
-def test_hospitals_are_peers_when_nothing_else_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_shift_of_heart_disease_is_natural(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_hospitals(tmp_path, PATIENT.format(num=0))
     monkeypatch.setenv("HOMOPHILY_DATA", str(tmp_path))
     assert load_source("heart-disease", 0, {}).defaults == {

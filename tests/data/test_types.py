@@ -1,4 +1,4 @@
-"""What users make data of: a field of another type is refused when the object is made."""
+"""The data types that users create refuse fields of a wrong type."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     ),
     (
         lambda: Source("mine", Samples(torch.rand(4, 2), ALL), None, 3),
-        "data: y holds the class 3, but classes count from 0 to 2",
+        "data: y contains the class 3, but classes must be 0 to 2",
     ),
     (lambda: ClusterSpec(3, ALL, ALL), "ClusterSpec: name must be str, not int"),
     (lambda: ClusterSpec("a", [0, 1], ALL), "ClusterSpec: train must be Tensor, not list"),
     (lambda: ClusterSpec("a", ALL, ALL, 5), "ClusterSpec 'a': change must be a function of (x, y), not 5"),
     (lambda: ClusterSpec("a", ALL, ALL, lambda x: x), "ClusterSpec 'a': change must take (x, y), not (x)"),
-    (lambda: PartitionPlan(["a"], SOURCE), "PartitionPlan: clusters must be list[ClusterSpec], and one is str"),
+    (lambda: PartitionPlan(["a"], SOURCE), "PartitionPlan: clusters must be list[ClusterSpec], but one is str"),
     (lambda: PartitionPlan([ClusterSpec("a", ALL, ALL)], None), "PartitionPlan: source must be Source, not NoneType"),
 ]
 
 
-@pytest.mark.parametrize(("make", "sentence"), REFUSED)
-def test_a_field_of_another_type_is_refused(make: Callable[[], Any], sentence: str) -> None:
+@pytest.mark.parametrize(("make", "message"), REFUSED)
+def test_a_field_of_another_type_is_refused(make: Callable[[], Any], message: str) -> None:
     with pytest.raises(UserError) as refused:
         make()
-    assert str(refused.value) == sentence
+    assert str(refused.value) == message

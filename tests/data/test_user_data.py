@@ -1,10 +1,8 @@
-"""Users' own data: what is accepted, how it is shared out, what is said about mistakes."""
+"""Users' own data: accepted arrays, the partition, and error messages."""
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from homophily.data.types import FederatedData
-from homophily.data.user_data import PeerData, read_folder, share_own
+from homophily.data.user_data import PeerData, partition_user_data
 from homophily.errors import UserError
 
 
@@ -25,7 +23,7 @@ def numbered(n: int, start: int = 0, **more: Any) -> PeerData:
 
 
 def share(*peers: PeerData, **keys: Any) -> FederatedData:
-    return share_own(list(peers), **{"train": None, "validation": None, "test": None, "seed": 0, **keys})
+    return partition_user_data(list(peers), **{"train": None, "validation": None, "test": None, "seed": 0, **keys})
 
 
 def held(shares: FederatedData, i: int) -> dict[str, list[float]]:
@@ -34,7 +32,7 @@ def held(shares: FederatedData, i: int) -> dict[str, list[float]]:
     return {name: split.peer(i)[0].flatten().tolist() for name, split in splits.items() if split is not None}
 
 
-# what x and y become
+# conversion of x and y
 
 
 @pytest.mark.parametrize("make", [np.array, torch.tensor, lambda values: values], ids=["numpy", "torch", "lists"])
@@ -46,7 +44,7 @@ def test_arrays_tensors_and_lists_are_the_same(make: Callable[[Any], Any]) -> No
     assert shares.train.y.dtype == torch.int64
 
 
-def test_what_is_masked_is_missing() -> None:
+def test_masked_values_are_missing_values() -> None:
     x = np.ma.masked_equal([[1, 2], [3, 777], [5, 6]], 777)
     found = share(PeerData(x, [0, 1, 0], test_x=x, test_y=[0, 1, 0]))
     plain = np.array([[1.0, 2.0], [3.0, np.nan], [5.0, 6.0]])
@@ -96,7 +94,7 @@ def test_float_targets_are_a_regression() -> None:
     assert (shares.classes, shares.outputs, shares.train.y.dtype) == (None, 2, torch.float32)
 
 
-def test_the_users_arrays_stay_as_they_were() -> None:
+def test_the_users_arrays_are_not_modified() -> None:
     x = np.array([[np.nan], [1.0], [3.0]], dtype=np.float32)
     given_test = torch.tensor([[torch.nan]])
     share(PeerData(x, [0, 1, 0], test_x=given_test, test_y=[0]), normalise="standard")
@@ -105,10 +103,10 @@ def test_the_users_arrays_stay_as_they_were() -> None:
     assert given_test.isnan().all()
 
 
-# how samples are shared out
+# the partition into training, validation and test samples
 
 
-def test_without_test_samples_a_fifth_is_cut() -> None:
+def test_without_test_samples_a_fifth_of_x_is_used() -> None:
     shares = share(numbered(10), numbered(4, start=100))
     first, second = held(shares, 0), held(shares, 1)
     assert (len(first["train"]), len(first["test"])) == (8, 2)
@@ -121,7 +119,7 @@ def test_without_test_samples_a_fifth_is_cut() -> None:
 @given(
     n=st.integers(1, 30), train=st.integers(1, 12) | st.none(), validation=st.integers(0, 12), test=st.integers(1, 12)
 )
-def test_the_parts_are_as_large_as_asked_and_never_overlap(
+def test_the_parts_have_the_requested_sizes_and_never_overlap(
     n: int, train: int | None, validation: int, test: int
 ) -> None:
     keys = {"train": train, "validation": validation, "test": test}
@@ -145,7 +143,7 @@ def test_x_and_y_stay_together() -> None:
         assert torch.equal(split.x[:, 0].long() % 2, split.y)
 
 
-def test_the_cut_depends_on_the_seed_and_the_peer() -> None:
+def test_the_split_depends_on_the_seed_and_the_peer() -> None:
     def cut(seed: int) -> list[list[float]]:
         shares = share(numbered(40), numbered(40), test=10, seed=seed)
         return [held(shares, i)["test"] for i in range(2)]
@@ -155,7 +153,7 @@ def test_the_cut_depends_on_the_seed_and_the_peer() -> None:
     assert cut(1)[0] != cut(1)[1]
 
 
-def test_samples_a_peer_brought_are_used_whole() -> None:
+def test_all_test_and_validation_samples_of_a_peer_are_used() -> None:
     brought: dict[str, Any] = {
         "test_x": [[50.0], [51.0]],
         "test_y": [0, 1],
@@ -167,7 +165,7 @@ def test_samples_a_peer_brought_are_used_whole() -> None:
         assert held(shares, 0) == {"train": [0, 1, 2, 3, 4], "validation": [60], "test": [50, 51]}
 
 
-def test_fewer_of_the_samples_a_peer_brought_can_be_asked_for() -> None:
+def test_a_number_of_the_peers_test_and_validation_samples_can_be_drawn() -> None:
     more = np.arange(100.0, 140.0)[:, None]
     brought: dict[str, Any] = {
         "test_x": more,
@@ -180,12 +178,12 @@ def test_fewer_of_the_samples_a_peer_brought_can_be_asked_for() -> None:
     assert set(parts["test"]) <= set(range(100, 140))
     assert len(parts["validation"]) == 20
     assert set(parts["validation"]) <= set(range(200, 240))
-    assert [value - 100 for value in parts["validation"]] != parts["test"]  # two draws, not the same twice
+    assert [value - 100 for value in parts["validation"]] != parts["test"]  # independent draws
     assert len(parts["train"]) == 5
     assert "validation" not in held(share(numbered(5, **brought), validation=0), 0)
 
 
-def test_one_peer_may_bring_what_is_cut_from_another() -> None:
+def test_peers_with_and_without_test_samples_can_be_mixed() -> None:
     shares = share(numbered(5, test_x=[[9.0]], test_y=[0]), numbered(5, start=20), test=1)
     assert held(shares, 0)["test"] == [9.0]
     assert len(held(shares, 0)["train"]) == 5
@@ -195,7 +193,7 @@ def test_one_peer_may_bring_what_is_cut_from_another() -> None:
 # missing values and scales
 
 
-def test_missing_values_are_filled_by_the_peers_own_training_samples() -> None:
+def test_missing_values_are_imputed_from_the_peers_own_training_samples() -> None:
     nan = np.nan
     one = PeerData([[1.0, nan], [3.0, nan]], [0, 1], test_x=[[nan, nan]], test_y=[0])
     two = PeerData([[10.0, 1.0], [20.0, 1.0]], [0, 1], test_x=[[nan, 7.0]], test_y=[0])
@@ -212,7 +210,7 @@ def test_standard_scales_by_the_training_samples_of_all_peers() -> None:
     assert shares.test.x.tolist() == [[3.5], [0.0]]
 
 
-def test_what_a_peer_never_observed_is_zero_on_the_common_scale() -> None:
+def test_a_feature_never_observed_is_zero_on_the_common_scale() -> None:
     one = PeerData([[np.nan], [np.nan]], [0, 1], test_x=[[np.nan]], test_y=[0])
     two = PeerData([[100.0], [200.0]], [0, 1], test_x=[[np.nan]], test_y=[0])
     shares = share(one, two, normalise="standard")
@@ -234,7 +232,7 @@ def test_clusters_are_numbered_as_they_first_appear() -> None:
     assert shares.cluster_names == ("sea", "3", "land")
 
 
-def test_clusters_are_unknown_if_one_peer_does_not_tell() -> None:
+def test_clusters_are_unknown_if_one_peer_has_none() -> None:
     shares = share(numbered(5, cluster="sea"), numbered(5))
     assert (shares.cluster, shares.cluster_names) == (None, ())
 
@@ -250,24 +248,24 @@ GOOD = np.ones((3, 2))
         (PeerData(np.ones((0, 2)), []), "x has no samples"),
         (PeerData(GOOD, [0, 1]), "x has 3 samples but y has 2"),
         (PeerData(GOOD, [0, 1, 0], test_x=GOOD, test_y=[1]), "test_x has 3 samples but test_y has 1"),
-        (PeerData(GOOD, [0, 1, 0], test_x=GOOD), "test_x and test_y must come together"),
-        (PeerData(GOOD, [0, 1, 0], validation_y=[1]), "validation_x and validation_y must come together"),
-        (PeerData(np.ones(3), [0, 1, 0]), r"x must have a row for each sample, not the shape \[3\]"),
-        (PeerData(np.array([["a"], ["b"]]), [0, 1]), "x must hold plain numbers, not <U1"),
-        (PeerData(np.array([[{}], [{}]]), [0, 1]), "x must hold plain numbers, not object"),
-        (PeerData(GOOD, ["cat", "dog", "cat"]), "y must hold plain numbers"),
-        (PeerData(torch.ones(2, 2, dtype=torch.complex64), [0, 1]), "x must hold plain numbers, not torch.complex64"),
+        (PeerData(GOOD, [0, 1, 0], test_x=GOOD), "test_x and test_y must be given together"),
+        (PeerData(GOOD, [0, 1, 0], validation_y=[1]), "validation_x and validation_y must be given together"),
+        (PeerData(np.ones(3), [0, 1, 0]), r"x must have one row per sample, not the shape \[3\]"),
+        (PeerData(np.array([["a"], ["b"]]), [0, 1]), "x must contain real numbers, not <U1"),
+        (PeerData(np.array([[{}], [{}]]), [0, 1]), "x must contain real numbers, not object"),
+        (PeerData(GOOD, ["cat", "dog", "cat"]), "y must contain real numbers"),
+        (PeerData(torch.ones(2, 2, dtype=torch.complex64), [0, 1]), "x must contain real numbers, not torch.complex64"),
         (PeerData([[1.0, 2.0], [3.0]], [0, 1]), "x is not an array: its rows differ in length"),
         (PeerData(GOOD, [[1.0], [2.0, 3.0], [4.0]]), "y is not an array: its rows differ in length"),
         (PeerData(GOOD, [torch.ones(2, requires_grad=True)] * 3), "y is not an array: Can't call numpy"),
         (PeerData(GOOD, torch.ones(3, 5, 2)), r"y must have the shape \[n\] or \[n, outputs\], not \[3, 5, 2\]"),
         (PeerData(GOOD, torch.ones(3, 2).to_sparse()), "y must be a dense tensor"),
         (PeerData(torch.ones(3, 2, device="meta"), [0, 1, 0]), "x must be a dense tensor"),
-        (PeerData(GOOD, [0, -1, 0]), "y holds the class -1, but classes count from 0"),
-        (PeerData(GOOD, [0, 2**40, 0]), "y holds the class 1099511627776, but classes count from 0 to 1,000,000"),
-        (PeerData(GOOD, [0.0, np.nan, 1.0]), "y holds NaN or infinite values"),
-        (PeerData([[np.inf]], [0]), "x holds infinite values"),
-        (PeerData(GOOD, [[0], [1], [0]]), r"y must have the shape \[n\], as whole numbers are classes, not \[3, 1\]"),
+        (PeerData(GOOD, [0, -1, 0]), "y contains the class -1, but classes must be 0"),
+        (PeerData(GOOD, [0, 2**40, 0]), "y contains the class 1099511627776, but classes must be 0 to 1,000,000"),
+        (PeerData(GOOD, [0.0, np.nan, 1.0]), "y contains NaN or infinite values"),
+        (PeerData([[np.inf]], [0]), "x contains infinite values"),
+        (PeerData(GOOD, [[0], [1], [0]]), r"y must have the shape \[n\] if it holds classes, not \[3, 1\]"),
         (PeerData(GOOD, 3.0), r"y must have the shape \[n\] or \[n, outputs\], not \[\]"),  # type: ignore[arg-type]
         (PeerData(GOOD[:1], [0]), r"has 1 samples in x, too few for data\.train = 1, data\.test = 1"),
     ],
@@ -277,7 +275,7 @@ def test_a_mistake_is_reported_with_the_peers_number(peer: PeerData, complaint: 
         share(PeerData(np.ones((9, 2)), np.arange(9) % 2), peer)
 
 
-def test_a_peer_with_a_name_is_called_by_it() -> None:
+def test_error_messages_use_the_peers_name() -> None:
     with pytest.raises(UserError, match=r"^peer 'basel': x has 3 samples but y has 2"):
         share(PeerData(GOOD, [0, 1], name="basel"))
 
@@ -285,119 +283,41 @@ def test_a_peer_with_a_name_is_called_by_it() -> None:
 @pytest.mark.parametrize(
     ("other", "complaint"),
     [
-        (PeerData(np.ones((5, 3)), [0] * 5), r"x holds float32 \[3\] a sample, but peer 'a' has float32 \[2\]"),
-        (
-            PeerData(np.ones((5, 2), np.uint8), [0] * 5),
-            r"x holds uint8 \[2\] a sample, but peer 'a' has float32 \[2\]",
-        ),
-        (PeerData(np.ones((5, 2)), [0.5] * 5), r"y holds float32 \[1\] a sample, but peer 'a' has int64 \[\]"),
+        (PeerData(np.ones((5, 3)), [0] * 5), r"x is float32 \[3\] per sample, but peer 'a' has float32 \[2\]"),
+        (PeerData(np.ones((5, 2), np.uint8), [0] * 5), r"x is uint8 \[2\] per sample, but peer 'a' has float32 \[2\]"),
+        (PeerData(np.ones((5, 2)), [0.5] * 5), r"y is float32 \[1\] per sample, but peer 'a' has int64 \[\]"),
         (
             PeerData(np.ones((5, 2)), [0] * 5, test_x=np.ones((1, 4)), test_y=[0]),
-            r"test_x holds float32 \[4\] a sample, but peer 'a' has float32 \[2\]",
+            r"test_x is float32 \[4\] per sample, but peer 'a' has float32 \[2\]",
         ),
     ],
 )
-def test_peers_must_have_samples_of_one_form(other: PeerData, complaint: str) -> None:
+def test_peers_must_have_samples_of_the_same_dtype_and_shape(other: PeerData, complaint: str) -> None:
     with pytest.raises(UserError, match=f"^peer 1: {complaint}"):
         share(PeerData(np.ones((5, 2)), [0] * 5, name="a"), other)
 
 
 @pytest.mark.parametrize("first_has_it", [True, False])
-def test_validation_samples_come_from_all_peers_or_are_asked_for(first_has_it: bool) -> None:
+def test_validation_samples_of_only_some_peers_are_refused(first_has_it: bool) -> None:
     brought: dict[str, Any] = {"validation_x": [[1.0]], "validation_y": [0]}
     peers = [numbered(9, **brought, name="with"), numbered(9, name="without")]
     peers = peers if first_has_it else peers[::-1]
-    with pytest.raises(UserError, match=r"peer 'without' has no validation_x while others have; set data\.validation"):
+    with pytest.raises(UserError, match=r"peer 'without' has no validation_x, but others have; set data\.validation"):
         share(*peers)
     assert share(*peers, validation=1).validation is not None
 
 
-def test_too_few_of_what_a_peer_brought_is_reported_with_the_key() -> None:
+def test_too_few_samples_of_a_peer_are_reported_with_the_key() -> None:
     with pytest.raises(UserError, match=r"peer 0 has 1 samples in test_x, too few for data\.test = 5"):
         share(numbered(9, test_x=[[1.0]], test_y=[0]), test=5)
 
 
 @pytest.mark.parametrize(("key", "value"), [("train", 0), ("train", "most"), ("test", 0), ("validation", -1)])
-def test_an_amount_that_is_none_is_refused(key: str, value: object) -> None:
+def test_an_invalid_amount_is_refused(key: str, value: object) -> None:
     with pytest.raises(UserError, match=rf"data\.{key} must be a whole number of at least \d.*, not {value!r}"):
         share(numbered(9), **{key: value})
 
 
-def test_no_peers_are_refused() -> None:
-    with pytest.raises(UserError, match="there are no peers"):
+def test_an_empty_list_of_peers_is_refused() -> None:
+    with pytest.raises(UserError, match="the list of peers is empty"):
         share()
-
-
-# folders of .npz files
-
-
-def test_a_folder_is_a_peer_a_file_in_order_of_name(tmp_path: Path) -> None:
-    np.savez(tmp_path / "b.npz", x=GOOD, y=[0, 1, 0], cluster="sea")
-    np.savez_compressed(tmp_path / "a.npz", x=GOOD * 2, y=[1, 1, 1], test_x=GOOD, test_y=[1, 0, 1], cluster=4)
-    (tmp_path / "readme.txt").write_text("not a peer")
-    a, b = read_folder(tmp_path)
-    assert (a.name, a.cluster, b.name, b.cluster) == ("a", 4, "b", "sea")
-    assert b.test_x is None
-    shares = share(a, b, test=1)
-    assert shares.train.count.tolist() == [3, 2]
-    assert shares.cluster_names == ("4", "sea")
-
-
-def test_an_empty_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"there is no \.npz file in this folder") as error:
-        read_folder(tmp_path)
-    assert str(tmp_path) in str(error.value)
-
-
-def npz(path: Path, **arrays: Any) -> bytes:
-    np.savez(path, **arrays)
-    return path.read_bytes()
-
-
-@pytest.mark.parametrize(
-    ("arrays", "complaint"),
-    [
-        ({"x": GOOD}, "the key 'y' is missing"),
-        ({"x": GOOD, "y": [0, 1, 0], "labels": [1]}, "unknown key 'labels'; there are x, y, validation_x"),
-        (
-            {"x": np.array([{}, {}]), "y": [0, 1]},
-            "'x' holds Python objects instead of numbers, and no pickles",
-        ),
-        ({"x": GOOD, "y": [0, 1, 0], "cluster": [1, 2]}, "'cluster' must be one name or one whole number"),
-        ({"x": GOOD, "y": [0, 1, 0], "cluster": 1.5}, "'cluster' must be one name or one whole number"),
-    ],
-)
-def test_a_file_with_wrong_content_is_named(tmp_path: Path, arrays: dict[str, Any], complaint: str) -> None:
-    npz(tmp_path / "lyon.npz", **arrays)
-    with pytest.raises(UserError, match=rf"lyon\.npz: {complaint}"):
-        read_folder(tmp_path)
-
-
-class Boom:
-    def __reduce__(self) -> tuple[Any, ...]:
-        return pytest.fail, ("a pickle was loaded",)
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda whole: b"",
-        lambda whole: b"no archive",
-        lambda whole: whole[: len(whole) // 2],
-        lambda whole: whole[:90] + bytes(b ^ 255 for b in whole[90:200]) + whole[200:],
-        lambda whole: pickle.dumps(Boom()),
-    ],
-    ids=["empty", "text", "cut", "flipped", "pickle"],
-)
-def test_a_damaged_file_is_named(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
-    whole = npz(tmp_path / "lyon.npz", x=GOOD, y=[0, 1, 0])
-    (tmp_path / "lyon.npz").write_bytes(damage(whole))
-    with pytest.raises(UserError, match=r"lyon\.npz: "):
-        read_folder(tmp_path)
-
-
-def test_a_single_array_is_no_peer(tmp_path: Path) -> None:
-    with (tmp_path / "lyon.npz").open("wb") as file:
-        np.save(file, GOOD)
-    with pytest.raises(UserError, match=r"lyon\.npz: holds a single array instead of x and y"):
-        read_folder(tmp_path)

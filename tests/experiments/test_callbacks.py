@@ -11,6 +11,7 @@ import torch
 import homophily
 from homophily import Callback, UserError
 from homophily.experiments.callbacks import Callbacks, RunHandle
+from tests.callbacks import InterruptAt
 
 SMALL: dict[str, Any] = {
     "peers": 4,
@@ -64,17 +65,6 @@ class StopAfter(Callback):
     def on_round(self, run: RunHandle, metrics: dict[str, Any]) -> None:
         if metrics["round"] == self.last:
             run.stop()
-
-
-class InterruptIn(Callback):
-    """Ctrl-C in a round."""
-
-    def __init__(self, last: int) -> None:
-        self.last = last
-
-    def on_round(self, run: RunHandle, metrics: dict[str, Any]) -> None:
-        if metrics["round"] == self.last:
-            raise KeyboardInterrupt
 
 
 class OnRound(Callback):
@@ -199,7 +189,7 @@ def test_a_stopped_run_can_go_on(score: str, tmp_path: Path) -> None:
 
 def test_the_state_of_callbacks_is_saved_and_restored(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        homophily.run(SMALL, callbacks=[Counter(), Counter("too"), InterruptIn(3)], out=tmp_path / "run")
+        homophily.run(SMALL, callbacks=[Counter(), Counter("too"), InterruptAt(3)], out=tmp_path / "run")
     again = [Counter(), Counter("too"), Callback()]
     found = homophily.resume(tmp_path / "run", callbacks=again)
     assert [(line["seen"], line["too"]) for line in found.metrics()] == [(1, 1), (2, 2), (3, 3), (4, 4)]
@@ -208,15 +198,37 @@ def test_the_state_of_callbacks_is_saved_and_restored(tmp_path: Path) -> None:
 
 def test_other_callbacks_than_before_begin_anew(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        homophily.run(SMALL, callbacks=[Counter(), InterruptIn(3)], out=tmp_path / "run")
+        homophily.run(SMALL, callbacks=[Counter(), InterruptAt(3)], out=tmp_path / "run")
     found = homophily.resume(tmp_path / "run", callbacks=[Counter()])
     assert [line["seen"] for line in found.metrics()] == [1, 2, 1, 2]
 
 
 def test_an_interrupted_run_names_its_folder(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt, match="run"):
-        homophily.run(SMALL, callbacks=[InterruptIn(1)], out=tmp_path / "run")
+        homophily.run(SMALL, callbacks=[InterruptAt(1)], out=tmp_path / "run")
     assert not homophily.Run(tmp_path / "run").finished
+
+
+def test_an_interrupted_callback_does_not_lose_the_metrics_of_its_round(tmp_path: Path) -> None:
+    calls = [Counter(), InterruptAt(2), Counter("too")]
+    simulation = homophily.Simulation(SMALL, callbacks=calls, out=tmp_path / "run")
+    simulation.step()
+    with pytest.raises(KeyboardInterrupt):
+        simulation.step()
+    lines = homophily.Run(tmp_path / "run").metrics()
+    assert [(line["round"], line["seen"], line.get("too")) for line in lines] == [(1, 1, 1), (2, 2, None)]
+    assert simulation.step()["round"] == 3  # the simulation itself goes on with the next round
+    assert [line["round"] for line in simulation.result().metrics()] == [1, 2, 3, 4]
+
+
+def test_a_resume_simulates_the_interrupted_round_again_and_has_it_once(tmp_path: Path) -> None:
+    whole = homophily.run(SMALL, callbacks=[Counter()], out=tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        homophily.run(SMALL, callbacks=[Counter(), InterruptAt(3)], out=tmp_path / "run")
+    assert [line["round"] for line in homophily.Run(tmp_path / "run").metrics()] == [1, 2, 3]
+    found = homophily.resume(tmp_path / "run", callbacks=[Counter(), Callback()])
+    assert [(line["round"], line["seen"]) for line in found.metrics()] == [(1, 1), (2, 2), (3, 3), (4, 4)]
+    assert found.scores == whole.scores
 
 
 @pytest.mark.parametrize(
@@ -235,7 +247,7 @@ def test_callbacks_of_another_type_are_refused(given: Any, sentence: str, tmp_pa
     assert not (tmp_path / "run").exists()  # before anything is written
 
 
-def test_callbacks_that_do_nothing_are_called_all_the_same() -> None:
+def test_callbacks_that_do_nothing_count_as_callbacks() -> None:
     assert not Callbacks([])
     assert Callbacks([Callback()])
     assert Callbacks([Callback(), Callback()]).state() == [{}, {}]

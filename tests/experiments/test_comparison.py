@@ -16,6 +16,7 @@ from homophily.experiments.callbacks import RunHandle
 from homophily.experiments.comparison import _averaged
 from homophily.methods.baselines import Random
 from homophily.methods.server import FedAvg
+from tests.callbacks import InterruptAt
 
 
 def test_a_mean_over_seeds_needs_the_number_of_every_seed() -> None:
@@ -60,17 +61,6 @@ class Needy(Method):
 
     def __init__(self, k: int) -> None:
         self.k = k
-
-
-class StopIn(Callback):
-    """Ctrl-C in a round."""
-
-    def __init__(self, last: int) -> None:
-        self.last = last
-
-    def on_round(self, run: RunHandle, metrics: dict[str, Any]) -> None:
-        if metrics["round"] == self.last:
-            raise KeyboardInterrupt
 
 
 SMALL: dict[str, Any] = {
@@ -135,7 +125,7 @@ def test_a_stopped_comparison_of_objects_goes_on(tmp_path: Path) -> None:
     whole = homophily.compare(SMALL, methods=some, seeds=[0, 1], out=tmp_path / "whole")
 
     def stopping(method: str, seed: int) -> list[Callback]:
-        return [StopIn(2)] if (method, seed) == ("nearer", 0) else []
+        return [InterruptAt(2)] if (method, seed) == ("nearer", 0) else []
 
     with pytest.raises(KeyboardInterrupt):
         homophily.compare(SMALL, methods=some, seeds=[0, 1], callbacks=stopping, out=tmp_path / "stopped")
@@ -173,3 +163,10 @@ def test_keys_of_the_method_table_are_not_for_objects(tmp_path: Path) -> None:
     found = homophily.compare({**SMALL, "method": {"k": 2}}, methods=[Nearest(), "random"], out=tmp_path / "all")
     assert found.runs["random"][0].config.method.keys["k"] == 2
     assert found.runs["Nearest"][0].config.method.keys["k"] == 1
+
+
+@pytest.mark.usefixtures("here")
+def test_a_config_of_a_run_can_be_compared() -> None:
+    run = homophily.run({"peers": 4, "rounds": 1, "data": {"angles": [0, 180]}, "method": "random"})
+    found = homophily.compare(run.config, methods=["random", "local"])
+    assert found.table()["random"]["accuracy"]["mean"] == run.summary["accuracy"]

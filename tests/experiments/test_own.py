@@ -248,17 +248,17 @@ def test_own_data_function(own_things: Any) -> None:
 WRONG_DATA = [
     ({"conut": 4}, r"unknown key data\.conut"),
     ({"count": 1.5}, r"data\.count = 1\.5: must be a whole number"),
-    ({"shift": "rotation"}, r"data\.shift = 'rotation': own data is already divided"),
-    ({"sizes": [2, 3]}, r"data\.sizes: own data is already divided"),
+    ({"shift": "rotation"}, r"data\.shift = 'rotation': your own data is already divided"),
+    ({"sizes": [2, 3]}, r"data\.sizes: your own data is already divided"),
     ({"train": 100}, r"peer 0 has 30 samples in x, too few for data\.train = 100"),
 ]
 
 
 @pytest.mark.parametrize(("keys", "says"), WRONG_DATA)
-def test_a_mistake_about_own_data_is_told(keys: dict[str, Any], says: str, own_things: Any) -> None:
+def test_a_mistake_about_own_data_is_reported(keys: dict[str, Any], says: str, own_things: Any) -> None:
     with pytest.raises(homophily.UserError, match=says):
         homophily.run(settings(data={"name": "own_things:data", **keys}))
-    with pytest.raises(homophily.UserError, match=r"peers = 9: the data is of 5 peers"):
+    with pytest.raises(homophily.UserError, match=r"peers = 9: the data has 5 peers"):
         homophily.run(settings(peers=9, data="own_things:data"))
 
 
@@ -289,7 +289,7 @@ def test_own_source_and_own_shift(own_things: Any) -> None:
         ("train", "12", r"data\.train must be at least 1, not '12'"),
     ],
 )
-def test_a_mistake_about_the_defaults_of_an_own_source_is_told(
+def test_a_mistake_about_the_defaults_of_an_own_source_is_reported(
     own_things: Any, key: str, value: str, says: str
 ) -> None:
     with pytest.raises(homophily.UserError, match=says):
@@ -371,7 +371,9 @@ WRONG_METHODS = [
 
 
 @pytest.mark.parametrize(("method", "says"), WRONG_METHODS)
-def test_a_mistake_about_an_own_method_is_told(method: dict[str, Any], says: str, own_things: Any, here: Path) -> None:
+def test_a_mistake_about_an_own_method_is_reported(
+    method: dict[str, Any], says: str, own_things: Any, here: Path
+) -> None:
     with pytest.raises(homophily.UserError, match=says):
         homophily.run({"rounds": 1, "method": method}, model=network(), data=peers())
     assert not (here / "runs").exists()

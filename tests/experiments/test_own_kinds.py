@@ -168,7 +168,7 @@ def test_a_network_that_draws_by_itself_runs_one_by_one_and_the_same_again(here:
     torch.manual_seed(1)
     first = homophily.run(settings(), model=net, data=peers())
     assert first.about["plan"]["engine"] == "one-by-one"
-    assert first.about["plan"]["why"] == "it draws random numbers by itself"
+    assert first.about["plan"]["why"] == "it draws random numbers itself"
     state = torch.get_rng_state()
     torch.manual_seed(2)
     second = homophily.run(settings(), model=net, data=peers())

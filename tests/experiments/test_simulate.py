@@ -1,7 +1,9 @@
-"""A simulation played step by step ends like one played in one go, and can be stopped and resumed anywhere."""
+"""A simulation that goes step by step ends like one that runs in one go, and can be stopped and resumed anywhere."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ SMALL: dict[str, Any] = {
 
 
 def outcome(run: Run) -> dict[str, Any]:
-    """All that must not depend on how a run was played."""
+    """The results that must not depend on how a run was stepped."""
     lines = [{key: value for key, value in line.items() if key != "seconds"} for line in run.metrics()]
     summary = {key: value for key, value in run.summary.items() if key not in ("seconds", "run")}
     files = {name: (run.path / f"{name}.safetensors").read_bytes() for name in ("models", "merges", "inputs")}
@@ -30,7 +32,7 @@ def outcome(run: Run) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What ``homophily.run`` leaves behind."""
+    """The results of ``homophily.run``."""
     return outcome(homophily.run(SMALL, out=tmp_path_factory.mktemp("expected") / "run"))
 
 
@@ -146,3 +148,22 @@ def test_objects_are_given_as_to_run(tmp_path: Path) -> None:
     simulation.save()
     found = Simulation.resume(tmp_path / "run", **given).result()
     assert outcome(found) == outcome(homophily.run(config, **given, out=tmp_path / "whole"))
+
+
+def test_the_functions_take_the_same_arguments() -> None:
+    def named(function: Callable[..., Any]) -> dict[str, Any]:
+        return {name: (one.default, one.annotation) for name, one in signature(function).parameters.items()}
+
+    assert named(homophily.run) == named(Simulation)
+    assert named(homophily.resume) == named(Simulation.resume)
+    begun, resumed = named(homophily.run), named(homophily.resume)
+    assert {name: begun[name] for name in resumed if name in begun} == {
+        name: resumed[name] for name in resumed if name in begun
+    }
+    assert set(begun) - set(resumed) == {"config", "out", "device"}
+    assert set(resumed) - set(begun) == {"path", "overrides"}
+
+
+def test_a_resumed_simulation_is_a_simulation(tmp_path: Path) -> None:
+    Simulation(SMALL, out=tmp_path / "run").save()
+    assert isinstance(Simulation.resume(tmp_path / "run"), Simulation)

@@ -1,4 +1,4 @@
-"""A network as a row: parameters, then float buffers; the rest is kept aside."""
+"""A network as a row: parameters, then float buffers; other buffers are outside the row."""
 
 import pytest
 import torch
@@ -39,12 +39,12 @@ def test_trainable_parameters_come_first_then_unused_ones_then_float_buffers_and
     assert set(layout.kept) == {"body.1.num_batches_tracked", "mask", "cache"}
 
 
-def test_a_row_goes_into_a_module_and_comes_back() -> None:
+def test_a_row_written_to_a_module_is_read_back() -> None:
     net = Net()
     layout = Layout.of(net)
     row, kept = layout.read(net)
     other = Net()
-    other.frozen.load_state_dict(net.frozen.state_dict())  # everyone has it in common
+    other.frozen.load_state_dict(net.frozen.state_dict())  # the same for all peers
     layout.write(row, kept, other)
     x = torch.randn(4, 2)
     assert torch.equal(net.eval()(x), other.eval()(x))
@@ -69,7 +69,7 @@ def frozen_norm() -> nn.Sequential:
     return nn.Sequential(body, nn.Linear(3, 2), nn.BatchNorm1d(2))
 
 
-def test_buffers_of_frozen_modules_follow_them_unless_training_changes_them() -> None:
+def test_buffers_of_frozen_modules_are_frozen_unless_training_changes_them() -> None:
     net = frozen_norm()
     statistics = [f"0.{layer}.running_{of}" for layer in (1, 2) for of in ("mean", "var")]
     assert not set(statistics) & set(Layout.of(net).frozen), "nobody said that they do not change"
@@ -78,7 +78,7 @@ def test_buffers_of_frozen_modules_follow_them_unless_training_changes_them() ->
     assert not set(statistics) & set(Layout.of(net, changing=statistics).frozen)
 
 
-def test_the_hash_of_frozen_tensors_tells_their_values_and_names_apart() -> None:
+def test_the_hash_of_frozen_tensors_depends_on_values_and_names() -> None:
     first, second = nn.Linear(2, 2), nn.Linear(2, 2)
     for net in (first, second):
         net.weight.requires_grad_(False)
@@ -124,5 +124,5 @@ def test_a_pattern_that_matches_nothing_is_refused() -> None:
 def test_networks_without_parameters_or_of_mixed_precision_are_refused() -> None:
     with pytest.raises(UserError, match="no parameters"):
         Layout.of(nn.ReLU())
-    with pytest.raises(UserError, match="one dtype"):
+    with pytest.raises(UserError, match="the same dtype"):
         Layout.of(nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1).double()))

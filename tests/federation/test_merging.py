@@ -1,4 +1,4 @@
-"""Weights of a merge, and merges that bad peers cannot steer."""
+"""The weights of merges, and robust merges with Byzantine models."""
 
 import torch
 
@@ -22,19 +22,19 @@ def test_uniform_and_fedavg_by_hand() -> None:
     assert torch.allclose(fedavg(group()), torch.tensor([[0.1, 0.3, 0.6], [0.5, 0.5, 0.0]]).double())
 
 
-def test_diverged_models_count_for_nothing() -> None:
+def test_diverged_models_get_weight_zero() -> None:
     diverged = group(mask=torch.tensor([[False, True, True], [True, True, False]]))
     assert torch.allclose(uniform(diverged)[0], torch.tensor([0, 0.5, 0.5]).double())
     assert torch.allclose(fedavg(diverged)[0], torch.tensor([0, 1 / 3, 2 / 3]).double())
 
 
-def test_fedsim_gives_oneself_the_weight_of_the_most_similar() -> None:
+def test_fedsim_gives_the_own_model_the_weight_of_the_most_similar_partner() -> None:
     weights = fedsim(group())
     assert torch.allclose(weights[0], torch.tensor([0.4, 0.4, 0.2]).double())
-    assert weights[1].tolist() == [0.0, 0.0, 0.0]  # nothing positive: the own model is kept
+    assert weights[1].tolist() == [0.0, 0.0, 0.0]  # no positive similarity: the own model is kept
 
 
-def test_fedsim_lets_diverged_models_recover_by_partners_of_whom_nothing_is_known() -> None:
+def test_fedsim_replaces_a_diverged_model_by_the_mean_of_its_partners() -> None:
     mask, nothing = torch.tensor([[False, True, True], [True, False, False]]), torch.zeros(2, 3).double()
     weights = fedsim(group(mask=mask, similarity=nothing))
     assert weights.tolist() == [[0.0, 0.5, 0.5], [1.0, 0.0, 0.0]]
@@ -42,7 +42,7 @@ def test_fedsim_lets_diverged_models_recover_by_partners_of_whom_nothing_is_know
     assert torch.allclose(known[0], torch.tensor([0, 2 / 3, 1 / 3]).double())
 
 
-def test_median_trimmed_mean_and_krum_shrug_off_one_bad_model() -> None:
+def test_median_trimmed_mean_and_krum_are_robust_to_one_byzantine_model() -> None:
     good = torch.tensor([[1.0, 10.0], [1.2, 10.2], [0.8, 9.8], [1.1, 10.1]])
     rows = torch.cat([good, torch.tensor([[1e9, -1e9]])])[None]
     mask, own = torch.ones(1, 5, dtype=torch.bool), torch.arange(5)[None] == 0
@@ -53,7 +53,7 @@ def test_median_trimmed_mean_and_krum_shrug_off_one_bad_model() -> None:
     assert krum(rows, mask, own)[0].tolist() in good.tolist()
 
 
-def test_padding_is_not_a_model_and_of_equals_krum_takes_ones_own() -> None:
+def test_krum_ignores_padding_and_breaks_ties_by_the_own_model() -> None:
     rows = torch.tensor([[[1.0], [3.0], [0.0], [0.0]]])
     mask = torch.tensor([[True, True, False, False]])
     for mine in (0, 1):
@@ -63,7 +63,7 @@ def test_padding_is_not_a_model_and_of_equals_krum_takes_ones_own() -> None:
         assert krum(rows, mask, own).tolist() == [rows[0, mine].tolist()]
 
 
-def test_a_peer_whose_model_has_diverged_takes_its_only_partners() -> None:
+def test_a_diverged_peer_takes_the_model_of_its_only_partner() -> None:
     rows = torch.tensor([[[0.0, 0.0], [5.0, 5.0]]])
     mask, own = torch.tensor([[False, True]]), torch.tensor([[True, False]])
     for merge in (median, trimmed_mean, krum):
@@ -74,7 +74,7 @@ def test_all_merges_are_listed() -> None:
     assert list(merges) == ["fedavg", "fedsim", "krum", "median", "trimmed-mean", "uniform"]
 
 
-def test_groups_of_several_runs_count_on_and_a_run_without_one_merges_nobody() -> None:
+def test_joined_groups_offset_ids_and_runs_without_a_group_do_not_merge() -> None:
     whole = group()
     narrow = MergeGroup(*(column[:, :2] for column in vars(whole).values()))
     joined = MergeGroup.joined([whole, None, narrow], peers=2)

@@ -1,4 +1,4 @@
-"""Sets of peers are rows of booleans; a draw is uniform and the same alone or among all."""
+"""Sets of peers as boolean masks; draws are uniform and do not depend on the other rows."""
 
 import torch
 from hypothesis import given
@@ -38,7 +38,7 @@ def test_compact_gives_columns_in_order_and_spread_undoes_it() -> None:
     assert torch.equal(spread(columns, mask, 3), members)
 
 
-def test_compact_of_nobody_is_empty() -> None:
+def test_compact_of_empty_sets_is_empty() -> None:
     columns, mask = compact(torch.zeros(2, 3, dtype=torch.bool))
     assert columns.shape == mask.shape == (2, 0)
     assert not bool(spread(columns, mask, 3).any())
@@ -70,7 +70,7 @@ def test_a_weighted_draw_is_in_proportion_and_without_replacement() -> None:
     assert bool((pick_weighted(among, 3, logs, chance) == among).all())
 
 
-def test_a_weighted_draw_fills_up_where_all_weight_sits_on_one() -> None:
+def test_a_weighted_draw_has_k_members_even_if_one_has_all_the_weight() -> None:
     logs = torch.tensor([[10_000.0, 0.0, -5_000.0, -9_000.0]]).double()
     drawn = pick_weighted(torch.ones(1, 4).bool(), 3, logs, uniform(1, torch.arange(4)[None]))
     assert drawn.tolist() == [[True, True, True, False]]

@@ -1,4 +1,4 @@
-"""A merge is a weighted sum of rows: exact, the same alone or among all, and blind to diverged rows."""
+"""A merge is a weighted sum of rows that does not depend on other peers and leaves out diverged rows."""
 
 from dataclasses import replace
 
@@ -57,7 +57,7 @@ def test_a_merge_equals_the_product_with_a_row_stochastic_matrix(peers: int, see
 
 
 @given(st.integers(2, 9), st.integers(0, 10**6))
-def test_one_row_merges_to_the_same_bits_as_among_all(peers: int, seed: int) -> None:
+def test_merging_one_row_equals_merging_all_rows_bit_for_bit(peers: int, seed: int) -> None:
     i, j = torch.arange(peers)[:, None], torch.arange(peers)
     partners = (bits(seed, i, j) % 2 == 0) & (i != j)
     rows = normal(seed, i, torch.arange(5)).float()
@@ -80,11 +80,11 @@ def test_a_diverged_row_is_left_out_and_recovers() -> None:
     after = merged(rows, partners)
     assert after[0].tolist() == [2.0, 2.0]  # without the diverged partner
     assert after[1].tolist() == [2.0, 2.0]  # recovered: its own row left out
-    assert after[2].tolist() == [3.0, 3.0]  # its only partner has diverged: as it was
+    assert after[2].tolist() == [3.0, 3.0]  # its only partner has diverged: unchanged
     assert not bool(after[3].isfinite().all())  # no finite partner to recover by
 
 
-def test_personal_columns_stay() -> None:
+def test_personal_columns_are_not_merged() -> None:
     rows = torch.tensor([[1.0, 10.0, 100.0], [3.0, 30.0, 300.0]])
     partners = torch.tensor([[False, True], [True, False]])
     assert merged(rows, partners, ("bias",)).tolist() == [[2.0, 20.0, 100.0], [2.0, 20.0, 300.0]]
@@ -98,7 +98,7 @@ def test_a_merge_in_small_chunks_is_the_same(monkeypatch: pytest.MonkeyPatch) ->
     assert torch.equal(merged(rows, partners), at_once)
 
 
-def test_a_group_is_in_ascending_id_with_oneself_in_its_place() -> None:
+def test_a_group_is_in_ascending_id_and_includes_the_peer_itself() -> None:
     partners = torch.tensor([[False, False, False, True], [True, False, True, False]])
     diverged = torch.tensor([False, False, True, False])
     alike = torch.arange(8.0).view(2, 4).double()

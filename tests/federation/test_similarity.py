@@ -1,4 +1,4 @@
-"""What a metric declares that it uses, and so what travels for it."""
+"""The declared cost of a metric decides what is sent for it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +40,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_a_metric_that_declares_nothing_may_ask_for_anything() -> None:
+def test_a_metric_that_declares_nothing_may_use_anything() -> None:
     assert cost_of(silent, {}) == MetricCost(updates=True, displacement=True)
     assert cost_of(frugal, {}) == MetricCost()
     assert cost_of(metrics.get("loss"), {"on": "peer"}) == MetricCost(models=2, losses="peer")

@@ -18,7 +18,7 @@ def seen(graph: object, peers: int, hops: int = 1, contacts: int | None = None) 
 
 
 def known(view: View, peer: int) -> dict[int, int]:
-    """Whom a peer knows, and how far away."""
+    """The peers that a peer knows, and their distances."""
     there = view.known[peer]
     return dict(zip(view.contacts[peer][there].tolist(), view.hops[peer][there].tolist(), strict=True))
 
@@ -56,14 +56,14 @@ def test_a_shuffled_torus_is_a_torus_on_which_clusters_are_scattered() -> None:
     assert set(map(frozenset, mixed.edges)) == set(map(frozenset, again.edges)) != set(map(frozenset, other.edges))
 
     def inside(graph: "nx.Graph[int]") -> float:
-        """The share of edges within one of four clusters that are numbered one after the other."""
+        """The share of edges within one of four clusters of consecutive peers."""
         return sum(a // 25 == b // 25 for a, b in graph.edges) / graph.number_of_edges()
 
     assert inside(plain) > 0.7
-    assert 0.15 < inside(mixed) < 0.35  # a random partner is of one's cluster in 24 of 99 cases
+    assert 0.15 < inside(mixed) < 0.35  # 24 of the 99 others are of the same cluster
 
 
-def test_random_graphs_keep_their_promises() -> None:
+def test_random_graphs_are_connected_with_the_requested_degrees() -> None:
     graph = topologies.get("random")(peers=60, seed=1)
     assert nx.is_connected(graph)
     assert {degree for _, degree in graph.degree} <= set(range(5, 11))
@@ -84,7 +84,7 @@ def test_edges_come_from_csv_and_graphml(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "keys", "sentence"),
+    ("name", "keys", "message"),
     [
         ("torus", {"peers": 10, "seed": 0, "rows": 3}, r"topology\.rows = 3: 10 peers"),
         ("torus", {"peers": 7, "seed": 0}, r"topology\.rows"),
@@ -96,24 +96,24 @@ def test_edges_come_from_csv_and_graphml(tmp_path: Path) -> None:
         ("file", {"peers": 4, "path": "nowhere.csv"}, r"topology\.path: cannot read nowhere\.csv"),
     ],
 )
-def test_impossible_graphs_are_refused(name: str, keys: dict[str, object], sentence: str) -> None:
-    with pytest.raises(UserError, match=sentence):
+def test_impossible_graphs_are_refused(name: str, keys: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         topologies.get(name)(**keys)
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("text", "message"),
     [
         ("0,1\n1,2\n", "3 peers"),
         ("0,1\nx,y\n", "line 2"),
         ("0;1\n1,2\n2,3\n", "line 1"),
-        ("0,1\n2,3\n", "2 parts"),
-        ("0,1\n1,2\n2,9\n", "must have 0 to 3"),
+        ("0,1\n2,3\n", "must be connected, but has 2 components"),
+        ("0,1\n1,2\n2,9\n", "must contain each peer from 0 to 3"),
     ],
 )
-def test_files_that_do_not_fit_are_refused(tmp_path: Path, text: str, sentence: str) -> None:
+def test_unsuitable_topology_files_are_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "edges.csv").write_text(text)
-    with pytest.raises(UserError, match=sentence):
+    with pytest.raises(UserError, match=message):
         seen(topologies.get("file")(peers=4, path=str(tmp_path / "edges.csv")), 4)
 
 
@@ -129,6 +129,6 @@ def test_bounded_contacts_are_a_uniform_sample_in_ascending_order() -> None:
     assert bool((ring.hops[ring.known] <= 3).all())
 
 
-def test_degrees_that_are_hard_to_draw_are_drawn_all_the_same() -> None:
+def test_degrees_that_are_hard_to_draw_are_still_drawn() -> None:
     graph = topologies.get("random")(peers=12, seed=0, low=5, high=11)
     assert nx.is_connected(graph)

@@ -1,4 +1,4 @@
-"""Plain tensors in a network's attributes: constants work everywhere, others are refused with their name."""
+"""Plain tensors in a network's attributes: constants work in every engine, others are refused by name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.experiments.test_own import CLASSES, FEATURES, peers, rows, settings
 
 
 class Scaled(nn.Module):
-    """Scales its inputs by constants: plain tensors, or buffers that no state dict keeps."""
+    """Scales its inputs by constants: plain tensors, or non-persistent buffers."""
 
     def __init__(self, plain: bool = True) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Scaled(nn.Module):
 
 
 @pytest.mark.parametrize("engine", ["vectorised", "one-by-one"])
-def test_constants_are_the_same_as_buffers_in_every_engine(engine: str, here: Path) -> None:
+def test_constant_tensors_give_the_same_results_as_buffers_in_every_engine(engine: str, here: Path) -> None:
     plain, kept = (homophily.run(settings(engine=engine), model=Scaled(p), data=peers()) for p in (True, False))
     assert torch.equal(rows(plain), rows(kept))
     assert plain.scores == kept.scores
@@ -44,7 +44,7 @@ def test_constants_are_the_same_as_buffers_in_every_engine(engine: str, here: Pa
     assert torch.equal(plain.model(1)(x), kept.model(1)(x))
 
 
-def test_constants_go_where_the_network_goes() -> None:
+def test_constant_tensors_move_with_the_network() -> None:
     there = torch.device("meta")
     net = on_device(nn.Sequential(Scaled(), nn.LSTM(2, 2)), there)
     assert [path for path, _ in constants(net)] == ["0.more['shift'][0]", "0.more['power'][1]", "0.scale"]
@@ -55,7 +55,7 @@ def test_constants_go_where_the_network_goes() -> None:
 
 
 class Holding(nn.Module):
-    """A network with something in an attribute."""
+    """A network with a given object in an attribute."""
 
     def __init__(self, held: Any) -> None:
         super().__init__()
@@ -74,15 +74,15 @@ class Holding(nn.Module):
         (lambda: nn.Sequential(Holding(lambda layer: {"of": [layer.weight * 2]})), "0.held['of'][0]"),
     ],
 )
-def test_a_tensor_that_wants_a_gradient_and_gets_none_is_refused(net: Any, named: str, here: Path) -> None:
-    says = f"model: the attribute {named!r} is a tensor that requires a gradient and is not a parameter"
+def test_an_attribute_that_requires_a_gradient_is_refused(net: Any, named: str, here: Path) -> None:
+    says = f"model: the attribute {named!r} is a tensor that requires a gradient but is not a parameter"
     with pytest.raises(UserError) as refused:
         homophily.run(settings(), model=net(), data=peers())
     assert str(refused.value).startswith(says)
     assert not any(here.iterdir())
 
 
-def test_a_weight_that_a_hook_computes_has_a_modern_form(here: Path) -> None:
+def test_weights_computed_by_hooks_are_refused_with_an_alternative(here: Path) -> None:
     with pytest.warns(FutureWarning, match="deprecated"):
         old = nn.Sequential(torch.nn.utils.weight_norm(nn.Linear(FEATURES, CLASSES)))
     with pytest.raises(
@@ -93,7 +93,7 @@ def test_a_weight_that_a_hook_computes_has_a_modern_form(here: Path) -> None:
     assert homophily.run(settings(1), model=new, data=peers()).summary["rounds"] == 1
 
 
-def test_what_cannot_be_copied_is_told(here: Path) -> None:
+def test_a_network_that_cannot_be_copied_is_refused(here: Path) -> None:
     with pytest.raises(UserError, match=r"model: the network cannot be copied for every peer: cannot pickle"):
         homophily.run(settings(), model=Holding(i for i in range(3)), data=peers())
     (here / "generating.py").write_text(
@@ -105,14 +105,14 @@ def test_what_cannot_be_copied_is_told(here: Path) -> None:
             homophily.run(settings(model="generating:net"), data=peers())
 
 
-def test_a_run_that_goes_on_tells_it_too(here: Path) -> None:
+def test_a_resumed_run_refuses_a_network_that_cannot_be_copied(here: Path) -> None:
     homophily.run(settings(1), model=Holding(None), data=peers(), out=here / "run")
     with pytest.raises(UserError, match=r"model: the attribute 'held' is a tensor that requires a gradient"):
         homophily.resume(here / "run", {"rounds": 2}, model=Holding(torch.ones(2, requires_grad=True)), data=peers())
 
 
 class Watched(nn.Module):
-    """Keeps its last outputs for someone who wants to see them."""
+    """Stores its last outputs in an attribute."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -123,7 +123,7 @@ class Watched(nn.Module):
         return self.last
 
 
-def test_reading_a_network_leaves_its_attributes_as_they_were() -> None:
+def test_reading_a_network_does_not_change_its_attributes() -> None:
     net = Watched()
     chain_of(net, Layout.of(net), (FEATURES,))
     assert torch.equal(net.last, torch.zeros(2))
@@ -132,6 +132,6 @@ def test_reading_a_network_leaves_its_attributes_as_they_were() -> None:
 
 
 @pytest.mark.parametrize("engine", ["stacked", "vectorised", "one-by-one"])
-def test_outputs_that_are_kept_for_watching_are_no_obstacle(engine: str, here: Path) -> None:
+def test_a_network_that_stores_its_outputs_can_be_trained(engine: str, here: Path) -> None:
     run = homophily.run(settings(engine=engine), model=Watched(), data=peers())
     assert torch.equal(run.model(0).last, torch.zeros(2))

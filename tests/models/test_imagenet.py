@@ -1,4 +1,4 @@
-"""The networks that public ImageNet weights exist for: torchvision's names, and every engine can train them."""
+"""The networks with public ImageNet weights have torchvision's names, and every engine can train them."""
 
 import os
 from pathlib import Path
@@ -27,7 +27,7 @@ def network(name: str, outputs: int = 10, inputs: tuple[int, ...] = (3, 32, 32),
 
 
 def imagenet_weights() -> Path:
-    """The real file; a loud skip where HOMOPHILY_DATA does not lead to it."""
+    """The real file; skips the test if HOMOPHILY_DATA does not contain it."""
     for folder in os.environ.get("HOMOPHILY_DATA", "").split(os.pathsep):
         if folder and (Path(folder) / "weights" / MOBILENET_FILE).is_file():
             return Path(folder) / "weights" / MOBILENET_FILE
@@ -38,14 +38,14 @@ def imagenet_weights() -> Path:
 
 
 def convolved(*places: str) -> set[str]:
-    """A convolution without a bias, then BatchNorm: layers 0 and 1 at each place."""
+    """A convolution without a bias, then BatchNorm: layers 0 and 1 of each module."""
     return {f"{place}.0.weight" for place in places} | {f"{place}.1.{part}" for place in places for part in NORM}
 
 
 def mobilenet_names() -> set[str]:
     names = convolved("features.0", "features.18") | {"classifier.1.weight", "classifier.1.bias"}
     for block in range(1, 18):
-        inside = 1 if block == 1 else 2  # all but the first block widen before they convolve
+        inside = 1 if block == 1 else 2  # all but the first block begin with an expansion
         conv = f"features.{block}.conv"
         names |= convolved(*(f"{conv}.{layer}" for layer in range(inside)))
         names |= {f"{conv}.{inside}.weight"} | {f"{conv}.{inside + 1}.{part}" for part in NORM}
@@ -72,7 +72,7 @@ def test_tensors_are_named_and_counted_as_in_torchvision(name: str, expected: se
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("inputs", [(1, 8, 8), (3, 32, 32), (3, 40, 56)])
-def test_any_images_will_do(name: str, inputs: tuple[int, ...]) -> None:
+def test_images_of_any_size_are_accepted(name: str, inputs: tuple[int, ...]) -> None:
     found = network(name, outputs=7, inputs=inputs).eval()(torch.randn(2, *inputs))
     assert found.shape == (2, 7)
     assert bool(found.isfinite().all())
@@ -84,10 +84,10 @@ def test_other_samples_are_refused(name: str) -> None:
         network(name, inputs=(6,))
 
 
-# weights that others trained
+# pre-trained weights
 
 
-def test_the_public_weights_see_what_is_in_a_photograph() -> None:
+def test_the_public_weights_classify_a_photograph() -> None:
     made = network("mobilenet-v2", outputs=1000)
     made.load_state_dict(read_tensors(imagenet_weights()))  # every name and shape fits
     monastery, palace, stupa, bell_cote = 663, 698, 832, 442
@@ -96,7 +96,7 @@ def test_the_public_weights_see_what_is_in_a_photograph() -> None:
 
 
 def photograph_of_a_temple() -> Tensor:
-    """scikit-learn's, as ImageNet networks want their images."""
+    """A photograph of scikit-learn, preprocessed as for ImageNet networks."""
     pytest.importorskip("PIL", reason="Pillow is not here: the real weights were not tried on a photograph")
     from sklearn.datasets import load_sample_image
 
@@ -105,7 +105,7 @@ def photograph_of_a_temple() -> Tensor:
     return (interpolate(pixels, size=(224, 336), mode="bilinear", antialias=True) - mean) / deviation
 
 
-def test_the_public_weights_come_with_a_classifier_for_the_data_at_hand() -> None:
+def test_the_classifier_is_replaced_for_the_data() -> None:
     made, given = network("mobilenet-v2", 100, weights=str(imagenet_weights())), read_tensors(imagenet_weights())
     assert made.state_dict()["classifier.1.weight"].shape == (100, 1280)
     features = {name: tensor for name, tensor in made.state_dict().items() if name.startswith("features.")}
@@ -117,14 +117,12 @@ def test_the_public_weights_come_with_a_classifier_for_the_data_at_hand() -> Non
 
 @pytest.mark.parametrize("name", NAMES)
 def test_both_engines_agree(name: str) -> None:
-    experiment = task(
-        network(name, inputs=(3, 16, 16)), shares([9, 4], (3, 16, 16)), optimizer="adam", lr=1e-4, epochs=1
-    )
-    plain, kept = trained(OneByOne(experiment), experiment, rounds=1)
-    fast, kept_fast = trained(Vectorised(experiment, chunk=2), experiment, rounds=1)
-    assert bool(((plain - experiment.layout.read(experiment.module)[0]).abs().amax(1) > 1e-4).all())
+    problem = task(network(name, inputs=(3, 16, 16)), shares([9, 4], (3, 16, 16)), optimizer="adam", lr=1e-4, epochs=1)
+    plain, kept = trained(OneByOne(problem), problem, rounds=1)
+    fast, kept_fast = trained(Vectorised(problem, chunk=2), problem, rounds=1)
+    assert bool(((plain - problem.layout.read(problem.module)[0]).abs().amax(1) > 1e-4).all())
     assert torch.allclose(plain, fast, atol=1e-7)
-    assert set(kept) == {n for n, _ in experiment.module.named_buffers() if n.endswith("num_batches_tracked")}
+    assert set(kept) == {n for n, _ in problem.module.named_buffers() if n.endswith("num_batches_tracked")}
     assert all(torch.equal(kept[n], kept_fast[n]) for n in kept)
 
 

@@ -1,4 +1,4 @@
-"""Dropout by keys: the same mask for the same key, another one each time a layer is used."""
+"""Keyed dropout: the same mask for the same key, and a new one each time a layer is used."""
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ class Shared(nn.Module):
         return torch.stack([self.drop(x), self.drop(x)])
 
 
-def test_a_layer_used_twice_drops_anew_each_time_and_every_pass_alike() -> None:
+def test_a_layer_used_twice_draws_two_masks_that_repeat_in_every_pass() -> None:
     net = with_keyed_dropout(Shared()).train()
     assert dropout_keys(net) == ["drop.key"]
     first, second = net(torch.ones(4, 500))

@@ -1,4 +1,4 @@
-"""Weights that others trained: where their file is looked for, and what is said of one that does not fit."""
+"""Pre-trained weights: the folders searched for a file, and errors for a file that does not fit."""
 
 import re
 from pathlib import Path
@@ -49,13 +49,13 @@ def test_all_but_the_replaced_layer_comes_from_the_file(home: Path) -> None:
     assert all(torch.equal(after[name], before[name]) for name in ("2.weight", "2.bias"))
 
 
-def test_counts_of_batches_seen_may_be_missing(home: Path) -> None:
+def test_num_batches_tracked_may_be_missing(home: Path) -> None:
     without = {name: tensor for name, tensor in fitting().items() if not name.endswith("num_batches_tracked")}
     save_file(without, home / "weights" / "old.safetensors")
     assert bool((loaded("old.safetensors")["0.weight"] == 5).all())
 
 
-def test_a_file_may_lie_in_the_cache_or_anywhere(home: Path) -> None:
+def test_a_file_is_found_in_the_cache_or_by_absolute_path(home: Path) -> None:
     cache = home / "cache" / "homophily" / "data" / "weights"
     cache.mkdir(parents=True)
     save_file(fitting(), cache / "cached.safetensors")
@@ -64,13 +64,13 @@ def test_a_file_may_lie_in_the_cache_or_anywhere(home: Path) -> None:
     assert bool((loaded(home / "elsewhere.safetensors")["0.weight"] == 5).all())
 
 
-def test_a_file_that_is_not_there_is_told_with_where_it_was_looked_for(home: Path) -> None:
-    sentence = (
+def test_a_missing_file_is_reported_with_the_searched_folders(home: Path) -> None:
+    message = (
         f"model.weights = 'no.safetensors': there is no such file in {home}/none/weights, {home}/weights, "
-        f"{home}/cache/homophily/data/weights; set HOMOPHILY_DATA to the folder that holds weights/no.safetensors, "
+        f"{home}/cache/homophily/data/weights; set HOMOPHILY_DATA to the folder that contains weights/no.safetensors, "
         "or give its absolute path"
     )
-    with pytest.raises(UserError, match=f"^{re.escape(sentence)}$"):
+    with pytest.raises(UserError, match=f"^{re.escape(message)}$"):
         loaded("no.safetensors")
 
 
@@ -80,17 +80,17 @@ def test_a_file_that_is_not_there_is_told_with_where_it_was_looked_for(home: Pat
         ({"0.bias": None}, "0.bias is missing"),
         ({"0.bias": None, "1.bias": None}, "0.bias is missing"),
         ({"3.weight": torch.ones(2)}, "3.weight is not in the network"),
-        ({"0.weight": torch.ones(3, 7)}, "0.weight has shape [3, 7], and the network has [3, 2]"),
+        ({"0.weight": torch.ones(3, 7)}, "0.weight has shape [3, 7], but the network has [3, 2]"),
     ],
 )
 def test_a_file_of_another_network_is_refused(change: dict[str, Tensor | None], said: str, home: Path) -> None:
     path = home / "weights" / "other.safetensors"
     save_file({name: tensor for name, tensor in (fitting() | change).items() if tensor is not None}, path)
-    with pytest.raises(UserError, match=f"^{re.escape(f'model.weights: {path} is not for small: {said}')}$"):
+    with pytest.raises(UserError, match=f"^{re.escape(f'model.weights: {path} does not fit small: {said}')}$"):
         loaded("other.safetensors")
 
 
-def test_a_file_of_another_kind_is_refused(home: Path) -> None:
+def test_a_file_that_is_not_safetensors_is_refused(home: Path) -> None:
     path = home / "weights" / "pickle.pth"
     path.write_bytes(b"\x80\x02}q\x00." * 9)
     with pytest.raises(UserError, match=f"^{re.escape(str(path))} is damaged: "):

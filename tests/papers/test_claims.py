@@ -1,4 +1,4 @@
-"""A claim is a formula over cells: it holds, or not, or speaks of what was not computed."""
+"""A claim is a formula over cells: it holds, does not hold, or has cells that were not computed."""
 
 import pytest
 

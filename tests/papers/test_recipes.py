@@ -1,4 +1,4 @@
-"""Every recipe can be played: its configs are accepted, its claims can be read, and the smallest of each paper runs."""
+"""Every recipe has valid configs and claims, and the smallest recipe of each paper runs."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ SMALLEST = ["panm-table-3", "dpg-table-4", "similarity-table-3", "dac-table-1"] 
 
 
 @pytest.mark.parametrize("name", recipes.names())
-def test_every_cell_has_a_config_and_every_claim_a_meaning(name: str) -> None:
+def test_every_cell_has_a_valid_config_and_every_claim_can_be_evaluated(name: str) -> None:
     recipe = recipes.load(name)
     cells: dict[str, dict[str, float]] = {}
     for row in recipe.rows:
@@ -44,7 +44,7 @@ def test_a_table_has_the_papers_numbers_and_a_row_of_ours(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SMALLEST)
-def test_the_smallest_of_each_paper_in_its_quick_form(name: str, here: Path) -> None:
+def test_the_smallest_recipe_of_each_paper_runs_in_its_quick_version(name: str, here: Path) -> None:
     done = CliRunner().invoke(app, ["reproduce", name, "--quick", "--device", "cpu"])
     assert done.exit_code == 0, done.output
     assert "not held" not in done.output

@@ -1,5 +1,6 @@
-"""A recipe is played run by run; results add up, and end in a table beside the paper's numbers."""
+"""The runs of a recipe are executed, results accumulate, and a table compares them with the paper's values."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,11 @@ from rich.console import Console
 
 from homophily.atomic_io import locked
 from homophily.errors import UserError
-from homophily.experiments.callbacks import Callback, RunHandle
 from homophily.papers import pages, tables
 from homophily.papers.recipe import Recipe, load
 from homophily.papers.reproduce import Reproduction
 from homophily.report import papers
+from tests.callbacks import InterruptAt, Rounds
 
 CPU = torch.device("cpu")
 RECIPE: dict[str, Any] = {
@@ -49,32 +50,14 @@ def reproduction(folder: Path, quick: bool = False, seeds: int = 2) -> Reproduct
     return Reproduction("small", Recipe.model_validate(RECIPE), folder, quick, seeds)
 
 
-class Stop(Callback):
-    """Interrupts a run before its second round is over."""
-
-    def on_round(self, run: RunHandle, metrics: dict[str, Any]) -> None:
-        if metrics["round"] == 2:
-            raise KeyboardInterrupt
-
-
-class Rounds(Callback):
-    """Notes the rounds of all runs."""
-
-    def __init__(self) -> None:
-        self.seen: list[int] = []
-
-    def on_round(self, run: RunHandle, metrics: dict[str, Any]) -> None:
-        self.seen.append(metrics["round"])
-
-
-def test_columns_that_ask_for_the_same_run_share_it(tmp_path: Path) -> None:
+def test_columns_with_the_same_config_share_a_run(tmp_path: Path) -> None:
     found = reproduction(tmp_path)
     assert len(found.missing()) == 2 * 2 * 2  # rows, configs, seeds: two of the three columns are one config
     assert found.config("kin", "more", 0).method.keys["k"] == 1
     assert found.config("kin", "mean", 0).method.keys["k"] == 2
 
 
-def test_runs_that_do_the_same_work_follow_one_another(tmp_path: Path) -> None:
+def test_runs_with_the_same_work_are_grouped(tmp_path: Path) -> None:
     rows = {**RECIPE["rows"], "local": {"label": "Local", "config": {"method": {"name": "local"}}}}
     rows["random"] = {**rows["random"], "config": {"method": {"name": "random"}, "training": {"lr": 0.5}}}
     order = {name: rows[name] for name in ("kin", "random", "local")}
@@ -86,21 +69,21 @@ def test_runs_that_do_the_same_work_follow_one_another(tmp_path: Path) -> None:
     assert {seed for seed, _, _ in played[6:]} == {1}
 
 
-def test_a_cell_that_the_paper_leaves_out_is_not_played(tmp_path: Path) -> None:
+def test_a_cell_that_is_not_in_the_paper_is_not_executed(tmp_path: Path) -> None:
     recipe = Recipe.model_validate({**RECIPE, "left_out": {"more": ["kin"]}})
     found = Reproduction("small", recipe, tmp_path / "small", quick=False, seeds=1)
     assert found.config("kin", "more", 0) not in found.missing()
     assert found.play(CPU, budget=1e9) == 0
-    assert tables.told(tables.numbers(found)["kin"]["more"]) == "-"
+    assert tables.cell_text(tables.numbers(found)["kin"]["more"]) == "-"
     assert len(tables.numbers(found)["random"]["more"].values) == 1
 
 
-def test_results_add_up_over_calls(tmp_path: Path) -> None:
+def test_results_accumulate_over_calls(tmp_path: Path) -> None:
     one = reproduction(tmp_path, seeds=1)
     assert one.play(CPU, budget=1e9) == 0
     both = reproduction(tmp_path)
     assert len(both.missing()) == 4
-    assert both.play(CPU, budget=0.0) == 4  # no time: nothing is begun, nothing lost
+    assert both.play(CPU, budget=0.0) == 4  # no time: no run is started, and none is lost
     assert both.play(CPU, budget=1e9) == 0
     assert both.missing() == []
     assert not list((tmp_path / "running" / "small").iterdir())  # models are not kept
@@ -110,26 +93,26 @@ def test_results_add_up_over_calls(tmp_path: Path) -> None:
     assert cell.difference == pytest.approx(sum(cell.values) / 2 - 50.0)
 
 
-def test_a_run_that_was_stopped_goes_on(tmp_path: Path) -> None:
+def test_a_stopped_run_is_continued(tmp_path: Path) -> None:
     recipe = Recipe.model_validate({**RECIPE, "base": {**RECIPE["base"], "checkpoint": 1}})
     found = Reproduction("small", recipe, tmp_path, quick=False, seeds=1)
     with pytest.raises(KeyboardInterrupt):
-        found.play(CPU, 1e9, lambda: [Stop()])
+        found.play(CPU, 1e9, lambda: [InterruptAt(2)])
     rounds = Rounds()
     assert found.play(CPU, 1e9, lambda: [rounds]) == 0
     assert rounds.seen == [2, *[1, 2] * 3]
 
 
-def test_a_run_that_was_stopped_on_another_device_begins_anew(tmp_path: Path) -> None:
+def test_a_run_stopped_on_another_device_is_restarted(tmp_path: Path) -> None:
     found = reproduction(tmp_path, seeds=1)
     with pytest.raises(KeyboardInterrupt):
-        found.play(CPU, 1e9, lambda: [Stop()])
+        found.play(CPU, 1e9, lambda: [InterruptAt(2)])
     about = next((tmp_path / "running" / "small").glob("*/run.json"))
     about.write_text(about.read_text().replace('"device": "cpu"', '"device": "cuda"'))
     assert found.play(CPU, 1e9) == 0
 
 
-def test_a_recipe_is_played_by_one_process_at_a_time(tmp_path: Path) -> None:
+def test_a_recipe_is_executed_by_one_process_at_a_time(tmp_path: Path) -> None:
     with locked(tmp_path / "running" / "small"), pytest.raises(UserError, match="small is in use by another process"):
         reproduction(tmp_path).play(CPU, 1e9)
 
@@ -144,7 +127,7 @@ def test_recipes_share_the_runs_they_have_in_common(tmp_path: Path) -> None:
     assert tables.numbers(other)["random"]["mean"] == tables.numbers(reproduction(tmp_path, seeds=1))["random"]["mean"]
 
 
-def test_a_run_of_several_cells_took_its_time_once(tmp_path: Path) -> None:
+def test_the_time_of_a_shared_run_is_counted_once(tmp_path: Path) -> None:
     found = reproduction(tmp_path, seeds=1)
     found.play(CPU, budget=1e9)
     assert len(found.results()) == 4  # of six cells: two columns are one config
@@ -152,7 +135,7 @@ def test_a_run_of_several_cells_took_its_time_once(tmp_path: Path) -> None:
     assert tables.as_json(tables.Result.of(found))["made"].endswith(f"; {seconds:,.0f} s in rounds")
 
 
-def test_columns_that_do_not_fit_a_terminal_go_below(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_columns_that_do_not_fit_a_terminal_are_printed_below(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = reproduction(tmp_path, seeds=1)
     found.play(CPU, budget=1e9)
     with Console(width=45, force_terminal=True, color_system=None) as narrow, narrow.capture() as shown:
@@ -164,9 +147,9 @@ def test_columns_that_do_not_fit_a_terminal_go_below(tmp_path: Path, monkeypatch
     assert all(len(line) <= 45 for line in shown.get().split("* not the paper's")[0].splitlines())
 
 
-def test_the_page_says_what_held(tmp_path: Path) -> None:
+def test_the_page_lists_which_claims_held(tmp_path: Path) -> None:
     found = reproduction(tmp_path, seeds=1)
-    assert "nothing played yet" in pages.markdown(tables.Result.of(found))
+    assert "no run finished yet" in pages.markdown(tables.Result.of(found))
     assert "- not computed: Random gets something right." in pages.markdown(tables.Result.of(found))
     found.play(CPU, budget=1e9)
     page = pages.markdown(tables.Result.of(found))
@@ -182,7 +165,7 @@ def test_the_page_says_what_held(tmp_path: Path) -> None:
     assert tables.as_json(tables.Result.of(found))["missing"] == 0
 
 
-def test_how_far_a_column_is_from_the_printed_one() -> None:
+def test_distances_between_our_columns_and_the_papers() -> None:
     cells = {
         "oracle": {"mean": tables.Number([52.0], False, 50.0, None), "more": tables.Number([1.0], False, None, None)},
         "random": {
@@ -197,7 +180,7 @@ def test_how_far_a_column_is_from_the_printed_one() -> None:
     }
 
 
-def test_the_quick_form_says_that_it_is_not_the_papers(tmp_path: Path) -> None:
+def test_the_quick_version_is_marked_as_not_the_papers(tmp_path: Path) -> None:
     found = reproduction(tmp_path, quick=True, seeds=1)
     found.play(CPU, budget=1e9)
     assert "not the paper's: other peers" in pages.markdown(tables.Result.of(found))
@@ -208,3 +191,12 @@ def test_the_quick_form_says_that_it_is_not_the_papers(tmp_path: Path) -> None:
 def test_an_unknown_recipe_is_named() -> None:
     with pytest.raises(UserError, match="there is no recipe 'panm-table-99'; there are"):
         load("panm-table-99")
+
+
+def test_all_tables_and_options_are_checked_before_the_first_run(
+    command: Callable[..., tuple[int, str, str]], here: Path
+) -> None:
+    for words in (("similarity-table-3", "foo"), ("similarity-table-3", "--budget", "nan")):
+        code, _, err = command("reproduce", *words, "--quick")
+        assert (code, err.count("\n")) == (2, 1)
+    assert not any(here.iterdir())

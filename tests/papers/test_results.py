@@ -21,7 +21,7 @@ KINDS = ("table", "figure")
 
 
 def row(table: Path, name: str) -> list[str]:
-    """Our numbers in a row of a result's table."""
+    """Our values in a row of a result's table."""
     line = next(line for line in table.read_text(encoding="utf-8").splitlines() if line.startswith(f"| {name}"))
     return [cell.strip().split(" ")[0] for cell in line.strip("|").split("|")[1:]]
 

@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from homophily.peer import certificates
 from homophily.peer.blob_transfer import BlobTransfer
 from homophily.peer.identity import Authority, Identity
+from homophily.peer.logs import peer_logger
 from homophily.peer.membership import Members, Status
 from homophily.peer.refusals import Refusals
 from homophily.peer.transport import NoAnswer, Payload
@@ -100,7 +101,9 @@ class Village:
             members.connected(other)
             members.update(other, Status(time=1, neighbours=tuple(sorted(self._near[other]))))
         identity, authority = self.people.identity(name), self.people.authority
-        return BlobTransfer(FEDERATION, identity, authority, most, _Links(self, name), members, Refusals(), **keys)
+        return BlobTransfer(
+            FEDERATION, identity, authority, most, _Links(self, name), members, Refusals(peer_logger(name)), **keys
+        )
 
     def near(self, name: str) -> frozenset[str]:
         return self._near[name]

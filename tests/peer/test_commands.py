@@ -13,15 +13,32 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch import Tensor
 
 from homophily.cli.peer import compared_communication
 from homophily.errors import UserError
+from homophily.federation.similarity import MetricCost, Pairs, costs
 from homophily.peer import Peer, certificates
 from homophily.peer.deploy import deploy, status, write_files
+from homophily.peer.setup import peer_method
 from homophily.runs.reader import Run
 from homophily.simulation.configuration import make
 
 Command = Callable[..., tuple[int, str, str]]
+
+
+@costs(MetricCost(displacement=True))
+def aligned(pairs: Pairs) -> Tensor:
+    return (pairs.my_displacement * pairs.your_displacement).sum(1).double()
+
+
+@costs(MetricCost())
+def nearness(pairs: Pairs) -> Tensor:
+    return -(pairs.mine - pairs.yours).square().sum(1).double()
+
+
+def undeclared(pairs: Pairs) -> Tensor:
+    return -(pairs.mine - pairs.yours).square().sum(1).double()
 
 
 @contextmanager
@@ -157,6 +174,18 @@ def test_communication_that_differs_is_shown_for_both() -> None:
         ({"contacts": 2}, r"contacts = 2: must be 'all'"),
         ({"method": {"name": "dac", "on": "peer"}}, r"method\.on = 'peer'"),
         ({"peers": 5}, r"peers = 5: must be 4"),
+        (
+            {"init": "independent", "method": {"name": "dac", "metric": "cosine-gradients"}},
+            r"init = 'independent': must be 'common' for metric 'cosine-gradients', which compares displacements",
+        ),
+        (
+            {"init": "independent", "method": {"name": "dac", "metric": f"{__name__}:aligned"}},
+            r"init = 'independent': must be 'common' for metric '.*:aligned', which compares displacements",
+        ),
+        (
+            {"init": "independent", "method": {"name": "dac", "metric": f"{__name__}:undeclared"}},
+            r"for metric '.*:undeclared', which does not declare its cost and may compare displacements",
+        ),
     ],
 )
 def test_unsupported_configs_are_reported_before_anything_runs(
@@ -165,6 +194,14 @@ def test_unsupported_configs_are_reported_before_anything_runs(
     with pytest.raises(UserError, match=sentence):
         deploy(make({"rounds": 1, **keys}), 4, tmp_path)
     assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("init", ["common", "independent"])
+def test_a_metric_that_declares_to_compare_weights_only_needs_no_common_start(init: str) -> None:
+    method = {"name": "dac", "metric": f"{__name__}:nearness"}
+    assert peer_method(make({"init": init, "method": method}), 4).metric == method["metric"]
+    for other in ("aligned", "undeclared", "nearness"):
+        peer_method(make({"init": "common", "method": {"name": "dac", "metric": f"{__name__}:{other}"}}), 4)
 
 
 @pytest.mark.parametrize("text", ["[1]", "5"])

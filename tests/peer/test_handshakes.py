@@ -1,6 +1,5 @@
 """A peer that runs in its own process counts failed handshakes and logs failed connections; links use loopback."""
 
-import logging
 import os
 import resource
 import socket
@@ -14,9 +13,12 @@ from pathlib import Path
 import pytest
 
 from homophily.peer.handshakes import _ConnectFailures, plain_reason, watch_handshakes
+from homophily.peer.logs import peer_logger
 from homophily.peer.refusals import Refusals
 from tests.peer.field import Field, until
 from tests.peer.people import People
+
+LOG = peer_logger("me")
 
 
 @pytest.fixture
@@ -88,8 +90,8 @@ def test_the_reason_why_a_connection_fails_is_logged_once(tmp_path: Path) -> Non
 def test_a_failed_connection_is_logged_again_when_the_reason_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, said = 0.0, []
     monkeypatch.setattr("homophily.peer.handshakes.time.monotonic", lambda: clock)
-    monkeypatch.setattr(logging.getLogger("homophily.peer"), "warning", lambda text, *a: said.append(text % a))
-    failures = _ConnectFailures()
+    monkeypatch.setattr(LOG, "warning", lambda text, *a: said.append(text % a))
+    failures = _ConnectFailures(LOG)
     for clock, why in [  # noqa: B007
         (0.0, "refused"), (4.0, "refused"), (6.0, "refused"), (8.0, "refused"), (10.0, "expired"),
         (300.0, "expired"), (302.0, "expired"), (306.0, "expired"),
@@ -105,8 +107,9 @@ def test_a_failed_connection_is_logged_again_when_the_reason_changes(monkeypatch
 def test_a_connection_to_itself_is_not_logged_and_a_name_clash_is(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, said = 0.0, []
     monkeypatch.setattr("homophily.peer.handshakes.time.monotonic", lambda: clock)
-    monkeypatch.setattr(logging.getLogger("homophily.peer"), "warning", lambda text, *a: said.append(text % a))
-    failures, closed = _ConnectFailures(), "Received a close message (reason %s) in response to an OpenSyn on: Transp"
+    monkeypatch.setattr(LOG, "warning", lambda text, *a: said.append(text % a))
+    failures = _ConnectFailures(LOG)
+    closed = "Received a close message (reason %s) in response to an OpenSyn on: Transp"
     for clock in (0.0, 6.0):  # noqa: B007
         failures.add("me:7447", plain_reason(closed % "CONNECTION_TO_SELF"))
         failures.add("bob:7447", plain_reason(closed % "MAX_LINKS"))
@@ -146,9 +149,9 @@ def test_reasons_are_plain_and_do_not_change_with_time(raw: str, plain: str) -> 
 
 
 def test_other_output_passes_through(capfd: pytest.CaptureFixture[str]) -> None:
-    refusals = Refusals()
+    refusals = Refusals(LOG)
     line = b"2026-11-15T21:56:19.462966Z  WARN acc-0 ThreadId(05) \x1b[2mzenoh_link_tls::unicast\x1b[0m: %s\n"
-    with watch_handshakes(refusals):
+    with watch_handshakes(refusals, LOG):
         print("another line")
         sys.stdout.flush()
         os.write(1, line % b"received corrupt message. Hint: increase the system open file limit.")

@@ -12,6 +12,7 @@ import tomli_w
 import zenoh
 
 from homophily.peer.blob_transfer import BlobId
+from homophily.peer.logs import peer_logger
 from homophily.peer.manifest import CHUNK
 from homophily.peer.network import PeerNetwork, address_of
 from homophily.peer.refusals import Refusals
@@ -129,7 +130,7 @@ class Player:
         )
         setup = prepare_peer(load(file))
         links = ZenohLinks(address_of(setup, insecure=False))
-        self.network = opened(PeerNetwork.on(links, setup, Refusals()))
+        self.network = opened(PeerNetwork.on(links, setup, Refusals(peer_logger(name))))
         self.transfer, self.members, self.announcer = (
             self.network.transfer,
             self.network.members,

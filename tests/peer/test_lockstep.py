@@ -39,6 +39,31 @@ def moved_alike(pairs: Pairs) -> Tensor:
     return (pairs.my_update * pairs.your_update).sum(1).sign().double()
 
 
+class Unsteady(nn.Module):
+    """A linear layer, and a scale that overflows in the first step of training on samples with a huge last feature."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.scale = nn.Linear(3, 2), nn.Linear(1, 1, bias=False)
+        nn.init.zeros_(self.scale.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        shift = torch.sin(1e9 * self.scale.weight[0] * x[:, 3:])
+        return self.linear(x[:, :3]) + torch.cat([shift, -shift], dim=1)
+
+
+def unsteady(inputs: tuple[int, ...], outputs: int) -> nn.Module:
+    return Unsteady()
+
+
+def one_unsteady() -> list[PeerData]:
+    """Four peers; the scale of ``Unsteady`` overflows at the first."""
+    draw = np.random.default_rng(0)
+    parts = [draw.normal(size=(24, 3)) for _ in range(4)]
+    last = [np.full((24, 1), 1e36 if peer == 0 else 0.0) for peer in range(4)]
+    return [PeerData(x=np.hstack(each), y=np.arange(24) % 2) for each in zip(parts, last, strict=True)]
+
+
 class Gossip(Method):
     """Meets whoever its partners of the last round liked best; its tables have a number for everyone it knows."""
 
@@ -80,6 +105,13 @@ def assert_identical(found: Deployment) -> None:
 )
 def test_eight_peers_match_the_simulation(method: dict[str, Any], tmp_path: Path) -> None:
     assert_identical(played(tmp_path, 8, method=method))
+
+
+def test_the_summaries_of_real_peers_have_the_notes_of_kin(tmp_path: Path) -> None:
+    data = {"train": 60, "test": 10, "angles": [0, 180]}
+    found = played(tmp_path, 6, method={"name": "kin", "k": 2}, data=data, rounds=1)
+    assert found.simulation.summary["notes"] == ["found 2 families, of 3, 3 peers"]
+    assert [run.summary["notes"] for run in found.peers] == [["this peer belongs to a family of 3 peers"]] * 6
 
 
 def test_dpg_on_a_torus_matches_the_simulation(tmp_path: Path) -> None:
@@ -168,9 +200,31 @@ def test_a_stopped_peer_has_no_update_and_no_new_fingerprint(method: dict[str, A
                 assert real[number]["similarities"] == {f"peer-{other}": value for other, value in expected.items()}
 
 
+def test_a_peer_that_diverged_in_a_personal_layer_and_stopped_stays_diverged_for_the_others(tmp_path: Path) -> None:
+    found = played(
+        tmp_path,
+        4,
+        rounds=4,
+        data={"name": f"{__name__}:one_unsteady", "train": 8, "validation": 8, "test": 8},
+        model={"name": f"{__name__}:unsteady", "personal": ["scale"]},
+        method={"name": "random", "k": 3},
+        training={"patience": 1, "epochs": 1, "batch": 8, "lr": 0.01},
+    )
+    lines = [run.metrics() for run in found.peers]
+    assert (len(lines[0]), lines[0][0]["diverged"], lines[0][0]["merged"]) == (1, [0], [])
+    assert min(len(each) for each in lines[1:]) > 1, "peers that stop at once prove nothing"
+    assert not any("peer-0" in line["merged"] for each in lines for line in each)
+    result = found.result()
+    assert result["identical"] is True
+    assert result["bills_identical"] is True
+
+
 def test_kin_leaves_out_peers_with_too_few_samples(tmp_path: Path) -> None:
     data = {"train": 1, "test": 10, "angles": [0, 180]}
-    result = played(tmp_path, 3, data=data, method={"name": "kin", "k": 1}, rounds=2).result()
+    found = played(tmp_path, 3, data=data, method={"name": "kin", "k": 1}, rounds=2)
+    for run in found.peers:
+        assert "this peer has too few samples for a fingerprint, and merges with nobody" in run.summary["notes"]
+    result = found.result()
     assert result["identical"] is True
     assert result["bills_identical"] is True
     assert result["bill"]["bytes_sent_per_peer"] == 0

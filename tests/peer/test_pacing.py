@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from homophily.peer.logs import peer_logger
 from homophily.peer.membership import Announcer, Members, Status
 from homophily.peer.pacing import Pacing, SyncPolicy
 
 OTHERS = ["ann", "bob", "cy"]
+LOG = peer_logger("me")
 SHORT = 0.2  # seconds, of a wait that must end by its deadline
 LONG = 60.0  # seconds, of a wait that must end before its deadline
 
@@ -30,7 +31,8 @@ class Federation:
     def __init__(self, **changes: Any) -> None:
         self.members = Members("me", ["me", *OTHERS], True, frozenset)
         self.announced: list[Status] = []
-        self.pacing = Pacing(policy(**changes), self.members, Announcer(self.announced.append, frozenset, 60.0), OTHERS)
+        announcer = Announcer(self.announced.append, frozenset, 60.0)
+        self.pacing = Pacing(policy(**changes), self.members, announcer, OTHERS, LOG)
         self._time = 0
 
     def says(self, name: str, **status: Any) -> None:
@@ -96,7 +98,7 @@ def test_while_it_waits_a_peer_says_so_every_second_and_logs_who_is_offline_when
 ) -> None:
     monkeypatch.setattr("homophily.peer.pacing._CHECK_SECONDS", 0.01)
     logged: list[str] = []
-    monkeypatch.setattr(logging.getLogger("homophily.peer"), "info", lambda text, *a: logged.append(text % a))
+    monkeypatch.setattr(LOG, "info", lambda text, *a: logged.append(text % a))
     federation = Federation(wait_for=2)
     waits: list[int] = []
     federation.says("ann")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import signal
 import threading
 from collections.abc import Callable
@@ -17,6 +18,8 @@ from homophily.experiments.callbacks import RunHandle
 from homophily.federation.layout import Layout
 from homophily.peer import Peer
 from homophily.peer.deploy import status, write_files
+from homophily.peer.logs import peer_logger
+from homophily.peer.process import _report_divergence
 from homophily.peer.settings import load
 from homophily.simulation.configuration import make
 
@@ -110,6 +113,39 @@ def test_a_metric_that_compares_updates_fetches_the_model_before_training_too(
     received = [status(tmp_path / name)["bytes_received"] for name in ("peer-0", "peer-1")]
     size = Layout.from_json(Run(tmp_path / "peer-0").about["layout"]).model_bytes
     assert received == [models * size, models * size]
+
+
+# Logs
+
+
+def test_two_peers_in_one_process_log_under_their_own_names(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    first, second = files(tmp_path, rounds=1)
+    with Peer(first) as a, Peer(second) as b:
+        a.step()
+        b.step()
+    for name, other in (("peer-0", "peer-1"), ("peer-1", "peer-0")):
+        said = [record.getMessage() for record in caplog.records if record.name == f"homophily.peer.{name}"]
+        lines = (tmp_path / name / "peer.log").read_text().splitlines()
+        assert [line.split(" ", 2)[2] for line in lines] == said
+        assert any(line.startswith(f"{name} listens on ") for line in said)
+        assert f"{other} connected" in said
+        assert not any(line.startswith((f"{other} listens on ", f"{name} connected")) for line in said)
+
+
+def test_a_real_peer_logs_that_it_diverged_and_that_it_recovered(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "homophily.peer.me")
+    was = False
+    for line in (
+        {"round": 1, "diverged": []},
+        {"round": 2, "diverged": [0]},
+        {"round": 3, "diverged": [0]},
+        {"round": 4, "diverged": []},
+    ):
+        _report_divergence(peer_logger("me"), line, was)
+        was = bool(line["diverged"])
+    first, second = (record.getMessage() for record in caplog.records)
+    assert first.startswith("the model of this peer diverged in round 2")
+    assert second == "the model of this peer recovered in round 4"
 
 
 # Use

@@ -18,6 +18,7 @@ from homophily.methods.dpg import Dpg
 from homophily.methods.kin.families import kinship
 from homophily.methods.kin.method import Kin
 from homophily.methods.pens import Pens
+from homophily.peer.logs import peer_logger
 from homophily.peer.membership import Announcer, Status
 from homophily.peer.network import NamedObserver
 from homophily.peer.pacing import Pacing, SyncPolicy
@@ -93,7 +94,7 @@ def alices_source(
         transfer,
         transfer.members,
         announcer,
-        Pacing(policy, transfer.members, announcer, list(contacts.values())),
+        Pacing(policy, transfer.members, announcer, list(contacts.values()), peer_logger("alice")),
     )
 
 

@@ -1,4 +1,4 @@
-"""Keys of a config are the parameters of what they belong to: known, of the right type and within their bounds."""
+"""Config keys are parameters of functions and classes: known, of the right type and within their bounds."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ def anything(first: int, **keys: Any) -> None: ...
 def several(first: int, *others: int, last: int = 0) -> None: ...
 
 
-def test_accepted_are_all_parameters_but_those_that_the_program_passes() -> None:
+def test_accepted_returns_all_parameters_except_reserved_ones() -> None:
     assert accepted(shift, ("peers", "seed")) == ["angles", "scale", "by"]
     assert accepted(Sized) == ["k", "on", "share", "deep", "flag"]
     assert accepted(several) == ["first", "last"]
     assert accepted(lambda: None) == []
 
 
-def test_who_takes_keywords_accepts_any_key() -> None:
+def test_a_function_with_keyword_arguments_accepts_any_key() -> None:
     assert accepted(anything) is None
     assert checked("model", "model", anything, {"first": 1, "more": "x"}) == {"first": 1, "more": "x"}
 
 
-def test_required_are_parameters_without_a_default() -> None:
+def test_required_returns_the_parameters_without_a_default() -> None:
     assert required(shift) == ["peers", "seed", "angles"]
     assert required(Sized) == []
     assert required(several) == ["first"]
@@ -82,7 +82,7 @@ def test_documented_are_type_bounds_default_and_description() -> None:
     assert documented(anything) == {}
 
 
-def test_taken_is_what_a_function_has_parameters_for() -> None:
+def test_taken_keeps_only_arguments_that_the_function_has() -> None:
     assert taken(shift, {"peers": 3, "rounds": 9, "by": "x"}) == {"peers": 3, "by": "x"}
 
 
@@ -98,7 +98,7 @@ def test_checked_fills_in_the_defaults() -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "sentence"),
+    ("keys", "message"),
     [
         ({"k": 0}, "method.k = 0: must be at least 1"),
         ({"k": 1.5}, "method.k = 1.5: must be a whole number"),
@@ -112,14 +112,14 @@ def test_checked_fills_in_the_defaults() -> None:
         ({"deep": [1, "x"]}, 'method.deep.1 = "x": must be a whole number'),
         ({"flag": 1}, "method.flag = 1: must be true or false"),
         ({"kk": 1}, "unknown key method.kk (did you mean k?): method 'sized' has k, on, share, deep, flag"),
-        ({"k": object()}, "method.k: must be a number, text, list or table, not a object"),
-        ({"deep": [1, {2}]}, "method.deep.1: must be a number, text, list or table, not a set"),
+        ({"k": object()}, "method.k: must be a number, string, list or table, not object"),
+        ({"deep": [1, {2}]}, "method.deep.1: must be a number, string, list or table, not set"),
     ],
 )
-def test_a_wrong_key_ends_in_one_sentence(keys: dict[str, Any], sentence: str) -> None:
+def test_an_invalid_value_raises_an_error_that_names_the_key(keys: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError) as refused:
         checked("method", "method 'sized'", Sized, keys)
-    assert str(refused.value) == sentence
+    assert str(refused.value) == message
 
 
 def test_a_key_without_a_default_must_be_given() -> None:
@@ -158,8 +158,8 @@ def test_must_take_refuses_what_cannot_be_called() -> None:
         must_take(shift, ["peers", "seed"], "shift", ["axis"])
 
 
-def test_what_is_not_written_in_python_is_refused() -> None:
-    with pytest.raises(UserError, match="does not say what parameters it takes"):
+def test_a_function_without_a_signature_is_refused() -> None:
+    with pytest.raises(UserError, match="has no signature to inspect"):
         accepted(min)
 
 
@@ -187,5 +187,5 @@ def test_a_model_is_parsed_strictly() -> None:
         parsed(Table, {"inner": {"a": "x"}}, "peer")
     with pytest.raises(UserError, match=r"^inner = 3: must be a table$"):
         parsed(Table, {"inner": 3})
-    with pytest.raises(UserError, match=r"^inner\.a: must be a number, text, list or table, not a complex$"):
+    with pytest.raises(UserError, match=r"^inner\.a: must be a number, string, list or table, not complex$"):
         parsed(Table, {"inner": {"a": 1j}})

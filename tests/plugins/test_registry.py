@@ -1,4 +1,4 @@
-"""Bundled things have names; anyone's own is at package.module:name."""
+"""Bundled items are found by name, users' own objects by package.module:name."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def animals() -> Registry[Callable[..., Any]]:
     return found
 
 
-def test_a_registered_thing_is_found_by_its_name(animals: Registry[Any]) -> None:
+def test_a_registered_item_is_found_by_its_name(animals: Registry[Any]) -> None:
     assert animals.get("zebra")(3) == "zebra"
     assert list(animals) == ["ant", "zebra"]
     assert "ant" in animals
@@ -60,16 +60,18 @@ def test_an_unknown_name_is_refused_with_a_hint(animals: Registry[Any]) -> None:
         animals.get("whale")
 
 
-def test_ones_own_is_imported(animals: Registry[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_users_object_is_imported_by_its_path(
+    animals: Registry[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "own_animals.py").write_text(
         "class Farm:\n    @staticmethod\n    def cow():\n        return 'moo'\nnumber = 3\n"
     )
     (tmp_path / "ill_animals.py").write_text("1 / 0\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     assert animals.get("own_animals:Farm.cow")() == "moo"
-    for path, sentence in {
+    for path, message in {
         "own_animals:Farm.pig": "animal 'own_animals:Farm.pig': 'own_animals' has no 'Farm.pig'",
-        "own_animals:number": "animal 'own_animals:number': is not callable",
+        "own_animals:number": "animal 'own_animals:number' is not callable",
         "ill_animals:cow": "animal 'ill_animals:cow': cannot import 'ill_animals': division by zero",
         "no.such:cow": "animal 'no.such:cow': cannot import 'no.such': No module named 'no'",
         ":cow": "animal ':cow': must be package.module:name",
@@ -78,4 +80,4 @@ def test_ones_own_is_imported(animals: Registry[Any], tmp_path: Path, monkeypatc
     }.items():
         with pytest.raises(UserError) as refused:
             import_object(path, "animal")
-        assert str(refused.value) == sentence
+        assert str(refused.value) == message

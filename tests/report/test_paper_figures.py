@@ -1,4 +1,4 @@
-"""Every kind of figure can be drawn from what is kept of runs."""
+"""Every kind of figure can be drawn from the stored results of runs."""
 
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ def recipe(draw: str) -> Recipe:
 @pytest.mark.parametrize("draw", ["curves", "heatmap", "dots", "sensitivity", "topology", "histogram"])
 def test_figures(tmp_path: Path, draw: str) -> None:
     found = Reproduction("small", recipe(draw), tmp_path, quick=False, seeds=1)
-    assert written(found, tmp_path) == []  # nothing was played
+    assert written(found, tmp_path) == []  # no run has finished
     found.play(torch.device("cpu"), budget=1e9)
     (path,) = written(found, tmp_path)
     assert path.stat().st_size > 5000

@@ -1,4 +1,4 @@
-"""Tables at any width: every digit is there, and every line fits."""
+"""Console tables at any width show every digit, and no line is too long."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.console import Console
 from homophily.report.tables import print_pairs, print_table
 
 WIDTHS = [200, 80, 60, 40]
-HEADINGS = ["method", "0°", "90°", "180°", "270°", "mean", "merges inside", "models sent"]
+HEADINGS = ["method", "0°", "90°", "180°", "270°", "mean", "same-cluster merges", "models sent"]
 NAMES = ["local", "own_methods:MostAlikeOfAllThatWereEverMet", "own_methods:MostAlikeOfAllThatWereMetNow"]
 ROWS = [
     [name, *(f"{n}{i}.{i}" for i in range(5, 9)), f"9{n}.7 ± 0.{n}", "100%", "156000"] for n, name in enumerate(NAMES)
@@ -26,7 +26,7 @@ PAPER_ROWS = [
 
 
 def shown(width: int | None, call: Callable[[Console], None]) -> list[str]:
-    """The lines on a terminal of this width; None: in a pipe."""
+    """Return the lines on a terminal of this width; None: in a pipe."""
     file = io.StringIO()
     terminal = None if width is None else True
     call(Console(file=file, width=width, force_terminal=terminal, color_system=None))
@@ -39,7 +39,7 @@ def cells(lines: list[str]) -> list[str]:
 
 @pytest.mark.parametrize("width", [*WIDTHS, None])
 @pytest.mark.parametrize(("headings", "rows"), [(HEADINGS, ROWS), (PAPER, PAPER_ROWS)])
-def test_every_digit_is_there_and_every_line_fits(
+def test_tables_show_every_digit_and_no_line_is_too_long(
     width: int | None, headings: list[str], rows: list[list[str]]
 ) -> None:
     lines = shown(width, lambda console: print_table(console, headings, rows))
@@ -52,24 +52,25 @@ def test_every_digit_is_there_and_every_line_fits(
         assert max(map(cell_len, lines)) <= width
 
 
-def test_what_fits_is_one_table_and_names_are_whole() -> None:
+def test_a_table_that_fits_is_one_table_with_full_names() -> None:
     for width in (200, None):
         lines = shown(width, lambda console: print_table(console, HEADINGS, ROWS))
         assert len(lines) == 3 + len(ROWS) + 1  # a line above, headings, a rule, rows, a line below
         assert all(name in "\n".join(lines) for name in NAMES)
 
 
-def test_names_are_shortened_first() -> None:
+def test_names_are_shortened_and_headings_wrapped_first() -> None:
     lines = shown(80, lambda console: print_table(console, HEADINGS, ROWS))
-    assert len(lines) == 3 + len(ROWS) + 1
-    assert lines[4].startswith(" own_me…")
-    assert "…" in lines[4]
-    assert "Met " in lines[4]  # its end tells it from the next
-    assert "Now " in lines[5]
-    assert lines[3].split()[0] == "local"
+    assert len(lines) == 4 + len(ROWS) + 1  # headings take two lines
+    assert lines[1].split() == ["same-cluster", "models"]
+    assert lines[5].startswith(" own_me")
+    assert "…" in lines[5]
+    assert "Met " in lines[5]  # its end distinguishes it from the next name
+    assert "Now " in lines[6]
+    assert lines[4].split()[0] == "local"
 
 
-def test_then_columns_go_below_and_names_are_repeated() -> None:
+def test_columns_that_do_not_fit_are_printed_below_with_repeated_names() -> None:
     lines = shown(40, lambda console: print_table(console, HEADINGS, ROWS, title="accuracy, %"))
     starts = [line.split()[0] for line in lines if line.strip() and not line.strip().startswith("─")]
     assert lines[0] == "accuracy, %"
@@ -78,19 +79,19 @@ def test_then_columns_go_below_and_names_are_repeated() -> None:
     assert " ".join(lines).count("accuracy") == 1
 
 
-def test_numbers_at_the_end_of_a_name_stay() -> None:
+def test_shortened_names_keep_numbers_at_their_end() -> None:
     names = [*(f"cluster {angle}°" for angle in (20, 100, 120)), "病院病院病院病院 7"]
     lines = shown(24, lambda console: print_table(console, ["", "accuracy, %"], [[name, "1.5"] for name in names]))
     assert [line.split(" 1.5")[0].strip() for line in lines[3:-1]] == ["clu… 20°", "clu…100°", "clu…120°", "病…院 7"]
     assert max(map(cell_len, lines)) <= 24
 
 
-def test_a_column_that_fits_nowhere_is_printed_all_the_same() -> None:
+def test_a_column_wider_than_the_terminal_is_still_printed() -> None:
     number = "1234567890" * 3
     assert number in cells(shown(20, lambda console: print_table(console, ["a", "b"], [["name", number]])))
 
 
-def test_sections_have_an_empty_line_below_and_nothing_is_markup() -> None:
+def test_sections_end_with_an_empty_line_and_markup_is_printed_literally() -> None:
     rows = [["[a]", "1"], ["b", "2"]]
     lines = shown(40, lambda console: print_table(console, ["", "[bold]x[/]"], rows, sections=[0]))
     assert "[bold]x[/]" in lines[1]
@@ -99,14 +100,14 @@ def test_sections_have_an_empty_line_below_and_nothing_is_markup() -> None:
     assert lines[5].split() == ["b", "2"]
 
 
-def test_numbers_that_count_stand_at_the_right() -> None:
+def test_first_column_can_be_right_aligned() -> None:
     rows = [[str(n), f"0.{n}"] for n in (9, 10)]
     lines = shown(40, lambda console: print_table(console, ["round", "chance"], rows, first="right"))
     assert re.match(r" +9 +0\.9", lines[3])
     assert lines[3].index("9") == lines[4].index("0")
 
 
-def test_a_pipe_with_a_width_of_ones_own_has_that(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipe_respects_the_columns_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     file = io.StringIO()
     print_table(Console(file=file), HEADINGS, ROWS)
@@ -114,7 +115,7 @@ def test_a_pipe_with_a_width_of_ones_own_has_that(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("width", [*WIDTHS, None])
-def test_pairs_keep_every_digit(width: int | None) -> None:
+def test_pairs_show_every_digit(width: int | None) -> None:
     pairs = {"round": "12", "similarities": ", ".join(f"hospital-{n} 0.{n}2345" for n in range(10, 30)), "seen": "-"}
     lines = shown(width, lambda console: print_pairs(console, pairs))
     there = cells(lines)

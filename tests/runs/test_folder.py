@@ -1,4 +1,4 @@
-"""A run's folder goes on only with what it began with, and says so where it cannot."""
+"""A run's folder goes on only with what it began with, and says so if it cannot."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_comparison_with_a_model_that_is_built_anew_goes_on_from_the_weights_o
         ("metrics.jsonl", "5\n"),
     ],
 )
-def test_files_of_another_version_are_told_in_a_sentence(
+def test_files_of_another_version_are_reported_in_a_sentence(
     homophily_process: Processes, tmp_path: Path, file: str, text: str
 ) -> None:
     assert homophily_process(tmp_path, "run", *TINY, "rounds=1", "--out", "run").code == 0
@@ -175,7 +175,7 @@ def test_a_comparison_is_played_by_one_process_at_a_time(tmp_path: Path) -> None
         homophily.compare(config, methods=["local"], out=tmp_path / "run")
 
 
-def test_notes_that_differ_between_seeds_are_told_with_their_seeds(
+def test_notes_that_differ_between_seeds_are_reported_with_their_seeds(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = {"peers": 4, "rounds": 1, "data": {"angles": [0, 180], "train": 1}}

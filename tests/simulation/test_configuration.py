@@ -1,9 +1,8 @@
-"""The config: what is refused, in which words, and how a file and key=value lie over the defaults."""
+"""The layers of a config: key=value pairs override a file, and a file overrides the defaults."""
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,294 +14,8 @@ import homophily
 from homophily.config.overlay import nested
 from homophily.runs.writer import RunWriter
 from homophily.simulation.configuration import load, make
-from homophily.simulation.setup import UserObjects, prepare
-
-Told = tuple[int, str, str]  # exit code, stdout, stderr
-Command = Callable[..., Told]
-
-
-def assert_one_sentence(told: Told, *parts: str) -> None:
-    """Exit code 2, nothing on stdout, one line on stderr that has all parts; no traceback."""
-    code, out, err = told
-    assert code == 2, err
-    assert out == ""
-    assert err.startswith("error: ")
-    assert err.endswith("\n")
-    assert err.count("\n") == 1, err
-    assert "Traceback" not in err
-    for part in parts:
-        assert part in err
-
-
-def fails(*words: str, says: list[str]) -> Any:
-    return pytest.param(words, says, id=" ".join(words))
-
-
-# Each with what the sentence must name: the key, and what is allowed.
-BAD_RUNS = [
-    # Keys that do not exist.
-    fails("sed=1", says=["unknown key sed", "did you mean seed?", "there are seed, peers, rounds"]),
-    fails("methods=local", says=["unknown key methods", "did you mean method?"]),
-    fails("a.b.c=3", says=["unknown key a", "there are seed, peers"]),
-    fails("data.agnles=[0]", says=["unknown key data.agnles", "did you mean angles?", "train, validation, test"]),
-    fails("model.hiden=[3]", says=["unknown key model.hiden", "did you mean hidden?", "'mlp' has name, personal"]),
-    fails("model.outputs=3", says=["unknown key model.outputs", "'mlp' has name, personal, hidden"]),
-    fails("training.momentun=0", says=["unknown key training.momentun", "did you mean momentum?", "optimizer, loss"]),
-    fails("method.kk=3", says=["unknown key method.kk", "did you mean k?", "method 'kin' has name, k"]),
-    fails("topology.nmae='full'", says=["unknown key topology.nmae", "did you mean name?"]),
-    fails("topology.rows=3", says=["unknown key topology.rows", "topology 'full' has name"]),
-    fails("method=local", "method.k=3", says=["unknown key method.k", "method 'local' has name"]),
-    fails("data=linear", "data.angles=[0]", says=["unknown key data.angles", "'linear'", "features, noise, samples"]),
-    fails("=3", says=["'=3'", "key=value"]),
-    fails("training.=3", says=["'training.=3'", "key=value"]),
-    fails("rounds=3", "other.toml", says=["'other.toml'", "key=value"]),
-    fails("rounds=3", "rounds.x=4", says=["rounds is not a table"]),
-    # Values of another type.
-    fails("seed=x", says=["seed", '"x"', "must be a whole number"]),
-    fails("peers=true", says=["peers = true", "must be a whole number"]),
-    fails("rounds=1.5", says=["rounds = 1.5", "must be a whole number"]),
-    fails("rounds=[3]", says=["rounds = [3]", "must be a whole number"]),
-    fails("seed=1979-05-27", says=["seed", "must be a number, text, list or table", "date"]),
-    fails("data.angles=[1979-05-27]", says=["data.angles", "must be a number, text, list or table", "date"]),
-    fails("training.lr=fast", says=["training.lr", '"fast"', "must be a number"]),
-    fails("training.lr=true", says=["training.lr = true", "must be a number"]),
-    fails("training.lr=[0.1]", says=["training.lr = [0.1]", "must be a number"]),
-    fails("training=sgd", says=["training", '"sgd"', "must be a table"]),
-    fails("data=3", says=["data = 3", "must be a table"]),
-    fails("data.name=3", says=["data.name = 3", "must be a text"]),
-    fails("data.shift=3", says=["data.shift = 3", "must be a text"]),
-    fails("method.name=3", says=["method.name = 3", "must be a text"]),
-    fails("topology.name=true", says=["topology.name = true", "must be a text"]),
-    fails("merge=3", says=["merge = 3", "must be a text"]),
-    fails("data.sizes=8", says=["data.sizes = 8", "must be a list"]),
-    fails("data.angles=90", says=["data.angles = 90", "must be a list"]),
-    fails("data.angles=['x']", says=["data.angles.0", "must be a number"]),
-    fails("data.balanced=1", says=["data.balanced = 1", "must be true or false"]),
-    fails("model.hidden=32", says=["model.hidden = 32", "must be a list"]),
-    fails("model.hidden=[1.5]", says=["model.hidden.0 = 1.5", "must be a whole number"]),
-    fails("model.personal=bn", says=["model.personal", "must be a list"]),
-    fails("method.k=1.5", says=["method.k = 1.5", "must be a whole number"]),
-    fails("extra_metrics=f1", says=["extra_metrics", "must be a list"]),
-    # Values out of range.
-    fails("seed=-1", says=["seed = -1", "must be at least 0"]),
-    fails("seed=99999999999999999999", says=["seed = 99999999999999999999", "must be less than 9223372036854775808"]),
-    fails("peers=0", says=["peers = 0", "must be at least 1"]),
-    fails("rounds=0", says=["rounds = 0", "must be at least 1"]),
-    fails("evaluate=0", says=["evaluate = 0", "must be at least 1"]),
-    fails("checkpoint=0", says=["checkpoint = 0", "must be at least 1"]),
-    fails("training.lr=-0.1", says=["training.lr = -0.1", "must be greater than 0"]),
-    fails("training.lr=nan", says=["training.lr = NaN", "must be finite"]),
-    fails("training.lr=inf", says=["training.lr = Infinity", "must be finite"]),
-    fails("training.momentum=1", says=["training.momentum = 1", "must be less than 1"]),
-    fails("training.momentum=nan", says=["training.momentum = NaN", "must be"]),
-    fails("training.weight_decay=-1", says=["training.weight_decay = -1", "must be at least 0"]),
-    fails("training.decay=1.1", says=["training.decay = 1.1", "must be at most 1"]),
-    fails("training.batch=0", says=["training.batch = 0", "must be at least 1"]),
-    fails("training.epochs=0", says=["training.epochs = 0", "must be at least 1"]),
-    fails("training.patience=-1", says=["training.patience = -1", "must be at least 0"]),
-    fails("data.train=0", says=["data.train = 0", 'a whole number of at least 1 or "all"']),
-    fails("data.train=some", says=["data.train", '"some"', 'a whole number of at least 1 or "all"']),
-    fails("data.validation=-1", says=["data.validation = -1", "must be at least 0"]),
-    fails("contacts=0", says=["contacts = 0", 'a whole number of at least 1 or "all"']),
-    # Words that are none of those there are.
-    fails("score=after", says=["score", '"after"', "'after-merge' or 'after-training'"]),
-    fails("engine=fast", says=["engine", '"fast"', "'auto', 'stacked', 'vectorised' or 'one-by-one'"]),
-    fails("precision=half", says=["precision", '"half"', "'full' or 'fast'"]),
-    fails("init=zero", says=["init", '"zero"', "'common' or 'independent'"]),
-    fails("training.optimizer=rmsprop", says=["training.optimizer", '"rmsprop"', "'sgd' or 'adam'"]),
-    fails("data.normalise=none", says=["data.normalise", '"none"', "'standard', 'half' or 'unit'"]),
-    fails("method=orcale", says=["unknown method 'orcale'", "did you mean 'oracle'?", "local", "package.module:name"]),
-    fails("model=resnet", says=["unknown model 'resnet'", "mlp", "package.module:name"]),
-    fails("data=digit", says=["unknown data set 'digit'", "did you mean 'digits'?", "mnist", "nor is there a folder"]),
-    fails("data=", says=["unknown data set ''", "digits"]),
-    fails("data.shift=rotate", says=["unknown shift 'rotate'", "did you mean 'rotation'?", "iid"]),
-    fails("merge=unform", says=["unknown merge 'unform'", "did you mean 'uniform'?", "package.module:name"]),
-    fails("topology=flul", says=["unknown topology 'flul'", "did you mean 'full'?", "package.module:name"]),
-    fails("training.loss=hinge", says=["unknown loss 'hinge'", "cross-entropy, mse", "package.module:name"]),
-    fails("--device=tpu", says=["device = 'tpu'", "auto, cpu or cuda"]),
-    # What cannot be imported, or is something else.
-    fails("method=no.such:thing", says=["method 'no.such:thing'", "cannot import 'no.such'"]),
-    fails("data=os:nothing", says=["'os:nothing'", "'os' has no 'nothing'"]),
-    fails("model=os:sep", says=["model 'os:sep'", "not callable"]),
-    fails("model=os:getcwd", says=["model.name = 'os:getcwd'", "nn.Module", "not str"]),
-    fails("method=os:getcwd", says=["method.name = 'os:getcwd'", "homophily.Method", "not str"]),
-    fails("data=os:getcwd", says=["data.name = 'os:getcwd'", "a Source or a list of PeerData", "not str"]),
-    fails("model=torch.nn:Linear", says=["model.in_features is missing"]),
-    fails("extra_metrics=['f1']", says=["extra_metrics = 'f1'", "package.module:name"]),
-    fails("extra_metrics=['no.such:thing']", says=["extra metric 'no.such:thing'", "cannot import"]),
-    # Values that do not go together.
-    fails("method.k=8", says=["method.k = 8", "from 1 to peers - 1, which is 7"]),
-    fails("method.k=0", says=["method.k = 0", "must be at least 1"]),
-    fails("contacts=8", says=["contacts = 8", "at most peers - 1, which is 7"]),
-    fails("data.sizes=[2,2,2,3]", says=["data.sizes", "= 9", "8 peers"]),
-    fails("data.sizes=[4,4]", says=["data.sizes has 2 numbers", "4 clusters"]),
-    fails("data.sizes=[0,4,2,2]", says=["data.sizes.0 = 0", "must be at least 1"]),
-    fails("peers=3", "method.k=1", says=["data.sizes", "3 peers cannot fill 4 clusters"]),
-    fails("data.angles=[]", says=["data.angles must be one or more different angles"]),
-    fails("data.angles=[0,360]", says=["data.angles must be one or more different angles"]),
-    fails("data.angles=[0,nan]", says=["data.angles must be one or more different angles"]),
-    fails("data.shift=concept", says=["data.shift = 'concept'", "linear", "not digits"]),
-    fails("data.shift=natural", says=["data.shift = 'natural'", "whose each sample is"]),
-    fails("data=linear", "data.shift=rotation", says=["data.shift = 'rotation' needs square images"]),
-    fails("data=linear", "data.shift=dirichlet", says=["data.shift = 'dirichlet' needs data with classes"]),
-    fails("data.train=151", says=["data.train", "8 peers x (151 train) = 1208 samples asked", "1200"]),
-    fails("data.validation=131", says=["20 train + 131 validation", "1208 samples asked", "1200"]),
-    fails("data.test=598", says=["data.test", "598 samples asked", "597"]),
-    fails("training.patience=3", says=["training.patience", "set data.validation to at least 1"]),
-    fails("training.patience=3", "data.validation=0", says=["training.patience", "data.validation"]),
-    fails("training.loss=mse", says=["training.loss = 'mse'", "needs numbers as targets"]),
-    fails("data=linear", "training.loss=cross-entropy", says=["training.loss = 'cross-entropy'", "needs classes"]),
-    fails("method=oracle", "data.shift=dirichlet", says=["method.name = 'oracle'", "known clusters"]),
-    fails("model.personal=['bn*']", says=["model.personal", "'bn*'", "1.weight, 1.bias"]),
-    fails("model=cnn", says=["model.name = 'cnn'", "at least 10x10", "[1, 8, 8]"]),
-    fails("data=linear", "model=cnn", says=["model.name = 'cnn'", "images", "[10]"]),
-    fails("model.hidden=[-3]", says=["model.hidden", "-3", "at least 1"]),
-    fails("data=./nothere", says=["data.name = './nothere'", "no such folder"]),
-    fails("data=.", says=[".npz", "one for each peer"]),
-    fails("nothere.toml", says=["nothere.toml", "No such file"]),
-    fails("--resume=nothere", says=["nothere is not a run", "config.toml"]),
-    fails("--resume=.", says=["is not a run", "config.toml"]),
-]
-
-
-@pytest.mark.parametrize(("words", "says"), BAD_RUNS)
-def test_a_mistake_ends_in_one_sentence(words: tuple[str, ...], says: list[str], command: Command) -> None:
-    first = [w for w in words if w.endswith(".toml") and w == words[0]]
-    resumed = any(w.startswith("--resume") for w in words)
-    small = [] if resumed else ["peers=8", "rounds=1"]
-    assert_one_sentence(command("run", *first, *small, *[w for w in words if w not in first]), *says)
-
-
-BAD_COMPARISONS = [
-    fails("methods=local,rnadom", says=["unknown method 'rnadom'", "did you mean 'random'?", "oracle"]),
-    fails("methods=", says=["methods = ''", "names separated by commas", '"all"']),
-    fails("methods=3", says=["methods = 3", "names separated by commas"]),
-    fails("methods=local,local", says=["methods = local,local", "once"]),
-    fails("methods=local", "method.k=3", says=["unknown key method.k", "the compared methods have"]),
-    fails("methods=local,random", "method.kk=3", says=["unknown key method.kk", "did you mean k?", "have k"]),
-    fails("methods=random", "method.random.kk=3", says=["unknown key method.kk", "method 'random' has name, k"]),
-    fails("methods=random", "method.rnadom.k=3", says=["unknown key method.rnadom", "did you mean random?"]),
-    fails("methods=local", "method=3", says=["method = 3", "must be a table"]),
-    fails(
-        "method=random",
-        says=["method.name = 'random': a comparison takes methods=... (did you mean methods=random?)"],
-    ),
-    fails("method.name=random", "method.k=2", says=["method.name = 'random'", "(did you mean methods=random?)"]),
-    fails(
-        "methods=local",
-        "method=random",
-        says=["method.name = 'random': a comparison takes methods=... only: leave method.name out"],
-    ),
-    fails(
-        "methods=all",
-        "method.name=random",
-        says=["method.name = 'random': a comparison takes methods=... only: leave method.name out"],
-    ),
-    fails("seeds=x", says=["seeds = 'x'", "different whole numbers separated by commas"]),
-    fails("seeds=1,1", says=["seeds = '1,1'", "different whole numbers"]),
-    fails("seeds=1.5", says=["seeds = 1.5", "different whole numbers"]),
-    fails("seeds=true", says=["seeds = True", "different whole numbers"]),
-    fails("seeds=-1", says=["seeds = -1", "different whole numbers"]),
-    fails("methods=local", "peers=x", says=["peers", '"x"', "must be a whole number"]),
-]
-
-
-@pytest.mark.parametrize(("words", "says"), BAD_COMPARISONS)
-def test_a_mistake_in_a_comparison_ends_in_one_sentence(
-    words: tuple[str, ...], says: list[str], command: Command
-) -> None:
-    assert_one_sentence(command("compare", "peers=8", "rounds=1", *words), *says)
-    assert not Path("runs").exists()
-
-
-BAD_FILES = [
-    pytest.param("rounds =\n", [], ["bad.toml is not a TOML file", "line 1"], id="not TOML"),
-    pytest.param("data = 3\n", ["data.train=5"], ["data = 3", "must be a table"], id="no table"),
-    pytest.param("[training]\nlr = -1\n", ["training.lr=0.1"], ["training.lr = -1", "greater than 0"], id="overridden"),
-    pytest.param("rouns = 3\n", [], ["unknown key rouns", "did you mean rounds?"], id="unknown key"),
-]
-
-
-@pytest.mark.parametrize("action", ["run", "compare"])
-@pytest.mark.parametrize(("text", "words", "says"), BAD_FILES)
-def test_a_mistake_in_the_file_is_told_even_where_it_is_overridden(
-    action: str, text: str, words: list[str], says: list[str], command: Command
-) -> None:
-    Path("bad.toml").write_text(text)
-    assert_one_sentence(command(action, "bad.toml", "peers=8", *words), *says)
-
-
-def test_a_mistake_in_the_file_is_told_even_where_another_method_would_drop_it(command: Command) -> None:
-    Path("bad.toml").write_text("[method]\nkk = 9\n")
-    assert_one_sentence(command("run", "bad.toml", "method=local"), "unknown key method.kk", "'kin' has name, k")
-    assert_one_sentence(command("compare", "bad.toml", "methods=random"), "unknown key method.kk", "did you mean k?")
-
-
-@pytest.mark.parametrize("text", ['method = "random"\n', '[method]\nname = "random"\nk = 2\n'])
-def test_the_method_of_a_file_is_not_compared_with_all_others(text: str, command: Command) -> None:
-    Path("run.toml").write_text(text)
-    assert_one_sentence(command("compare", "run.toml", "peers=4"), "(did you mean methods=random?)")
-    Path("both.toml").write_text(f'methods = "local"\n{text}')
-    assert_one_sentence(
-        command("compare", "both.toml", "peers=4"), "a comparison takes methods=... only: leave method.name out"
-    )
-
-
-def test_a_file_that_is_made_for_a_run_may_be_compared(here: Path) -> None:
-    Path("run.toml").write_text('peers = 4\nrounds = 1\ndata.train = 5\n[method]\nname = "panm"\nk = 2\n')
-    found = homophily.compare("run.toml", methods=["local", "random"])
-    assert list(found.runs) == ["local", "random"]
-    assert found.runs["random"][0].config.method.keys["k"] == 2
-
-
-@pytest.mark.usefixtures("here")
-@pytest.mark.parametrize("values", [{"method": "random"}, {"method": {"name": "random"}}])
-def test_a_method_among_the_keys_of_a_comparison_is_refused_in_python(values: dict[str, Any]) -> None:
-    with pytest.raises(homophily.UserError, match=r"\(did you mean methods=random\?\)"):
-        homophily.compare(values)
-    for arguments in ((values,), (None, values)):
-        with pytest.raises(homophily.UserError, match=r"takes methods=\.\.\. only: leave method\.name out"):
-            homophily.compare(*arguments, methods=["local"])
-
-
-def test_a_file_that_is_no_text_and_one_that_is_a_folder_are_told(command: Command) -> None:
-    Path("bytes.toml").write_bytes(b"\xff\xfe\x00")
-    Path("folder.toml").mkdir()
-    assert_one_sentence(command("run", "bytes.toml"), "bytes.toml is not a TOML file")
-    assert_one_sentence(command("run", "folder.toml"), "folder.toml", "directory")
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run of 8 peers and 2 rounds."""
-    return homophily.run({"peers": 8, "rounds": 2}, out=tmp_path_factory.mktemp("runs") / "finished").path
-
-
-def test_mistakes_about_a_run_folder_end_in_one_sentence(command: Command, finished: Path) -> None:
-    again = ["run", "--resume", str(finished)]
-    assert_one_sentence(command(*again, "rounds=1"), "rounds = 1", "2 already")
-    assert_one_sentence(command(*again, "rounds=x"), "rounds", "must be a whole number")
-    assert_one_sentence(command(*again, "seed=2"), "seed", "rounds, evaluate and checkpoint only")
-    assert_one_sentence(command(*again, "training.lr=2"), "training", "rounds, evaluate and checkpoint only")
-    assert_one_sentence(command(*again, "--device", "cpu"), "--device", "leave")
-    assert_one_sentence(command(*again, "--out", "other"), "--out", "leave")
-    assert_one_sentence(command("run", "--out", str(finished)), f"{finished} is not empty", "--resume")
-    assert_one_sentence(command("export", str(finished), "m.safetensors", "--peer", "8"), "peer 8", "0 to 7")
-    assert_one_sentence(command("export", str(finished), "m.safetensors", "--peer", "-1"), "peer -1", "0 to 7")
-    assert_one_sentence(command("export", "nothere", "m.safetensors", "--peer", "1"), "nothere is not a run")
-    assert_one_sentence(command("export", str(finished), "no/m.safetensors", "--peer", "1"), "no/m.safetensors")
-    assert_one_sentence(command("list", "peers"), "'peers'", "methods, metrics, merges, topologies, data")
-    assert not Path("m.safetensors").exists()
-
-
-def test_python_callers_get_the_same_sentence_as_an_error() -> None:
-    with pytest.raises(homophily.UserError, match=r"unknown key training\.lrr \(did you mean lr\?\)"):
-        homophily.run({"training": {"lrr": 0.1}})
-    with pytest.raises(homophily.UserError, match=r"peers: must be a number.*not a set"):
-        homophily.run({"peers": {1}})
-
-
-# Layers
+from homophily.simulation.setup import prepare
+from homophily.simulation.user_objects import UserObjects
 
 
 def test_key_value_lies_over_the_file_and_the_file_over_the_defaults(here: Path) -> None:
@@ -328,7 +41,7 @@ def test_numbers_may_be_numpys() -> None:
     assert config == make({"peers": 8, "training": {"lr": 0.5}, "data": {"angles": [0, 180]}})
 
 
-def test_texts_on_the_command_line_need_no_quotes() -> None:
+def test_strings_on_the_command_line_need_no_quotes() -> None:
     values = nested(["score=after-training", "data.sizes=[1, 2]", "training.lr=1e-2", "data.balanced=true", 'init="x"'])
     assert values == {
         "score": "after-training",
@@ -416,7 +129,7 @@ k = 4
 """
 
 
-def test_the_file_with_all_keys_is_what_no_file_at_all_means(here: Path) -> None:
+def test_the_file_with_all_keys_equals_the_defaults(here: Path) -> None:
     (here / "all.toml").write_text(ALL_KEYS)
     configs = [
         prepare(config, UserObjects(), torch.device("cpu"))[1] for config in (load(here / "all.toml"), load(None))
@@ -434,9 +147,9 @@ def test_the_file_with_all_keys_is_what_no_file_at_all_means(here: Path) -> None
         assert {key: from_nothing[table][key] for key in asked[table]} == asked[table]
 
 
-def test_the_config_in_the_run_folder_makes_the_same_run_again(finished: Path, here: Path) -> None:
-    again = homophily.run(finished / "config.toml", out=here / "again")
-    first = homophily.Run(finished)
+def test_the_config_in_the_run_folder_makes_the_same_run_again(here: Path) -> None:
+    first = homophily.run({"peers": 8, "rounds": 2}, out=here / "first")
+    again = homophily.run(first.path / "config.toml", out=here / "again")
     assert again.config == first.config
     assert again.scores == first.scores
-    assert (again.path / "models.safetensors").read_bytes() == (finished / "models.safetensors").read_bytes()
+    assert (again.path / "models.safetensors").read_bytes() == (first.path / "models.safetensors").read_bytes()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ import homophily
 from homophily.papers import tables
 from homophily.papers.recipe import Recipe
 from homophily.papers.reproduce import Reproduction
-from homophily.peer.process import _report_divergence
 from tests.papers.test_reproduce import CPU, RECIPE
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -123,21 +121,5 @@ def test_a_papers_table_shows_diverged_cells(tmp_path: Path) -> None:
     found = Reproduction("small", Recipe.model_validate(recipe), tmp_path, True, 1)
     assert found.play(CPU, math.inf) == 0
     cell = tables.numbers(found)["random"]["mean"]
-    assert (cell.mean, cell.values, tables.told(cell)) == (None, [None], "diverged")
+    assert (cell.mean, cell.values, tables.cell_text(cell)) == (None, [None], "diverged")
     assert [one.held for one in tables.verdicts(tables.Result.of(found))] == [None]
-
-
-def test_a_real_peer_logs_that_it_diverged_and_that_it_recovered(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "homophily.peer")
-    was = False
-    for line in (
-        {"round": 1, "diverged": []},
-        {"round": 2, "diverged": [0]},
-        {"round": 3, "diverged": [0]},
-        {"round": 4, "diverged": []},
-    ):
-        _report_divergence(line, was)
-        was = bool(line["diverged"])
-    first, second = (record.getMessage() for record in caplog.records)
-    assert first.startswith("the model of this peer diverged in round 2")
-    assert second == "the model of this peer recovered in round 4"

@@ -92,13 +92,13 @@ def test_neighbours_may_be_weights_and_then_at_least_an_equal_share_is_found() -
 
 
 @pytest.mark.parametrize("peers", [2, 3, 11, 29, 40, 48])
-def test_who_holds_everyone_alike_has_found_everyone(peers: int) -> None:
+def test_a_peer_that_considers_all_peers_similar_has_full_recall(peers: int) -> None:
     same = 1 - torch.eye(peers, dtype=torch.int64)
     for weights in (same.double() / (peers - 1), same.double()):
         assert precision_and_recall(view(same.tolist()), weights, torch.zeros(peers).bool()) == (pytest.approx(1), 1.0)
 
 
-def test_who_holds_nobody_has_found_nobody_unless_it_has_stopped() -> None:
+def test_a_peer_without_neighbours_counts_with_recall_0_unless_it_has_stopped() -> None:
     same = [[0, 1, 0], [1, 0, 0], [0, 0, 0]]
     nobody = torch.zeros(3, 3).bool()
     assert precision_and_recall(view(same), nobody, NOBODY[:3]) == (None, 0.0)

@@ -185,7 +185,7 @@ def test_a_loss_on_the_others_data_takes_two_models() -> None:
     assert found.traffic.bytes == 4 * 4 * MODEL
 
 
-def test_updates_travel_with_the_models_of_those_who_trained() -> None:
+def test_updates_travel_with_the_models_of_peers_that_trained() -> None:
     found = exchange(NextTwo("panm"))
     assert found.wants_rows_before(1)
     play(found, before=torch.zeros(4, 2))
@@ -239,7 +239,7 @@ def test_models_cost_their_hops() -> None:
     assert nominal_models(found.method, found.merge, found.evaluator, view, 1) is None
 
 
-# Who stopped, and who diverged
+# Peers that have stopped or diverged
 
 
 def test_a_peer_that_has_stopped_asks_nobody_and_keeps_its_memory_and_model() -> None:

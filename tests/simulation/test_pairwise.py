@@ -8,8 +8,9 @@ import torch
 from homophily.simulation.configuration import make
 from homophily.simulation.exchange import PeerExchange
 from homophily.simulation.pairwise import PairwiseEvaluator, similarity_table
-from homophily.simulation.setup import UserObjects, prepare
+from homophily.simulation.setup import prepare
 from homophily.simulation.sources import LocalModels, Published
+from homophily.simulation.user_objects import UserObjects
 
 CPU = torch.device("cpu")
 

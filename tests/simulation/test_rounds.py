@@ -13,7 +13,8 @@ from homophily import Method, RoundContext
 from homophily.simulation.configuration import make
 from homophily.simulation.exchange import PeerExchange
 from homophily.simulation.rounds import OneRun, RunState, play_round
-from homophily.simulation.setup import UserObjects, prepare
+from homophily.simulation.setup import prepare
+from homophily.simulation.user_objects import UserObjects
 
 QUICK: dict[str, Any] = {
     "peers": 8,
@@ -85,7 +86,7 @@ def test_a_fixed_topology_never_changes() -> None:
     assert set(counts.flatten().tolist()) == {0, 4}
 
 
-def test_bounded_contacts_bound_whom_a_peer_ever_meets() -> None:
+def test_bounded_contacts_limit_the_peers_that_are_met() -> None:
     counts = run(contacts=3, rounds=20).merges()
     assert int((counts > 0).sum(1).max()) <= 3
     assert int((run(rounds=20).merges() > 0).sum(1).min()) > 3
@@ -195,7 +196,7 @@ def test_a_server_outlives_it_too() -> None:
     assert found.summary["stopped_early"] == 8
 
 
-def test_who_has_stopped_keeps_its_neighbours() -> None:
+def test_a_peer_that_has_stopped_keeps_its_neighbours() -> None:
     """In PANM's stage 1 a peer that meets nobody would otherwise forget everyone."""
     found = run(**PATIENT, method={"name": "panm", "k": 2, "l": 4, "t1": 40})
     assert bool((found.neighbours().sum(1) == 2).all())
@@ -323,6 +324,6 @@ def test_only_a_shared_table_can_be_looked_up() -> None:
         homophily.run(QUICK, method=Eavesdropper("l2"))
 
 
-def test_a_note_where_the_panm_metric_has_no_common_start() -> None:
+def test_a_note_if_the_panm_metric_has_no_common_start() -> None:
     found = run(init="independent", method={"name": "panm", "metric": "panm"}).summary
-    assert "start apart" in found["notes"][0]
+    assert "start from different models" in found["notes"][0]

@@ -16,7 +16,9 @@ from homophily.plugins.registry import GIVEN
 from homophily.simulation.configuration import make
 from homophily.simulation.exchange import PeerExchange
 from homophily.simulation.server_exchange import ServerExchange
-from homophily.simulation.setup import SetupCache, UserObjects, prepare
+from homophily.simulation.setup import prepare
+from homophily.simulation.training_setup import SetupCache
+from homophily.simulation.user_objects import UserObjects
 from homophily.training.losses import cross_entropy
 
 CPU = torch.device("cpu")

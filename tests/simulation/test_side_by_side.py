@@ -9,13 +9,16 @@ import torch
 
 import homophily
 from homophily.atomic_io import read_tensors
-from homophily.experiments.callbacks import Callback, Callbacks, RunHandle
+from homophily.experiments.callbacks import Callback, Callbacks
 from homophily.experiments.queue import RunRequest, execute
 from homophily.experiments.runner import ActiveRun, begin, play
 from homophily.runs.reader import Run
 from homophily.simulation.configuration import make
-from homophily.simulation.setup import SetupCache, UserObjects, prepare
+from homophily.simulation.setup import prepare
 from homophily.simulation.side_by_side import joined, runs_at_once
+from homophily.simulation.training_setup import SetupCache
+from homophily.simulation.user_objects import UserObjects
+from tests.callbacks import InterruptAt, Rounds
 
 CPU = torch.device("cpu")
 SMALL: dict[str, Any] = {"peers": 8, "rounds": 6, "data": {"train": 15, "test": 20}, "training": {"epochs": 1}}
@@ -28,27 +31,6 @@ def begun(folder: Path, cache: SetupCache, keys: dict[str, Any], *callbacks: Cal
 
 def active(folder: Path, method: str, seed: int, cache: SetupCache, **keys: Any) -> ActiveRun:
     return begun(folder / f"{method}-{seed}", cache, {**keys, "seed": seed, "method": {"name": method}})
-
-
-class StopAfter(Callback):
-    """Interrupts a run after a round."""
-
-    def __init__(self, last: int) -> None:
-        self._last = last
-
-    def on_round(self, run: RunHandle, metrics: dict[str, Any]) -> None:
-        if metrics["round"] == self._last:
-            raise KeyboardInterrupt
-
-
-class Rounds(Callback):
-    """Notes the rounds of all runs."""
-
-    def __init__(self) -> None:
-        self.seen: list[int] = []
-
-    def on_round(self, run: RunHandle, metrics: dict[str, Any]) -> None:
-        self.seen.append(metrics["round"])
 
 
 def rows(run: Run) -> torch.Tensor:
@@ -99,13 +81,13 @@ def test_runs_that_compare_and_merge_differently(tmp_path: Path) -> None:
 def test_runs_that_were_stopped_go_on_side_by_side(
     noticeable: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where saving takes a while there are fewer checkpoints, but all runs have the same ones."""
+    """If saving takes long there are fewer checkpoints, but all runs have the same ones."""
     monkeypatch.setattr("homophily.experiments.runner._NOTICEABLE", noticeable)
     keys: list[dict[str, Any]] = [
         {"method": {"name": name}, "checkpoint": 1} for name in ("panm", "dac", "kin", "pens")
     ]
     never = play([begun(tmp_path / "never" / str(n), SetupCache(), key) for n, key in enumerate(keys)])
-    watching = [[], [], [], [StopAfter(4)]]
+    watching = [[], [], [], [InterruptAt(4)]]
     stopped = [
         begun(tmp_path / "stopped" / str(n), SetupCache(), key, *callbacks)
         for n, (key, callbacks) in enumerate(zip(keys, watching, strict=True))
@@ -124,13 +106,21 @@ def test_runs_that_were_stopped_go_on_side_by_side(
         assert [line["round"] for line in one.metrics()] == [1, 2, 3, 4, 5, 6]
 
 
-def test_what_is_new_does_not_go_beside_what_was_stopped(tmp_path: Path) -> None:
+def test_an_interrupted_callback_of_one_run_loses_no_metrics_of_the_others(tmp_path: Path) -> None:
+    keys = {"method": {"name": "random"}}
+    runs = [begun(tmp_path / str(n), SetupCache(), keys, *([InterruptAt(2)] if n == 0 else [])) for n in range(3)]
+    with pytest.raises(KeyboardInterrupt):
+        play(runs)
+    assert [[line["round"] for line in Run(run.path).metrics()] for run in runs] == [[1, 2]] * 3
+
+
+def test_a_new_run_does_not_go_beside_a_stopped_one(tmp_path: Path) -> None:
     first, second = (
         RunRequest(make({**SMALL, "checkpoint": 1, "seed": seed}), tmp_path / str(seed)) for seed in (0, 1)
     )
     assert first.group == second.group
     with pytest.raises(KeyboardInterrupt):
-        list(execute([replace(first, callbacks=lambda: [StopAfter(2)])], UserObjects(), CPU))
+        list(execute([replace(first, callbacks=lambda: [InterruptAt(2)])], UserObjects(), CPU))
     assert first.group != second.group
     assert [run.summary["rounds"] for run in execute([first, second], UserObjects(), CPU)] == [6, 6]
 

@@ -1,4 +1,4 @@
-"""Networks and data that the tests of both engines share."""
+"""Networks and data for the tests of the engines."""
 
 from collections.abc import Sequence
 
@@ -15,8 +15,8 @@ from homophily.training.task import Engine, Settings, Task
 
 
 class Everything(nn.Module):
-    """BatchNorm, both kinds of dropout and attention. No bias where its gradient is zero but for rounding:
-    Adam turns rounding into whole steps."""
+    """BatchNorm, both kinds of dropout and attention. Layers whose bias would have a zero gradient have no bias:
+    Adam would turn its rounding errors into whole steps."""
 
     def __init__(self, classes: int = 10) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Everything(nn.Module):
 
 
 class Drawing(nn.Module):
-    """Draws by itself, with torch's own generator."""
+    """Draws random numbers with torch's own generator."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,10 +76,10 @@ def task(
     return Task(module, layout, loss, data, torch.full_like(ids, 7), ids, chosen, found.coupled, found.draws)
 
 
-def trained(engine: Engine, experiment: Task, rounds: int = 3, peers: Tensor | None = None) -> tuple[Tensor, Kept]:
-    """All rows, started alike, after some rounds of training without merging."""
-    row, kept = experiment.layout.read(experiment.module)
-    count = experiment.data.peers
+def trained(engine: Engine, problem: Task, rounds: int = 3, peers: Tensor | None = None) -> tuple[Tensor, Kept]:
+    """All rows, from the same initial weights, after some rounds of training without merging."""
+    row, kept = problem.layout.read(problem.module)
+    count = problem.data.peers
     rows = row.expand(count, -1).clone()
     tables = {name: buffer.expand(count, *buffer.shape).clone() for name, buffer in kept.items()}
     for round in range(1, rounds + 1):

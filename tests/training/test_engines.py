@@ -1,4 +1,4 @@
-"""The faster engines equal the plain loop: same draws, close weights, for every model and optimiser."""
+"""The faster engines agree with the one-by-one engine for every model and optimiser."""
 
 from collections.abc import Callable
 
@@ -25,49 +25,49 @@ def nets() -> dict[str, tuple[nn.Module, tuple[int, ...]]]:
     return made | {"everything": (Everything(), (1, 8, 8))}
 
 
-def stacked(experiment: Task, chunk: int, workers: int = 1) -> Stacked:
-    chain = chain_of(experiment.module, experiment.layout, tuple(experiment.data.train.x.shape[1:]))
-    return Stacked(experiment, chain, chunk, workers)
+def stacked(problem: Task, chunk: int, workers: int = 1) -> Stacked:
+    chain = chain_of(problem.module, problem.layout, tuple(problem.data.train.x.shape[1:]))
+    return Stacked(problem, chain, chunk, workers)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("name", list(SMALL))
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 1e-4)])
-def test_layers_written_out_agree(
+def test_the_stacked_engine_agrees_with_the_reference(
     name: str, optimizer: str, momentum: float, dtype: torch.dtype, tolerance: float
 ) -> None:
     net, inputs = nets()[name]
     lr = 0.05 if optimizer == "sgd" else 3e-4
     keys = {"optimizer": optimizer, "lr": lr, "momentum": momentum, "weight_decay": 1e-3}
-    experiment = task(net, shares(UNEQUAL, inputs), dtype, **keys)
-    plain, _ = trained(OneByOne(experiment), experiment)
-    fast, _ = trained(stacked(experiment, 2, workers=2), experiment)
+    problem = task(net, shares(UNEQUAL, inputs), dtype, **keys)
+    plain, _ = trained(OneByOne(problem), problem)
+    fast, _ = trained(stacked(problem, 2, workers=2), problem)
     assert float((plain - fast).abs().max()) < tolerance
-    x = experiment.data.test.x[:3].expand(len(UNEQUAL), 3, *inputs)
-    outputs = OneByOne(experiment).predict(plain, {}, x), stacked(experiment, 4).predict(fast, {}, x)
+    x = problem.data.test.x[:3].expand(len(UNEQUAL), 3, *inputs)
+    outputs = OneByOne(problem).predict(plain, {}, x), stacked(problem, 4).predict(fast, {}, x)
     assert float((outputs[0] - outputs[1]).abs().max()) < 100 * tolerance
 
 
 @pytest.mark.parametrize(("chunk", "workers"), [(1, 1), (2, 3), (5, 2), (100, 1)])
-def test_chunks_and_threads_of_written_out_layers_do_not_matter(chunk: int, workers: int) -> None:
+def test_stacked_results_do_not_depend_on_chunks_and_threads(chunk: int, workers: int) -> None:
     net, inputs = nets()["cnn"]
-    experiment = task(net, shares(UNEQUAL, inputs))
-    whole, _ = trained(stacked(experiment, 6), experiment)
-    parts, _ = trained(stacked(experiment, chunk, workers), experiment)
+    problem = task(net, shares(UNEQUAL, inputs))
+    whole, _ = trained(stacked(problem, 6), problem)
+    parts, _ = trained(stacked(problem, chunk, workers), problem)
     assert torch.allclose(whole, parts, atol=1e-12)
-    alone, _ = trained(stacked(experiment, chunk, workers), experiment, peers=torch.tensor([2]))
+    alone, _ = trained(stacked(problem, chunk, workers), problem, peers=torch.tensor([2]))
     assert torch.allclose(alone[2], whole[2], atol=1e-12)
-    assert torch.equal(alone[3], experiment.layout.read(experiment.module)[0])  # not asked for: not moved
+    assert torch.equal(alone[3], problem.layout.read(problem.module)[0])  # not in the list of peers: not trained
 
 
-def test_many_samples_are_evaluated_in_pieces() -> None:
+def test_many_samples_are_evaluated_in_several_chunks() -> None:
     net, inputs = nets()["mlp"]
-    experiment = task(net, shares([50, 70], inputs))
-    rows, _ = trained(stacked(experiment, 2), experiment)
-    x = experiment.data.test.x[:70].expand(2, 70, *inputs)
-    expected = OneByOne(experiment).predict(rows, {}, x)
-    assert torch.allclose(stacked(experiment, 1).predict(rows, {}, x), expected, atol=1e-12)
+    problem = task(net, shares([50, 70], inputs))
+    rows, _ = trained(stacked(problem, 2), problem)
+    x = problem.data.test.x[:70].expand(2, 70, *inputs)
+    expected = OneByOne(problem).predict(rows, {}, x)
+    assert torch.allclose(stacked(problem, 1).predict(rows, {}, x), expected, atol=1e-12)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
@@ -75,31 +75,31 @@ def test_many_samples_are_evaluated_in_pieces() -> None:
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 1e-4)])
 def test_both_engines_agree(name: str, optimizer: str, dtype: torch.dtype, tolerance: float) -> None:
     net, inputs = nets()[name]
-    lr = 0.05 if optimizer == "sgd" else 3e-4  # Adam scales even rounding up to whole steps: at the DAC paper's rate
-    experiment = task(net, shares(UNEQUAL, inputs), dtype, optimizer=optimizer, lr=lr, weight_decay=1e-3)
-    plain, kept = trained(OneByOne(experiment), experiment)
-    fast, kept_fast = trained(Vectorised(experiment, chunk=4), experiment)
-    moved = (plain - experiment.layout.read(experiment.module)[0]).abs().amax(1)
+    lr = 0.05 if optimizer == "sgd" else 3e-4  # Adam turns rounding into whole steps, so use the DAC paper's rate
+    problem = task(net, shares(UNEQUAL, inputs), dtype, optimizer=optimizer, lr=lr, weight_decay=1e-3)
+    plain, kept = trained(OneByOne(problem), problem)
+    fast, kept_fast = trained(Vectorised(problem, chunk=4), problem)
+    moved = (plain - problem.layout.read(problem.module)[0]).abs().amax(1)
     assert bool((moved > 1e-3).all())
     assert float((plain - fast).abs().max()) < tolerance
     assert all(torch.equal(kept[n], kept_fast[n]) for n in kept)
-    x = experiment.data.test.x[:3].expand(len(UNEQUAL), 3, *inputs)
-    outputs = OneByOne(experiment).predict(plain, kept, x), Vectorised(experiment, 4).predict(fast, kept, x)
+    x = problem.data.test.x[:3].expand(len(UNEQUAL), 3, *inputs)
+    outputs = OneByOne(problem).predict(plain, kept, x), Vectorised(problem, 4).predict(fast, kept, x)
     assert float((outputs[0] - outputs[1]).abs().max()) < 100 * tolerance
 
 
 def test_regression_agrees() -> None:
-    experiment = task(nn.Sequential(nn.Linear(3, 2)), shares([5, 7], [3], outputs=2, regression=True), loss=mse)
-    plain, _ = trained(OneByOne(experiment), experiment)
-    assert torch.allclose(plain, trained(Vectorised(experiment, 2), experiment)[0], atol=1e-9)
-    assert torch.allclose(plain, trained(stacked(experiment, 2), experiment)[0], atol=1e-9)
+    problem = task(nn.Sequential(nn.Linear(3, 2)), shares([5, 7], [3], outputs=2, regression=True), loss=mse)
+    plain, _ = trained(OneByOne(problem), problem)
+    assert torch.allclose(plain, trained(Vectorised(problem, 2), problem)[0], atol=1e-9)
+    assert torch.allclose(plain, trained(stacked(problem, 2), problem)[0], atol=1e-9)
 
 
-def test_a_weight_decay_that_leaves_nothing_of_the_weights_agrees() -> None:
+def test_a_weight_decay_of_one_over_the_learning_rate_agrees() -> None:
     keys = {"lr": 0.5, "weight_decay": 2.0, "momentum": 0.0, "decay": 1.0}
-    experiment = task(nn.Sequential(nn.Linear(3, 4)), shares([5, 7], [3], outputs=4), **keys)
-    plain, _ = trained(OneByOne(experiment), experiment)
-    assert torch.allclose(plain, trained(stacked(experiment, 2), experiment)[0], atol=1e-9)
+    problem = task(nn.Sequential(nn.Linear(3, 4)), shares([5, 7], [3], outputs=4), **keys)
+    plain, _ = trained(OneByOne(problem), problem)
+    assert torch.allclose(plain, trained(stacked(problem, 2), problem)[0], atol=1e-9)
 
 
 def test_tokens_agree() -> None:
@@ -108,77 +108,77 @@ def test_tokens_agree() -> None:
     data = type(data)(
         type(data.train)(tokens, data.train.y, data.train.start, data.train.count), data.test, None, 10, 10, None
     )
-    experiment = task(nn.Sequential(nn.Embedding(10, 4), nn.Flatten(), nn.Linear(24, 10)), data)
+    problem = task(nn.Sequential(nn.Embedding(10, 4), nn.Flatten(), nn.Linear(24, 10)), data)
     assert torch.allclose(
-        trained(OneByOne(experiment), experiment)[0], trained(Vectorised(experiment, 2), experiment)[0], atol=1e-9
+        trained(OneByOne(problem), problem)[0], trained(Vectorised(problem, 2), problem)[0], atol=1e-9
     )
 
 
 @pytest.mark.parametrize("name", ["mlp", "everything"])
-def test_one_by_one_gives_the_same_bits_in_any_order_and_alone(name: str) -> None:
+def test_one_by_one_is_bitwise_independent_of_order_and_other_peers(name: str) -> None:
     net, inputs = nets()[name]
-    experiment = task(net, shares(UNEQUAL, inputs), torch.float32)
-    forward, _ = trained(OneByOne(experiment), experiment)
-    backward, _ = trained(OneByOne(experiment), experiment, peers=torch.arange(len(UNEQUAL)).flip(0))
-    alone, _ = trained(OneByOne(experiment), experiment, peers=torch.tensor([2]))
+    problem = task(net, shares(UNEQUAL, inputs), torch.float32)
+    forward, _ = trained(OneByOne(problem), problem)
+    backward, _ = trained(OneByOne(problem), problem, peers=torch.arange(len(UNEQUAL)).flip(0))
+    alone, _ = trained(OneByOne(problem), problem, peers=torch.tensor([2]))
     assert torch.equal(forward, backward)
     assert torch.equal(forward[2], alone[2])
-    start = experiment.layout.read(experiment.module)[0]
-    assert torch.equal(alone[3], start)  # not asked for: not moved
+    start = problem.layout.read(problem.module)[0]
+    assert torch.equal(alone[3], start)  # not in the list of peers: not trained
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 5, 100])
-def test_chunks_do_not_matter(chunk: int) -> None:
+def test_results_do_not_depend_on_chunks(chunk: int) -> None:
     net, inputs = nets()["everything"]
-    experiment = task(net, shares(UNEQUAL, inputs))
-    whole, _ = trained(Vectorised(experiment, 6), experiment)
-    parts, _ = trained(Vectorised(experiment, chunk), experiment)
+    problem = task(net, shares(UNEQUAL, inputs))
+    whole, _ = trained(Vectorised(problem, 6), problem)
+    parts, _ = trained(Vectorised(problem, chunk), problem)
     assert torch.allclose(whole, parts, atol=1e-12)
 
 
 def test_the_learning_rate_decays_by_round() -> None:
-    experiment = task(nn.Linear(2, 3), shares([4], [2], outputs=3), lr=0.1, decay=0.5, momentum=0.0, epochs=1)
-    row, _ = experiment.layout.read(experiment.module)
+    problem = task(nn.Linear(2, 3), shares([4], [2], outputs=3), lr=0.1, decay=0.5, momentum=0.0, epochs=1)
+    row, _ = problem.layout.read(problem.module)
     moves = []
     for round in (1, 3):
         rows = row[None].clone()
-        OneByOne(experiment).train(rows, {}, torch.tensor([0]), round)
+        OneByOne(problem).train(rows, {}, torch.tensor([0]), round)
         moves.append(rows[0] - row)
     assert torch.allclose(moves[1], moves[0] / 4)  # one whole batch: the same gradient
 
 
-def test_optimiser_state_starts_afresh_each_round() -> None:
-    experiment = task(nn.Linear(2, 3), shares([4], [2], outputs=3), lr=0.1, decay=1.0, momentum=0.9, epochs=1)
-    row, _ = experiment.layout.read(experiment.module)
+def test_optimiser_state_is_reset_each_round() -> None:
+    problem = task(nn.Linear(2, 3), shares([4], [2], outputs=3), lr=0.1, decay=1.0, momentum=0.9, epochs=1)
+    row, _ = problem.layout.read(problem.module)
     first, again = row[None].clone(), row[None].clone()
-    engine = Vectorised(experiment, 1)
+    engine = Vectorised(problem, 1)
     engine.train(first, {}, torch.tensor([0]), 1)
     engine.train(again, {}, torch.tensor([0]), 2)
     assert torch.allclose(first, again)  # velocity left from round 1 would add to the second move
 
 
-def test_a_module_that_draws_is_seeded_by_peer_round_and_step() -> None:
-    experiment = task(Drawing(), shares([4, 4], [1, 8, 8]))
-    assert experiment.draws
-    first, _ = trained(OneByOne(experiment), experiment)
+def test_a_module_that_draws_random_numbers_is_seeded_by_peer_round_and_step() -> None:
+    problem = task(Drawing(), shares([4, 4], [1, 8, 8]))
+    assert problem.draws
+    first, _ = trained(OneByOne(problem), problem)
     torch.manual_seed(99)
-    again, _ = trained(OneByOne(experiment), experiment)
+    again, _ = trained(OneByOne(problem), problem)
     assert torch.equal(first, again)
 
 
 @pytest.mark.parametrize("make", [Vectorised, stacked])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_sick_rows_do_not_touch_their_neighbours(make: Callable[[Task, int], Engine], optimizer: str) -> None:
-    experiment = task(nets()["mlp"][0], shares([6, 6, 6], [1, 8, 8]), optimizer=optimizer)
-    healthy, _ = trained(make(experiment, 3), experiment, rounds=1)
-    rows = experiment.layout.read(experiment.module)[0].expand(3, -1).clone()
+def test_diverged_rows_do_not_affect_other_rows(make: Callable[[Task, int], Engine], optimizer: str) -> None:
+    problem = task(nets()["mlp"][0], shares([6, 6, 6], [1, 8, 8]), optimizer=optimizer)
+    healthy, _ = trained(make(problem, 3), problem, rounds=1)
+    rows = problem.layout.read(problem.module)[0].expand(3, -1).clone()
     rows[1] = torch.nan
-    make(experiment, 3).train(rows, {}, torch.arange(3), 1)
+    make(problem, 3).train(rows, {}, torch.arange(3), 1)
     assert torch.allclose(rows[[0, 2]], healthy[[0, 2]], atol=1e-12)
     assert bool(rows[1].isnan().all())
 
 
-def test_outputs_of_one_number_may_leave_out_their_axis() -> None:
+def test_scalar_outputs_may_omit_the_last_axis() -> None:
     """A network that returns [b] where the targets are [b, 1] learns the same."""
     data = shares([6, 8], [3], outputs=1, regression=True)
     torch.manual_seed(0)
@@ -188,8 +188,8 @@ def test_outputs_of_one_number_may_leave_out_their_axis() -> None:
     assert torch.allclose(trained(OneByOne(whole), whole)[0], trained(OneByOne(flat), flat)[0], atol=1e-12)
 
 
-def test_nobody_to_train_is_no_work() -> None:
-    experiment = task(nn.Sequential(nn.Linear(2, 3)), shares([4], [2], outputs=3))
-    for engine in (Vectorised(experiment, 1), stacked(experiment, 1)):
-        rows, _ = trained(engine, experiment, peers=torch.zeros(0, dtype=torch.int64))
-        assert torch.equal(rows[0], experiment.layout.read(experiment.module)[0])
+def test_training_no_peers_does_nothing() -> None:
+    problem = task(nn.Sequential(nn.Linear(2, 3)), shares([4], [2], outputs=3))
+    for engine in (Vectorised(problem, 1), stacked(problem, 1)):
+        rows, _ = trained(engine, problem, peers=torch.zeros(0, dtype=torch.int64))
+        assert torch.equal(rows[0], problem.layout.read(problem.module)[0])

@@ -1,4 +1,4 @@
-"""What a network is like is found by asking it."""
+"""The traits of a network are found by running it."""
 
 import math
 import re
@@ -20,7 +20,7 @@ def traits(net: nn.Module, *inputs: int) -> ModuleTraits:
 
 
 class Centring(nn.Module):
-    """Couples samples while it trains, with no layer that says so."""
+    """Couples samples in training mode without a BatchNorm layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Centring(nn.Module):
 
 
 class Counting(nn.Module):
-    """Puts a new tensor in its buffer's place, which only a plain run sees."""
+    """Replaces its buffer by a new tensor, which torch.vmap does not see."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class SamplesSecond(nn.Module):
 
 
 class Branching(nn.Module):
-    """Looks at its values, which torch.vmap cannot."""
+    """Branches on its values, which torch.vmap cannot do."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,14 +80,14 @@ def test_coupling_is_found(net: nn.Module, inputs: tuple[int, ...]) -> None:
     assert found.obstacle is None
 
 
-def test_own_draws_are_found() -> None:
+def test_random_draws_of_the_network_are_found() -> None:
     found = traits(Drawing(), 1, 8, 8)
     assert found.draws
     assert found.obstacle is not None
     assert "random" in found.obstacle
 
 
-def test_what_vmap_cannot_run_is_found_and_then_any_parameter_may_be_used() -> None:
+def test_without_vmap_no_parameter_counts_as_unused() -> None:
     found = traits(Branching(), 4)
     assert found.obstacle is not None
     assert "vmap" in found.obstacle
@@ -106,16 +106,14 @@ def test_buffers_that_training_changes_are_found() -> None:
     assert traits(net, 4).changing == {"1.running_mean", "1.running_var", "1.num_batches_tracked"}
 
 
-def test_a_network_that_fails_names_the_shape_it_got() -> None:
+def test_the_error_of_a_failing_network_names_the_input_shape() -> None:
     with pytest.raises(UserError, match=r"fails on a batch of shape \[4, 7\]"):
         traits(nn.Linear(4, 3), 7)
 
 
-def test_integers_for_a_layer_that_wants_floats_are_told_as_tokens() -> None:
+def test_integer_inputs_for_a_float_layer_are_explained() -> None:
     x, y = torch.randint(5, (9, 4)), torch.randint(3, (9,))
-    says = (
-        r"shape \[4, 4\], which are taken as tokens \(indices for an embedding\).*PeerData\(x\.astype\(.float32.\), y\)"
-    )
+    says = r"shape \[4, 4\], which count as tokens \(indices for an embedding\).*PeerData\(x\.astype\(.float32.\), y\)"
     for net in (nn.Linear(4, 3), nn.Linear(4, 3).double(), nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3))):
         with pytest.raises(UserError, match=says) as refused:
             probe(net, cross_entropy, x, y)
@@ -163,7 +161,7 @@ def test_buffers_that_are_replaced_are_an_obstacle() -> None:
 
 
 @pytest.mark.parametrize("samples", [1, 2, 8])
-def test_coupling_is_seen_however_few_samples_there_are(samples: int) -> None:
+def test_coupling_is_found_with_any_number_of_samples(samples: int) -> None:
     network = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
     x, y = torch.randn(samples, 4), torch.randn(samples, 3)
     assert probe(network, mse, x, y).coupled
@@ -175,7 +173,7 @@ def test_coupling_in_evaluation_mode_is_refused() -> None:
         traits(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, track_running_stats=False)), 4)
 
 
-def test_a_loss_that_fails_is_told_with_the_shapes_it_got() -> None:
+def test_the_error_of_a_failing_loss_names_the_shapes() -> None:
     with pytest.raises(UserError, match=r"training\.loss: fails on outputs \[4, 3\] and targets \[4\]: no such loss"):
         probe(nn.Linear(4, 3), failing, torch.randn(4, 4), torch.zeros(4).long())
 
@@ -190,11 +188,11 @@ def absolute(outputs: Tensor, targets: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("loss", [mse, absolute])
 @pytest.mark.parametrize(("outputs", "targets"), [((2,), (3,)), ((8,), (1,)), ((5, 2), (1,)), ((5,), (5, 2))])
-def test_float_targets_need_an_output_each_whatever_the_loss(
+def test_float_targets_need_one_output_each_for_any_loss(
     loss: Loss, outputs: tuple[int, ...], targets: tuple[int, ...]
 ) -> None:
     net = nn.Sequential(nn.Linear(4, math.prod(outputs)), nn.Unflatten(1, outputs))
-    says = f"an output for each target, not outputs {[4, *outputs]} and targets {[4, *targets]}"
+    says = f"one output per target, not outputs {[4, *outputs]} and targets {[4, *targets]}"
     with pytest.raises(UserError, match=re.escape(says)):
         probe(net, loss, torch.randn(4, 4), torch.randn(4, *targets))
 
@@ -209,7 +207,7 @@ def test_float_targets_may_have_another_shape_than_the_outputs(
 
 
 @pytest.mark.parametrize("outputs", [(), (5, 2)])
-def test_classes_need_scores_whatever_the_loss(outputs: tuple[int, ...]) -> None:
+def test_classes_need_one_score_per_class_for_any_loss(outputs: tuple[int, ...]) -> None:
     layer: nn.Module = nn.Unflatten(1, outputs) if outputs else nn.Flatten(0)
     net = nn.Sequential(nn.Linear(4, math.prod(outputs)), layer)
     with pytest.raises(
@@ -218,11 +216,11 @@ def test_classes_need_scores_whatever_the_loss(outputs: tuple[int, ...]) -> None
         probe(net, absolute, torch.randn(4, 4), torch.zeros(4).long())
 
 
-# Networks that remember
+# Networks with state in attributes
 
 
 class Remembering(nn.Module):
-    """Subtracts a mean that it has seen while training, which it keeps in a plain attribute or as a buffer."""
+    """Subtracts a running mean of its training inputs, stored in a plain attribute or a buffer."""
 
     def __init__(self, registered: bool, learns: bool = True, looks: bool = True) -> None:
         super().__init__()
@@ -236,7 +234,7 @@ class Remembering(nn.Module):
 
 
 class Cached(nn.Module):
-    """Computes something of its weights once, for good."""
+    """Computes a function of its weights once and stores it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -250,7 +248,7 @@ class Cached(nn.Module):
 
 
 class Stepping(nn.Linear):
-    """Remembers a number."""
+    """Stores a number of earlier calls."""
 
     steps = 0.0
 
@@ -262,8 +260,8 @@ class Stepping(nn.Linear):
 @pytest.mark.parametrize(
     ("net", "named"), [(Remembering(False), "(seen) "), (Cached(), "(doubled) "), (Stepping(4, 3), "")]
 )
-def test_a_network_that_remembers_in_an_attribute_is_refused(net: nn.Module, named: str) -> None:
-    says = f"its outputs depend on earlier batches, remembered in an attribute {named}that is neither"
+def test_a_network_with_state_in_an_attribute_is_refused(net: nn.Module, named: str) -> None:
+    says = f"its outputs depend on earlier batches, stored in an attribute {named}that is neither"
     with pytest.raises(UserError, match=re.escape(says)):
         traits(net, 4)
 
@@ -271,7 +269,7 @@ def test_a_network_that_remembers_in_an_attribute_is_refused(net: nn.Module, nam
 @pytest.mark.parametrize(
     "net", [Remembering(True), Remembering(False, learns=False), Remembering(False, looks=False), nn.BatchNorm1d(4)]
 )
-def test_buffers_constants_and_what_nobody_looks_at_may_be_kept(net: nn.Module) -> None:
+def test_buffers_constants_and_unused_attributes_are_accepted(net: nn.Module) -> None:
     traits(nn.Sequential(net, nn.Linear(4 if isinstance(net, nn.BatchNorm1d) else 3, 3)), 4)
 
 
@@ -298,18 +296,18 @@ def test_a_network_that_fails_in_evaluation_or_on_other_batches_is_refused() -> 
         UserError, match=r"in evaluation mode the network fails on a batch .* it was to be trained only"
     ):
         traits(OnlyTraining(4, 3), 4)
-    with pytest.raises(UserError, match=r"in evaluation mode the network must return \[4, 3\], as in training"):
+    with pytest.raises(UserError, match=r"in evaluation mode the network must return shape \[4, 3\], as in training"):
         traits(TwoThings(4, 3), 4)
     with pytest.raises(UserError, match=r"the network fails on a batch of shape \[2, 4\]"):
         traits(OfFour(4, 3), 4)
 
 
-def test_classes_that_are_floats_are_told() -> None:
-    with pytest.raises(UserError, match=r"y holds floats, as for a regression: classes are integers"):
+def test_classes_given_as_floats_are_explained() -> None:
+    with pytest.raises(UserError, match=r"y has floats, as for regression; if they are classes, use integers"):
         probe(nn.Linear(4, 2), mse, torch.randn(4, 4), torch.tensor([[0.0], [1.0], [1.0], [0.0]]))
 
 
-def test_rounding_in_a_deep_network_is_no_obstacle() -> None:
+def test_rounding_in_a_deep_network_does_not_prevent_vectorising() -> None:
     torch.manual_seed(0)
     layers = [layer for _ in range(30) for layer in (nn.Linear(16, 16, bias=False), nn.BatchNorm1d(16), nn.ReLU())]
     assert traits(nn.Sequential(nn.Linear(4, 16), *layers, nn.Linear(16, 3)), 4).obstacle is None

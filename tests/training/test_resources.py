@@ -1,4 +1,4 @@
-"""The rule by which an engine is picked, and what is worked on at a time."""
+"""The choice of an engine, chunk sizes and threads."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -18,10 +18,10 @@ CHAIN = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
 
 
 def planned(net: nn.Module, engine: str = "auto", peers: int = 3) -> ExecutionPlan:
-    experiment = task(net, shares([6] * peers, [1, 8, 8]), torch.float32)
-    found = probe(experiment.module, experiment.loss, experiment.data.train.x, experiment.data.train.y)
-    chain = read_chain(experiment.module, experiment.layout, experiment.loss, experiment.data)
-    return plan_execution(engine, 4, experiment.data, experiment.layout, found, chain, torch.device("cpu"))
+    problem = task(net, shares([6] * peers, [1, 8, 8]), torch.float32)
+    found = probe(problem.module, problem.loss, problem.data.train.x, problem.data.train.y)
+    chain = read_chain(problem.module, problem.layout, problem.loss, problem.data)
+    return plan_execution(engine, 4, problem.data, problem.layout, found, chain, torch.device("cpu"))
 
 
 @pytest.mark.parametrize(
@@ -40,8 +40,8 @@ def test_auto_takes_the_fastest_engine_that_can_train_the_network(net: nn.Module
 
 
 @pytest.mark.parametrize("engine", ["stacked", "vectorised", "one-by-one"])
-def test_what_is_asked_for_is_used(engine: str) -> None:
-    assert (planned(CHAIN, engine).engine, planned(CHAIN, engine).why) == (engine, "asked for")
+def test_the_configured_engine_is_used(engine: str) -> None:
+    assert (planned(CHAIN, engine).engine, planned(CHAIN, engine).why) == (engine, "set in the config")
 
 
 @pytest.mark.parametrize(
@@ -52,8 +52,8 @@ def test_an_engine_that_cannot_train_the_network_is_refused(net: nn.Module, engi
         planned(net, engine)
 
 
-def test_threads_have_the_same_to_do() -> None:
-    """Enough work for several chunks: as many chunks for every thread, and none larger than it must be."""
+def test_threads_get_equal_numbers_of_chunks() -> None:
+    """If there is work for several chunks, every thread gets equally many, as small as possible."""
     wide = nn.Sequential(nn.Flatten(), nn.Linear(64, 4000), nn.ReLU(), nn.Linear(4000, 10))
     found = planned(wide, peers=31)
     chunks = -(-31 // found.chunk)
@@ -65,17 +65,17 @@ def test_threads_have_the_same_to_do() -> None:
 
 def test_more_models_than_fit_are_refused_with_the_arithmetic() -> None:
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-    experiment = task(net, shares([2], [1, 8, 8]), torch.float32)
-    found = probe(experiment.module, experiment.loss, experiment.data.train.x, experiment.data.train.y)
+    problem = task(net, shares([2], [1, 8, 8]), torch.float32)
+    found = probe(problem.module, problem.loss, problem.data.train.x, problem.data.train.y)
     many = shares([1], [1, 8, 8])
     one = torch.ones(1, dtype=torch.int64).expand(10**9)
     many = replace(many, train=replace(many.train, start=one, count=one))
     with pytest.raises(
         UserError, match=r"peers = 1000000000: .* 1,000,000,000 x 650 parameters x 4 bytes x 3 copies = "
     ):
-        plan_execution("auto", 4, many, experiment.layout, found, "no chain", torch.device("cpu"))
+        plan_execution("auto", 4, many, problem.layout, found, "no chain", torch.device("cpu"))
 
 
-def test_a_run_says_which_engine_it_took(tmp_path: Path) -> None:
+def test_a_run_records_its_engine(tmp_path: Path) -> None:
     run = homophily.run({"rounds": 1, "peers": 4, "method": {"name": "local"}}, out=tmp_path / "run")
     assert run.about["plan"]["engine"] == "stacked"

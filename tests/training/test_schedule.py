@@ -1,4 +1,4 @@
-"""How samples fall into batches."""
+"""The division of samples into batches."""
 
 import torch
 from hypothesis import given
@@ -20,7 +20,7 @@ def test_every_sample_is_in_one_batch(samples: int, batch: int, coupled: bool) -
 
 
 @given(counts, st.integers(2, 10), st.booleans())
-def test_the_steps_of_all_peers_are_those_of_each(counts: list[int], batch: int, coupled: bool) -> None:
+def test_the_joint_steps_equal_those_of_each_peer(counts: list[int], batch: int, coupled: bool) -> None:
     counts.sort(reverse=True)
     took: list[list[int]] = [[] for _ in counts]
     for step, groups in enumerate(steps(counts, batch, coupled)):
@@ -36,7 +36,9 @@ def test_the_steps_of_all_peers_are_those_of_each(counts: list[int], batch: int,
 
 
 @given(counts, st.integers(0, 1000), st.integers(1, 50), st.integers(0, 5))
-def test_an_order_is_a_permutation_and_the_same_alone(counts: list[int], seed: int, round: int, epoch: int) -> None:
+def test_an_order_is_a_permutation_independent_of_other_peers(
+    counts: list[int], seed: int, round: int, epoch: int
+) -> None:
     count, ids = torch.tensor(counts), torch.arange(len(counts))
     order = shuffled(torch.full_like(ids, seed), ids, count, max(counts), round, epoch)
     for i, n in enumerate(counts):
@@ -46,7 +48,7 @@ def test_an_order_is_a_permutation_and_the_same_alone(counts: list[int], seed: i
         assert sorted(alone.tolist()) == list(range(n))
 
 
-def test_epochs_rounds_and_peers_have_orders_of_their_own() -> None:
+def test_epochs_rounds_and_peers_have_different_orders() -> None:
     def order(peer: int, round: int, epoch: int) -> tuple[int, ...]:
         return tuple(
             shuffled(torch.tensor([0]), torch.tensor([peer]), torch.tensor([30]), 30, round, epoch)[0].tolist()

@@ -17,6 +17,7 @@ from homophily.methods.kin.families import Kinship, kinship
 from homophily.randomness import Purpose
 
 _SHOWN = 8  # families whose sizes are listed one by one
+CONTINUUM = "found no families but a continuum, and draws partners by likeness"
 TOO_FEW = "too few samples to compare anyone: all peers with a fingerprint count as one family"
 ADVICE = (
     "the data may still differ in ways that fingerprints do not show: try more samples per peer, and compare with "
@@ -61,7 +62,7 @@ class Kin(Method):
     def notes(self, view: View, memory: Memory) -> list[str]:
         """What was found: one answer for all peers, whichever of them are their contacts."""
         if memory["away"].shape[2]:
-            return ["found no families but a continuum, and draws partners by likeness"]
+            return [CONTINUUM]
         family = memory["family"]
         without = int((family < 0).sum())
         alone = [f"{without} peers have too few samples for a fingerprint, and merge with nobody"] if without else []
@@ -74,6 +75,21 @@ class Kin(Method):
             shown = ", ".join(map(str, sizes)) if len(sizes) <= _SHOWN else f"{sizes[-1]} to {sizes[0]}"
             found = [f"found {len(sizes)} families, of {shown} peers"]
         return [*found, *alone]
+
+    def peer_notes(self, view: View, memory: Memory) -> list[str]:
+        """What this peer found; it remembers its own family only."""
+        if "family" not in memory:
+            return []
+        if memory["away"].shape[2]:
+            return [CONTINUUM]
+        if int(memory["family"][0]) < 0:
+            return ["this peer has too few samples for a fingerprint, and merges with nobody"]
+        size = 1 + int((memory["weights"][0] > 0).sum())
+        if not bool(memory["enough_samples"][0]):
+            return [TOO_FEW]
+        if not bool(memory["conclusive"][0]):
+            return [_nothing_found(size, float(memory["smallest_difference"][0])), ADVICE]
+        return [f"this peer belongs to a family of {size} peers"]
 
 
 def balanced(away: Tensor, mask: Tensor, k: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""All peers in one computation, layer by layer: for networks that are a chain of layers written out here."""
+"""The stacked engine on a CPU: trains many peers in one computation, with hand-written passes for each layer."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from homophily.training.task import Task
 
 T = TypeVar("T")
 
-_PIECES = 16  # samples a peer evaluates at a time, or a batch if that is more
+_EVALUATED = 16  # samples per peer evaluated at a time, or the batch size if that is larger
 
 
 class Stacked:
-    """Trains ``chunk`` peers at a time, so that what is worked on stays in cache; chunks are shared among threads.
+    """Trains ``chunk`` peers at a time, so that their models stay in cache; threads train different chunks.
 
-    A thread works on peers of its own from the first step of a round to the last: nobody waits for anybody.
+    A thread trains its peers from the first step of a round to the last, so threads do not wait for one another.
     """
 
     name = "stacked"
@@ -61,7 +61,7 @@ class Stacked:
         rows[peers] = self.order.restored(work)
 
     def _output_grad(self, y: Tensor, share: Tensor) -> Callable[[Tensor], Tensor]:
-        """The gradient of the batch's loss by the outputs, of which each sample has its share."""
+        """Return a function from outputs to the gradient of the batch's loss with respect to them."""
         return lambda outputs: self.gradient(outputs, y) * share[..., None]
 
     def predict(self, rows: Tensor, kept: Kept, x: Tensor) -> Tensor:
@@ -81,14 +81,14 @@ class Stacked:
     def _outputs(
         self, shape: Sequence[int], models: Callable[[slice], Tensor], samples: Callable[[slice, slice], Tensor]
     ) -> Tensor:
-        """[M, n, outputs] of M pairs of a model and n samples, which are looked up a chunk at a time."""
+        """Return outputs [M, n, outputs] for M pairs of a model and n samples, which are looked up chunk by chunk."""
         (pairs, count), device = shape, self.task.ids.device
         out = torch.empty(pairs, count, self.chain.stages[-1].outputs, dtype=self.task.layout.dtype, device=device)
-        piece = max(self.task.settings.batch, _PIECES)
+        size = max(self.task.settings.batch, _EVALUATED)
 
         def evaluate(those: slice) -> None:
             rows = models(those)
-            for some in _slices(count, piece):
+            for some in _slices(count, size):
                 value = arranged(self.chain, self.task.cast(samples(those, some)))
                 for stage, place in zip(self.chain.stages, self.places, strict=True):
                     value, _ = forwards(stage, place, rows, value)

@@ -1,4 +1,4 @@
-"""The stacked engine on a GPU: a step is a handful of kernels, replayed as one CUDA graph."""
+"""The stacked engine on a GPU: a training step is a few Triton kernels, replayed as one CUDA graph."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from homophily.training.stacked.stage_kernels import Learning, StageKernels, opt
 from homophily.training.stacked.written_out import arranged
 from homophily.training.task import Task
 
-_KEPT_BYTES = 4 << 30  # bytes
-_FULL, _FAST = "tf32x3", "tf32"  # three products on tensor cores for one in float32, or just one
+_KEPT_BYTES = 4 << 30  # largest size of the prepared training samples that are kept in GPU memory
+_FULL, _FAST = "tf32x3", "tf32"  # three TF32 products that together have about float32 precision, or a single one
 
 
 class StackedKernels:
-    """Trains ``chunk`` peers at a time. fast: products are made in TF32."""
+    """Trains ``chunk`` peers at a time. fast: matrix products use TF32."""
 
     name = "stacked"
 
@@ -35,7 +35,7 @@ class StackedKernels:
         self.back = self.slots[self.columns.argsort()]
         self.trainers: dict[int, Trainer] = {}
         self.ahead: tuple[int, Tensor, StepPlan] | None = None  # the plan of the next round: round, peers, plan
-        self.samples: Tensor | None = None  # [N, n, ...]: everyone's training samples, for models of others
+        self.samples: Tensor | None = None  # [N, n, ...]: all peers' training samples, for cross-evaluation
 
     def on(self, task: Task, chunk: int) -> StackedKernels:
         return StackedKernels(task, self.stages.chain, chunk, self.stages.precision == _FAST)
@@ -46,17 +46,17 @@ class StackedKernels:
             trainer.rows[: len(chunk)].index_copy_(1, self.slots, rows[mask][:, self.columns])
             trainer.train(self._plan(chunk, mask, round), round)
             rows[mask] = trainer.rows[: len(chunk)][:, self.back]
-            # The next round is planned while the GPU is busy with this one, so nothing here may wait for it.
+            # The next round is planned while the GPU computes this one, so nothing here may synchronise with the GPU.
             self.ahead = (round + 1, chunk, self._plan(chunk, mask, round + 1)) if len(peers) == len(chunk) else None
 
     def _plan(self, chunk: Tensor, mask: Tensor, round: int) -> StepPlan:
-        """For peers by their ids here and on the GPU."""
+        """Return the plan of a round. chunk: the peers' rows on the CPU; mask: the same on the GPU."""
         if self.ahead is not None and self.ahead[0] == round and torch.equal(self.ahead[1], chunk):
             return self.ahead[2]
         return plan(self.task, mask, int(self.task.counts[chunk[0]]), round)
 
     def _trainer(self, peers: int) -> Trainer:
-        """With room for that many peers: few sizes serve all, so that few graphs are made."""
+        """Return a trainer for at least this many peers; sizes are rounded up, so that few CUDA graphs are captured."""
         room = self.chunk if 2 * peers > self.chunk else power(peers, 1, self.chunk)
         if room not in self.trainers:
             self.trainers[room] = Trainer(self.task, self.stages, room)
@@ -66,23 +66,23 @@ class StackedKernels:
         return self._outputs(self._sorted(rows), self._taken(x), len(rows))
 
     def cross_evaluate(self, rows: Tensor, kept: Kept, model: Tensor, data: Tensor) -> Tensor:
-        """Models and data are looked up by the kernels: neither is copied for each pair."""
+        """As Engine.cross_evaluate; the kernels look up models and data, so neither is copied for each pair."""
         task, most = self.task, most_samples(self.task, data)
         personal = task.layout.has_personal
         work = self._sorted(with_personal(task, rows, model, data) if personal else rows)
         return self._outputs(work, *self._samples_of(data, most), None if personal else model)
 
     def _sorted(self, rows: Tensor) -> Tensor:
-        """Rows [P, D] as the kernels read them."""
+        """Return the rows [P, D] in the order and alignment that the kernels read."""
         work = rows.new_empty(len(rows), self.stages.width)
         return work.index_copy_(1, self.slots, rows[:, self.columns])
 
     def _taken(self, x: Tensor) -> Tensor:
-        """Samples [P, n, ...] as the first stage reads them."""
+        """Return samples [P, n, ...] in the form that the first stage reads."""
         return self.stages.padded(arranged(self.stages.chain, self.task.cast(x)))
 
     def _samples_of(self, peers: Tensor, most: int) -> tuple[Tensor, int, Tensor | None]:
-        """Training samples of the peers [M], M, and each peer's place among them (None: in their order)."""
+        """Return training samples, M, and the index [M] of each peer's samples among them (None: in order)."""
         train = self.task.data.train
         if self.samples is None and self._room_for_all(most):
             everyone = torch.arange(self.task.data.peers, device=peers.device)
@@ -92,9 +92,9 @@ class StackedKernels:
         return self._taken(train.x[train.samples(peers, most)]), len(peers), None
 
     def _room_for_all(self, most: int) -> bool:
-        """Whether everyone's training samples may be kept as the kernels read them: only if they are small."""
-        numbers = self.task.data.peers * most * prod(self.stages.shape(0))
-        return 4 * numbers < _KEPT_BYTES
+        """Whether all peers' training samples are small enough to be kept in the form that the kernels read."""
+        values = self.task.data.peers * most * prod(self.stages.shape(0))
+        return 4 * values < _KEPT_BYTES
 
     def _outputs(
         self, rows: Tensor, x: Tensor, pairs: int, data: Tensor | None = None, model: Tensor | None = None
@@ -108,7 +108,7 @@ class StackedKernels:
 
 
 class Trainer:
-    """The memory of training so many peers, which stays where it is, and the graph of one step on it."""
+    """The buffers for training a number of peers, at fixed addresses, and the CUDA graph of one step on them."""
 
     def __init__(self, task: Task, stages: StageKernels, peers: int) -> None:
         self.task, self.stages = task, stages
@@ -122,7 +122,7 @@ class Trainer:
         optimiser = optimiser_of(settings)
         self.rows = memory(peers, stages.width)
         self.state = [torch.zeros_like(self.rows) for _ in range(_STATES[optimiser])]
-        first, second = [*self.state, self.rows, self.rows][:2]  # what an optimiser has not is never looked at
+        first, second = [*self.state, self.rows, self.rows][:2]  # rows stand in for state that the optimiser lacks
         self.samples, self.shares = memory(steps, peers, batch, dtype=torch.int64), memory(steps, peers, batch)
         self.learning = Learning(
             self.rows,
@@ -132,22 +132,22 @@ class Trainer:
             step=memory(1, dtype=torch.int64),
             live=memory(steps, peers, dtype=torch.int8),
             before=memory(steps, peers, dtype=torch.int64),
-            rates=_ageing(steps).to(device),
+            rates=_bias_corrections(steps).to(device),
             settings=settings,
         )
-        self.ageing = self.learning.rates[:, :2].clone()
+        self.corrections = self.learning.rates[:, :2].clone()
         self.values = [memory(peers, batch, *stages.shape(i)) for i in range(len(chain) + 1)]
-        self.slopes = [memory(peers, batch, *stage.shape) for stage in chain]
+        self.output_grads = [memory(peers, batch, *stage.shape) for stage in chain]
         self.largest = [memory(peers, batch, *stage.shape, dtype=torch.int8) if stage.pool else None for stage in chain]
         self.y, self.share = memory(peers, batch, dtype=data.y.dtype), memory(peers, batch)
         self.graph: torch.cuda.CUDAGraph | None = None
 
     def train(self, plan: StepPlan, round: int) -> None:
-        """One round of the first peers, whose rows are in place."""
+        """Train the peers of the plan, whose rows are the first ones here, for one round."""
         at, steps, those = self.learning, len(plan.live), slice(0, plan.live.shape[1])
         for table in (*self.state, at.live):
             table.zero_()
-        torch.mul(self.ageing, at.settings.lr_in(round), out=at.rates[:, :2])
+        torch.mul(self.corrections, at.settings.lr_in(round), out=at.rates[:, :2])
         self.samples[:steps, those], self.shares[:steps, those] = plan.samples, plan.shares
         at.live[:steps, those], at.before[:steps, those] = plan.live, plan.before.clamp(max=len(at.rates) - 1)
         at.step.zero_()
@@ -163,7 +163,7 @@ class Trainer:
         self.graph.replay()
 
     def _captured(self) -> torch.cuda.CUDAGraph:
-        """The graph of a step. A first step that nobody takes compiles the kernels and moves nothing."""
+        """Capture the CUDA graph of a step; before, a step that no peer takes compiles the kernels."""
         live = self.learning.live.clone()
         self.learning.live.zero_()
         side = torch.cuda.Stream()
@@ -179,24 +179,26 @@ class Trainer:
         return graph
 
     def take_step(self) -> None:
-        """One training step of everyone who takes part in it."""
+        """Launch one training step of all peers that take it."""
         stages, data, at = self.stages, self.task.data.train, self.learning
         stages.take(data.x, data.y, self.samples, self.shares, at.step, (self.values[0], self.y, self.share))
-        for i in range(len(self.slopes)):
+        for i in range(len(self.output_grads)):
             stages.forwards(i, self.rows, self.values[i], self.values[i + 1], self.largest[i])
-        stages.slope_of_loss(self.values[-1], self.y, self.share, self.slopes[-1])
-        for i in reversed(range(len(self.slopes))):
-            if i:  # before the weights move
-                stages.back(i, self.rows, self.values[i], self.slopes[i], self.largest[i], self.slopes[i - 1])
-            stages.learn(i, self.values[i], self.slopes[i], self.largest[i], at)
+        stages.loss_gradient(self.values[-1], self.y, self.share, self.output_grads[-1])
+        for i in reversed(range(len(self.output_grads))):
+            if i:  # before the weights are updated
+                stages.back(
+                    i, self.rows, self.values[i], self.output_grads[i], self.largest[i], self.output_grads[i - 1]
+                )
+            stages.learn(i, self.values[i], self.output_grads[i], self.largest[i], at)
         at.step.add_(1)
 
 
 _STATES = {kernels.SGD: 0, kernels.MOMENTUM: 1, kernels.ADAM: 2}
 
 
-def _ageing(steps: int) -> Tensor:
-    """[steps, 3]: for each step 1, and Adam's step size for a rate of 1 and root as its means grow old."""
+def _bias_corrections(steps: int) -> Tensor:
+    """Return [steps, 3], for each step: 1, and Adam's bias corrections (step size for a learning rate of 1, root)."""
     step = torch.arange(1, steps + 1, dtype=torch.float64)
     size, root = 1 / (1 - RowAdam.beta1**step), (1 - RowAdam.beta2**step).sqrt()
     return torch.stack([torch.ones_like(step), size, root], dim=1).float()

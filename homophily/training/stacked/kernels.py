@@ -1,13 +1,13 @@
-"""GPU kernels (Triton) for a chain's stages, every peer with weights of its own.
+"""GPU kernels (Triton) for a chain's stages; every peer has its own weights.
 
-One kernel makes a whole stage forwards: patches are never written down, and bias, ReLU and the 2x2 maximum follow while
-the sums are still in registers. In the backward pass the kernel that makes a gradient also takes the optimiser's step,
-so that gradients are not written down either, unless they are made in several parts. A linear layer is a convolution
-of a single pixel.
+One kernel computes a whole stage forwards: patches are never stored, and bias, ReLU and 2x2 max-pooling are applied
+while the sums are still in registers. In the backward pass, the kernel that computes a gradient also takes the
+optimiser's step, so gradients are not stored either, unless a gradient is computed in several parts. A linear layer is
+a convolution of a single pixel.
 
-Values are [P, B, H, W, C], already padded with zeros for the stage that reads them; their gradients are
-without padding. Weights are [N, K] at a place in rows of ``width`` numbers, K in the order kernel row, kernel column,
-channel. With pooling, the pixels of an output are counted window by window, four in a row.
+Values are [P, B, H, W, C], already padded with zeros for the stage that reads them; their gradients are without
+padding. Weights are [N, K] at an offset in rows of ``width`` values, K in the order kernel row, kernel column, channel.
+With pooling, output pixels are numbered window by window, four per window.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def take(
     x, y, samples, share, step, x_out, y_out, share_out, pairs,
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The step's batch: sample ``samples[step, pair]``, [C, H, W], into x_out[pair]; its target and its share."""
+    """Copy the step's batch: sample ``samples[step, pair]``, [C, H, W], into x_out[pair], with its target and share."""
     pair = tl.program_id(0).to(tl.int64)
     now = tl.load(step) * pairs + pair
     sample = tl.load(samples + now)
@@ -42,7 +42,7 @@ def take(
 
 @triton.jit
 def cross_entropy(out, y, share, g, count, N: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr):
-    """The gradient of the mean cross-entropy by the outputs [count, N]."""
+    """Compute g, the gradient of the mean cross-entropy with respect to the outputs [count, N]."""
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     n = tl.arange(0, WIDE)
     mask = (row < count)[:, None] & (n < N)[None, :]
@@ -67,7 +67,7 @@ def _add_product(total, a, b, PRECISION: tl.constexpr):
 @triton.jit
 def _corner(m, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
             POOL: tl.constexpr):  # fmt: skip
-    """Where in a peer's input the patch of output pixel m begins."""
+    """Return the offset in a peer's input at which the patch of output pixel m begins."""
     if POOL:
         QH: tl.constexpr = OH // 2
         QW: tl.constexpr = OW // 2
@@ -86,7 +86,7 @@ def _corner(m, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OH: tl.constex
 
 @triton.jit
 def _tap(k, W: tl.constexpr, C: tl.constexpr, KW: tl.constexpr):
-    """Where tap k is, from the corner of a patch."""
+    """Return the offset of kernel element k from the corner of a patch."""
     pixel = k // C
     return (pixel // KW * W + pixel % KW) * C + k % C
 
@@ -99,9 +99,9 @@ def forward(
     DATA: tl.constexpr, MODEL: tl.constexpr, PRECISION: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """out = maximum(relu(patches . weights + bias)), written with PH and PW pixels of padding around it.
+    """Compute out = max_pool(relu(patches @ weights + bias)), stored with PH and PW pixels of padding around it.
 
-    With DATA, out[p] is made from x[data[p]]; with MODEL, by the model rows[model[p]].
+    With DATA, out[p] is computed from x[data[p]]; with MODEL, by the model rows[model[p]].
     """
     OH: tl.constexpr = H - KH + 1
     OW: tl.constexpr = W - KW + 1
@@ -152,7 +152,7 @@ def back(
     KW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, AFTER_RELU: tl.constexpr, POOL: tl.constexpr,
     PRECISION: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """gx: the gradient of the stage's input without its padding of PH and PW, stopped where the ReLU before it was."""
+    """Compute gx, the gradient of the stage's input without its padding of PH and PW, before the previous ReLU."""
     OH: tl.constexpr = H - KH + 1
     OW: tl.constexpr = W - KW + 1
     QH: tl.constexpr = OH // 2 if POOL else OH
@@ -203,7 +203,7 @@ def back(
 
 @triton.jit
 def _move(rows, first, second, at, mask, gradient, rate, decay, momentum, OPTIMISER: tl.constexpr):
-    """The optimiser's step for numbers ``at`` of all rows."""
+    """Take the optimiser's step for the values ``at`` in all rows."""
     value = tl.load(rows + at, mask=mask, other=0.0)
     gradient += decay * value
     if OPTIMISER == _ADAM:
@@ -229,9 +229,9 @@ def learn(
     KW: tl.constexpr, POOL: tl.constexpr, SPLITS: tl.constexpr, OPTIMISER: tl.constexpr, PRECISION: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of weights and bias, and the step of the optimiser for those who take it.
+    """Compute the gradient of weights and bias, and take the optimiser's step for the peers that take part.
 
-    With SPLITS above 1 each program sums over a part of the pixels and leaves it in parts[split, p, N * K + N].
+    With SPLITS above 1, each program sums over a part of the pixels and stores the sum in parts[split, p, N * K + N].
     """
     OH: tl.constexpr = H - KH + 1
     OW: tl.constexpr = W - KW + 1
@@ -290,7 +290,7 @@ def gather_parts(
     rows, first, second, parts, step, before, live, rates, peers, decay, momentum, width, weight_at,
     NUMBERS: tl.constexpr, SPLITS: tl.constexpr, OPTIMISER: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Adds what the programs of ``learn`` left of a stage's gradient (weights, then bias), and takes the step."""
+    """Add the parts of a stage's gradient (weights, then bias) that ``learn`` stored, and take the optimiser's step."""
     blocks: tl.constexpr = (NUMBERS + BLOCK - 1) // BLOCK
     p = (tl.program_id(0) // blocks).to(tl.int64)
     i = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)

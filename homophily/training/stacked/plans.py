@@ -1,4 +1,4 @@
-"""A round of training written down beforehand: who learns from which samples in which step."""
+"""The plan of a training round: which samples each peer uses in each step."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from homophily.training.task import Task
 
 @dataclass(frozen=True)
 class StepPlan:
-    """The steps of a round, S of them, for P peers with batches of B. Peers with fewer samples skip steps."""
+    """The S steps of a round for P peers with batches of B. Peers with fewer samples skip steps."""
 
-    samples: Tensor  # [S, P, B] int64: by index; padding repeats a sample of one's own
-    shares: Tensor  # [S, P, B] float32: how much each counts, padding nothing
-    live: Tensor  # [S, P] bool: who takes the step
-    before: Tensor  # [S, P] int64: steps taken before it in this round
+    samples: Tensor  # [S, P, B] int64: sample indices; padding repeats one of the peer's samples
+    shares: Tensor  # [S, P, B] float32: weight of each sample in the loss; 0 for padding
+    live: Tensor  # [S, P] bool: whether the peer takes the step
+    before: Tensor  # [S, P] int64: steps that the peer took earlier in this round
 
 
 def plan(task: Task, peers: Tensor, most: int, round: int) -> StepPlan:
-    """For ``peers`` [P], of whom none has more than ``most`` samples."""
+    """Return the plan of a round for ``peers`` [P], who have at most ``most`` samples each."""
     data, batch, epochs = task.data.train, task.settings.batch, task.settings.epochs
     count, per_epoch = data.count[peers], -(-most // batch)
     epoch = torch.arange(epochs, device=peers.device)[:, None, None]

@@ -1,4 +1,4 @@
-"""torch.optim's SGD and Adam on rows of weights, where each layer's gradient comes as the product of two matrices."""
+"""SGD and Adam as in torch.optim, on rows of weights; a layer's gradient arrives as the factors of a matrix product."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from homophily.training.task import Settings
 
 
 class RowUpdates:
-    """Moves rows [P, D], of which the first ``active`` take the present step; state starts at zero.
+    """Updates rows [P, D], of which the first ``active`` take the current step; state starts at zero.
 
-    The product goes straight to where it is needed: into the weights (plain SGD), the velocity or, for Adam, the
-    gradient.
+    The matrix product is accumulated directly into its target: the weights (plain SGD), the velocity (momentum) or the
+    gradient (Adam).
     """
 
     def __init__(self, rows: Tensor, settings: Settings, round: int) -> None:
@@ -37,11 +37,11 @@ class RowUpdates:
         target = self._target(part)
         if self._beta:
             target.mul_(self._beta).add_(g.sum(1), alpha=self._alpha)
-        else:  # what was there may be anything
+        else:  # the old content may be NaN, so it is not multiplied by 0
             target.copy_(g.sum(1).mul_(self._alpha))
 
     def move(self, steps: Tensor) -> None:
-        """All gradients of a step have come: move the rows. steps: [P, 1] float64, this one included."""
+        """Update the rows after all gradients of a step were added. steps: [P, 1] float64, this one included."""
         if self.held is None:
             return
         rows, held = self.rows[: self.active], self.held[: self.active]

@@ -1,4 +1,4 @@
-"""Launches the kernels of a chain's stages: how values lie in memory, and how the work is cut into programs."""
+"""Launches the kernels of a chain's stages: memory layout, block sizes, and division of the work among programs."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from homophily.training.stacked.chain import Chain, Convolution
 from homophily.training.stacked.written_out import places
 from homophily.training.task import Settings
 
-_ALIGN = 16  # numbers, so that weights are read four at a time
-_BUSY = 2048  # programs
+_ALIGN = 16  # values: a stage's weights begin at a multiple of this, so that four are read at a time
+_BUSY = 2048  # programs that keep a GPU busy
 
 
 @dataclass(frozen=True)
 class Learning:
-    """What a step moves, and who takes it. S steps are planned, P peers; rows are sorted by stages."""
+    """The state that a training step updates, and which peers take it. S steps, P peers; rows are ordered by stages."""
 
     rows: Tensor  # [P, width]
     first: Tensor  # [P, width]: velocity, or Adam's mean
     second: Tensor  # [P, width]: Adam's mean of squares
-    parts: Tensor  # room for gradients made in several parts
-    step: Tensor  # [1] int64: which step is next
-    live: Tensor  # [S, P] int8: who takes it
-    before: Tensor  # [S, P] int64: steps a peer took before it in this round
+    parts: Tensor  # buffer for gradients that are computed in several parts
+    step: Tensor  # [1] int64: the index of the next step
+    live: Tensor  # [S, P] int8: whether the peer takes the step
+    before: Tensor  # [S, P] int64: steps that the peer took earlier in this round
     rates: Tensor  # [steps in a round, 3]: learning rate, Adam's step size and root
     settings: Settings
 
@@ -45,7 +45,7 @@ def optimiser_of(settings: Settings) -> int:
 
 
 class StageKernels:
-    """The kernels of a chain, stage by stage. precision: how products are made ("tf32x3", "tf32", ...)."""
+    """The kernels of a chain, stage by stage. precision: Triton's input_precision of products ("tf32x3", "tf32")."""
 
     def __init__(self, chain: Chain, precision: str) -> None:
         self.chain, self.precision = chain, precision
@@ -54,12 +54,12 @@ class StageKernels:
         self.slots = torch.cat([torch.arange(place.start, place.stop) for place in self.places])
 
     def padding(self, i: int) -> tuple[int, int]:
-        """Of the values that stage i reads; after the last there is none."""
+        """Return the padding of the values that stage i reads; (0, 0) after the last stage."""
         stage = self.chain.stages[i] if i < len(self.chain.stages) else None
         return stage.padding if isinstance(stage, Convolution) else (0, 0)
 
     def shape(self, i: int) -> tuple[int, ...]:
-        """Of a sample's values before stage i, with padding."""
+        """Return the shape of a sample's values before stage i, with padding."""
         shape = self.chain.stages[i - 1].shape if i else self.chain.stages[0].taken
         if len(shape) == 1:
             return shape
@@ -67,12 +67,12 @@ class StageKernels:
         return (shape[0] + 2 * down, shape[1] + 2 * right, shape[2])
 
     def padded(self, x: Tensor) -> Tensor:
-        """Samples as the first stage reads them."""
+        """Return samples with the padding that the first stage reads."""
         down, right = self.padding(0)
         return torch.nn.functional.pad(x, (0, 0, right, right, down, down)) if down or right else x.contiguous()
 
     def _geometry(self, i: int) -> tuple[int, ...]:
-        """As the kernels take it: height and width with padding, channels, outputs, kernel."""
+        """Return the shape arguments of the kernels: height and width with padding, channels, outputs, kernel size."""
         stage = self.chain.stages[i]
         if isinstance(stage, Convolution):
             return (*self.shape(i), stage.outputs, *stage.kernel)
@@ -81,7 +81,7 @@ class StageKernels:
     def take(
         self, x: Tensor, y: Tensor, samples: Tensor, shares: Tensor, step: Tensor, out: tuple[Tensor, Tensor, Tensor]
     ) -> None:
-        """The batch of a step: values [P, B, ...], targets and shares [P, B] into ``out``."""
+        """Copy the batch of a step into ``out``: values [P, B, ...], targets and shares [P, B]."""
         pairs = out[1].numel()
         taken = self.chain.stages[0].taken
         shape = (*((1, 1, *taken) if len(taken) == 1 else taken), *self.padding(0))
@@ -90,8 +90,8 @@ class StageKernels:
             x, y, samples, shares, step, *out, pairs, *shape, BLOCK=block
         )
 
-    def slope_of_loss(self, out: Tensor, y: Tensor, share: Tensor, g: Tensor) -> None:
-        """g: the gradient of the mean cross-entropy by the outputs."""
+    def loss_gradient(self, out: Tensor, y: Tensor, share: Tensor, g: Tensor) -> None:
+        """Compute g, the gradient of the mean cross-entropy with respect to the outputs."""
         rows, outputs = y.numel(), out.shape[-1]
         wide = power(outputs, 2, 1 << 16)
         block = power(2048 // wide, 1, 32)
@@ -101,9 +101,9 @@ class StageKernels:
         self, i: int, rows: Tensor, x: Tensor, out: Tensor, largest: Tensor | None = None,
         data: Tensor | None = None, model: Tensor | None = None,
     ) -> None:  # fmt: skip
-        """Stage i: out, with the padding of the next stage, from x; and where the maxima were.
+        """Compute the output of stage i for x, with the padding of the next stage, and the indices of the maxima.
 
-        out[p] is made from x[data[p]] by the model rows[model[p]]; None: from x[p], by rows[p].
+        out[p] is computed from x[data[p]] by the model rows[model[p]]; None: from x[p], by rows[p].
         """
         stage, place = self.chain.stages[i], self.places[i]
         peers, batch = out.shape[:2]
@@ -117,7 +117,7 @@ class StageKernels:
         )  # fmt: skip
 
     def back(self, i: int, rows: Tensor, x: Tensor, g: Tensor, largest: Tensor | None, gx: Tensor) -> None:
-        """gx: the gradient of stage i's input x, where g is that of its output."""
+        """Compute gx, the gradient of stage i's input x, from g, the gradient of its output."""
         stage, place, before = self.chain.stages[i], self.places[i], self.chain.stages[i - 1]
         peers, batch = x.shape[:2]
         channels = self._geometry(i)[2]
@@ -130,7 +130,7 @@ class StageKernels:
         )  # fmt: skip
 
     def _cut(self, i: int, peers: int, batch: int) -> tuple[Blocks, int, int]:
-        """Blocks of the gradient of stage i, tiles of a peer, and how many programs share the pixels of a tile."""
+        """Return the block sizes for the gradient of stage i, tiles per peer, and programs per tile."""
         stage = self.chain.stages[i]
         pixels = batch * prod(stage.shape[:-1])
         b = learn_blocks(pixels, stage.outputs, stage.inputs, stage.pool)
@@ -138,13 +138,13 @@ class StageKernels:
         return b, tiles, splits(peers * tiles, triton.cdiv(pixels, b.m))
 
     def parts(self, peers: int, batch: int) -> int:
-        """Numbers of a gradient made in several parts, at most."""
+        """Return the largest number of values of any gradient that is computed in several parts."""
         shared = [self._cut(i, peers, batch)[2] for i in range(len(self.places))]
         each = [peers * (place.stop - place.start) for place in self.places]
-        return max(s * numbers if s > 1 else 0 for s, numbers in zip(shared, each, strict=True))
+        return max(s * values if s > 1 else 0 for s, values in zip(shared, each, strict=True))
 
     def learn(self, i: int, x: Tensor, g: Tensor, largest: Tensor | None, at: Learning) -> None:
-        """The gradient of stage i's weights and bias, and the optimiser's step."""
+        """Compute the gradient of stage i's weights and bias, and take the optimiser's step."""
         stage, place = self.chain.stages[i], self.places[i]
         peers, batch = x.shape[:2]
         b, tiles, shared = self._cut(i, peers, batch)
@@ -163,7 +163,7 @@ class StageKernels:
 
 
 class Blocks(NamedTuple):
-    """How much of a product one program makes: m pixels, n outputs, k inputs at a time."""
+    """The block of a matrix product that one program computes: m pixels, n outputs, k inputs at a time."""
 
     m: int
     n: int
@@ -175,12 +175,12 @@ class Blocks(NamedTuple):
         return {"BM": self.m, "BN": self.n, "BK": self.k, "num_warps": self.warps, "num_stages": self.stages}
 
     def within(self, pixels: int, outputs: int, inputs: int) -> Blocks:
-        """No larger than the product."""
+        """Return blocks that are no larger than the product, rounded up to powers of two."""
         m, n, k = power(pixels, 16, self.m), power(outputs, 16, self.n), power(inputs, 16, self.k)
         return self._replace(m=m, n=n, k=k)
 
 
-# The blocks are those that were fastest on an H200, among those tried, for the papers' networks.
+# These block sizes were the fastest of those tried on an H200 for the papers' networks.
 
 
 def forward_blocks(pixels: int, outputs: int, inputs: int) -> Blocks:
@@ -202,10 +202,10 @@ def learn_blocks(pixels: int, outputs: int, inputs: int, pool: bool) -> Blocks:
 
 
 def splits(programs: int, turns: int) -> int:
-    """How many programs share a sum of so many turns: enough to keep the GPU busy, with two turns at least."""
+    """Return how many programs share a sum of ``turns`` iterations: enough to keep the GPU busy, at least two each."""
     return power(min(_BUSY // max(1, programs), turns // 2), 1, 16)
 
 
 def power(value: int, least: int, most: int) -> int:
-    """The next power of two, within bounds."""
+    """Return the next power of two, clamped to ``least`` and ``most``."""
     return min(most, max(least, 1 << max(0, value - 1).bit_length()))

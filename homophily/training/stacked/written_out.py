@@ -1,7 +1,7 @@
-"""A chain's stages written out for all peers at once, forwards and backwards, in batched products. Any device.
+"""Hand-written forward and backward passes of a chain's stages for all peers at once, as batched matrix products.
 
-P peers, B samples each. Images are [P, B, height, width, channels]; gradients g are of a stage's output before its
-ReLU, since whoever makes them has already let the ReLU stop them.
+P peers with B samples each, on any device. Images are [P, B, height, width, channels]. Gradients g are with respect to
+a stage's output before its ReLU: the ReLU's backward pass has already been applied.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from torch import Tensor
 
 from homophily.training.stacked.chain import Chain, Convolution, Dense, Stage
 
-Part = Callable[[Tensor], Tensor]  # a stage's part of rows [P, D]
+Part = Callable[[Tensor], Tensor]  # from rows [P, D] to a view of a stage's weights or bias
 
 
 class Gradients(Protocol):
-    """Takes the gradients of a chain's stages, each as soon as it is known."""
+    """Receives the gradients of a chain's stages, each as soon as it is computed."""
 
     def product(self, part: Part, g: Tensor, x: Tensor) -> None:
         """The gradient of weights is the sum over samples of g [P, M, outputs] times x [P, M, inputs]."""
@@ -31,7 +31,7 @@ class Gradients(Protocol):
 
 @dataclass(frozen=True)
 class Place:
-    """Where a stage's weights [outputs, inputs] and bias [outputs] are in a row sorted by stages."""
+    """The position of a stage's weights [outputs, inputs] and bias [outputs] in a row ordered by stages."""
 
     start: int
     outputs: int
@@ -46,16 +46,16 @@ class Place:
         return self.bias + self.outputs
 
     def weight_in(self, rows: Tensor) -> Tensor:
-        """[P, outputs, inputs] of rows [P, D]."""
+        """Return the weights [P, outputs, inputs] of rows [P, D]."""
         return rows[:, self.start : self.bias].view(len(rows), self.outputs, self.inputs)
 
     def bias_in(self, rows: Tensor) -> Tensor:
-        """[P, outputs] of rows [P, D]."""
+        """Return the biases [P, outputs] of rows [P, D]."""
         return rows[:, self.bias : self.stop]
 
 
 def places(chain: Chain, align: int = 1) -> list[Place]:
-    """Of every stage; each begins at a multiple of ``align``."""
+    """Return the place of every stage; each begins at a multiple of ``align``."""
     found: list[Place] = []
     for stage in chain.stages:
         at = found[-1].stop if found else 0
@@ -64,7 +64,7 @@ def places(chain: Chain, align: int = 1) -> list[Place]:
 
 
 class StageOrder:
-    """Sorts the columns of rows as the stages use them, and back. A network without convolutions is sorted already."""
+    """Reorders the columns of rows for the stages, and back; without convolutions the order is the same."""
 
     def __init__(self, chain: Chain, device: torch.device) -> None:
         in_order = torch.equal(chain.columns, torch.arange(len(chain.columns)))
@@ -72,7 +72,7 @@ class StageOrder:
         self.back = None if in_order else chain.columns.argsort().to(device)
 
     def sorted(self, rows: Tensor) -> Tensor:
-        """[P, D], maybe the rows themselves."""
+        """Return rows [P, D] in the order of the stages; the rows themselves if they have that order."""
         return rows if self.columns is None else rows[:, self.columns]
 
     def restored(self, rows: Tensor) -> Tensor:
@@ -80,7 +80,7 @@ class StageOrder:
 
 
 def arranged(chain: Chain, x: Tensor) -> Tensor:
-    """Samples [P, B, *inputs] as the first stage takes them."""
+    """Return samples [P, B, *inputs] in the shape that the first stage takes."""
     if chain.images:
         return x.permute(0, 1, 3, 4, 2).contiguous()
     return x.flatten(2) if chain.flat else x
@@ -88,17 +88,20 @@ def arranged(chain: Chain, x: Tensor) -> Tensor:
 
 @dataclass
 class Tape:
-    """What one stage leaves for the backward pass."""
+    """What one stage saves for the backward pass."""
 
     x: Tensor  # its input
-    seen: Tensor  # [P, M, K]: the rows its weights were multiplied with
-    largest: Tensor | None  # where the maxima were
+    seen: Tensor  # [P, M, K]: the matrix that its weights were multiplied with (for a convolution, the patches)
+    largest: Tensor | None  # indices of the maxima, with pooling
 
 
 def forward_backward(
     chain: Chain, where: list[Place], rows: Tensor, x: Tensor, output_grad: Callable[[Tensor], Tensor], taker: Gradients
 ) -> None:
-    """Through all stages and back: every stage's gradient goes to ``taker``. slope: the loss's gradient by outputs."""
+    """Run all stages forwards and backwards and pass every stage's gradient to ``taker``.
+
+    output_grad: maps outputs to the gradient of the loss with respect to them.
+    """
     tapes = []
     for stage, place in zip(chain.stages, where, strict=True):
         x, tape = forwards(stage, place, rows, x)
@@ -111,7 +114,7 @@ def forward_backward(
 
 
 def forwards(stage: Stage, place: Place, rows: Tensor, x: Tensor) -> tuple[Tensor, Tape]:
-    """The stage's output for x [P, B, ...], and its tape."""
+    """Return the stage's output for x [P, B, ...], and its tape."""
     seen = x.flatten(2) if isinstance(stage, Dense) else _patches(stage, x)
     out = torch.baddbmm(place.bias_in(rows)[:, None], seen, place.weight_in(rows).mT)
     if stage.relu:
@@ -128,9 +131,9 @@ def forwards(stage: Stage, place: Place, rows: Tensor, x: Tensor) -> tuple[Tenso
 def backwards(
     stage: Stage, place: Place, rows: Tensor, tape: Tape, g: Tensor, taker: Gradients, after_relu: bool | None
 ) -> Tensor | None:
-    """Hands over the gradient of the stage's weights; returns that of its input, stopped by the ReLU there.
+    """Pass the gradient of the stage's weights to ``taker``; return that of its input, before the previous ReLU.
 
-    after_relu: whether the input came out of a ReLU; None: the input's gradient is not needed.
+    after_relu: whether the input is the output of a ReLU; None: the gradient of the input is not needed.
     """
     before = None
     if isinstance(stage, Convolution):
@@ -147,7 +150,7 @@ def backwards(
 
 
 def _patches(stage: Convolution, x: Tensor) -> Tensor:
-    """What each output pixel sees: [P, B * pixels, inputs]. A row of the kernel sees contiguous values."""
+    """Return the input patch of each output pixel: [P, B * pixels, inputs]. A kernel row reads contiguous values."""
     (kh, kw), (ph, pw) = stage.kernel, stage.padding
     x = F.pad(x, (0, 0, pw, pw, ph, ph)) if ph or pw else x.contiguous()
     peers, batch, *_, channels = x.shape
@@ -158,7 +161,7 @@ def _patches(stage: Convolution, x: Tensor) -> Tensor:
 
 
 def _overlapped(stage: Convolution, x: Tensor, patches: Tensor) -> Tensor:
-    """The opposite of patches: adds what each input pixel got in all of them."""
+    """Sum the patches into images, the transpose of ``_patches``."""
     (kh, kw), (ph, pw) = stage.kernel, stage.padding
     high, wide = stage.convolved
     peers, batch, height, width, channels = x.shape
@@ -171,7 +174,7 @@ def _overlapped(stage: Convolution, x: Tensor, patches: Tensor) -> Tensor:
 
 
 def _unpooled(stage: Convolution, tape: Tape, g: Tensor) -> Tensor:
-    """The gradient before pooling, [P, B * pixels, outputs]: all of it where the maximum was."""
+    """Return the gradient before pooling, [P, B * pixels, outputs], which is 0 except at the maxima."""
     if tape.largest is not None:
         peers, batch = g.shape[:2]
         like = _merged(g.new_empty(peers, batch, *stage.convolved, stage.outputs))
@@ -184,10 +187,11 @@ def _unpooled(stage: Convolution, tape: Tape, g: Tensor) -> Tensor:
 
 
 def _merged(images: Tensor) -> Tensor:
-    """[P, B, h, w, c] as one batch of images [P * B, c, h, w], which lie in memory as they are."""
+    """Return [P, B, h, w, c] as one batch of images [P * B, c, h, w], as a view (channels last)."""
     return images.flatten(0, 1).permute(0, 3, 1, 2)
 
 
 def _parted(images: Tensor, peers: int) -> Tensor:
+    """Return a batch of images [P * B, c, h, w] as [P, B, h, w, c], the inverse of ``_merged``."""
     images = images.permute(0, 2, 3, 1).contiguous()
     return images.view(peers, -1, *images.shape[1:])

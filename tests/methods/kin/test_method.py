@@ -53,6 +53,24 @@ def test_kin_says_what_it_found() -> None:
     assert kin.notes(view_of(40), continuum) == ["found no families but a continuum, and draws partners by likeness"]
 
 
+def test_a_real_peer_says_what_kin_found_for_it() -> None:
+    kin, view = methods.get("kin")(k=3), view_of(12)
+    prints, label = clusters([8, 4], 30, gap=0.5, seed=1)
+    families = kin.on_fingerprints(view, prints, view.me, None)
+    for peer, size in enumerate(torch.where(label == label[0], int((label == label[0]).sum()), 0).tolist()):
+        one = {name: table[peer : peer + 1] for name, table in families.items()}
+        found = kin.peer_notes(view.rows(slice(peer, peer + 1)), one)
+        assert found == [f"this peer belongs to a family of {size or int((label != label[0]).sum())} peers"]
+    same, _ = clusters([12], 30, gap=0.5, seed=1)
+    memory = kin.on_fingerprints(view, same, view.me, None)
+    one = {name: table[:1] for name, table in memory.items()}
+    assert kin.peer_notes(view.rows(slice(0, 1)), one) == kin.notes(view, memory)
+    continuum = kin.on_fingerprints(view_of(40), gaussian(line(40), [40] * 40, 1), torch.arange(40), None)
+    one = {name: table[:1] for name, table in continuum.items()}
+    assert kin.peer_notes(view_of(40).rows(slice(0, 1)), one) == kin.notes(view_of(40), continuum)
+    assert kin.peer_notes(view, {}) == []
+
+
 def test_kin_says_what_it_could_not_have_found() -> None:
     """One family is no claim that the data are alike."""
     kin, view = methods.get("kin")(k=3), view_of(12)

@@ -18,7 +18,7 @@ def read(net: nn.Module, *inputs: int) -> Chain:
 
 
 class Written(nn.Module):
-    """The same network in a forward() of its own, with functions."""
+    """The same network with functional layers in forward()."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Around(Twice):
 
 
 class Backwards(Twice):
-    """Its layers are used in another order than they are kept in."""
+    """Its layers are used in another order than they are registered."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ def test_the_papers_networks_are_chains() -> None:
         assert read(models.get(name)(inputs=shape, outputs=10), *shape).stages[-1].outputs == 10
 
 
-def test_a_convolution_takes_its_relu_and_its_maximum_with_it() -> None:
+def test_a_convolution_includes_the_relu_and_pooling_after_it() -> None:
     net = models.get("cnn")(inputs=(1, 28, 28), outputs=10)
     first, second, hidden, last = read(net, 1, 28, 28).stages
     assert isinstance(first, Convolution)
@@ -90,7 +90,7 @@ def test_a_forward_with_functions_is_the_same_chain() -> None:
     assert torch.equal(written.columns, sequence.columns)
 
 
-def test_every_number_of_a_row_has_one_place() -> None:
+def test_every_column_of_a_row_is_used_once() -> None:
     net = models.get("dac-cnn")(inputs=(3, 32, 32), outputs=10)
     chain = read(net, 3, 32, 32)
     assert torch.equal(chain.columns.sort().values, torch.arange(Layout.of(net).width))
@@ -99,29 +99,29 @@ def test_every_number_of_a_row_has_one_place() -> None:
 @pytest.mark.parametrize(
     ("net", "inputs", "why"),
     [
-        (Twice(), (4,), "follow one another|once each"),
-        (Around(), (4,), "follow one another"),
+        (Twice(), (4,), "do not form a sequence|once each"),
+        (Around(), (4,), "do not form a sequence"),
         (Backwards(), (4,), "once each|follow"),
-        (NoisyInTraining(), (4,), "comes first|training"),
+        (NoisyInTraining(), (4,), "is the first layer|training"),
         (Sliced(), (5,), "getitem"),
         (nn.Sequential(nn.Linear(4, 3), nn.ReLU()), (4,), "end with a linear"),
         (nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 3)), (4,), "Tanh"),
         (nn.Sequential(nn.Linear(4, 3, bias=False)), (4,), "no bias"),
-        (nn.Sequential(nn.Linear(4, 3)), (5, 4), r"works on \[5, 4\]"),
+        (nn.Sequential(nn.Linear(4, 3)), (5, 4), r"has shape \[5, 4\]"),
         (nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)), (4,), "buffers"),
         (nn.Sequential(nn.Conv2d(1, 2, 3, stride=2), nn.Flatten(), nn.Linear(18, 3)), (1, 8, 8), "plain convolution"),
         (nn.Sequential(nn.Conv2d(1, 2, 3), nn.MaxPool2d(3), nn.Flatten(), nn.Linear(8, 3)), (1, 8, 8), "2x2"),
         (nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.ReLU(), nn.Linear(72, 3)), (1, 8, 8), "after flattening"),
-        (nn.Sequential(nn.ReLU(), nn.Linear(4, 3)), (4,), "comes first"),
+        (nn.Sequential(nn.ReLU(), nn.Linear(4, 3)), (4,), "is the first layer"),
         (nn.Sequential(nn.Linear(4, 3), nn.Flatten(0)), (4,), "Flatten"),
     ],
 )
-def test_what_is_no_chain_says_why(net: nn.Module, inputs: tuple[int, ...], why: str) -> None:
+def test_an_unsupported_network_is_refused_with_the_reason(net: nn.Module, inputs: tuple[int, ...], why: str) -> None:
     with pytest.raises(UnsupportedLayer, match=why):
         read(net, *inputs)
 
 
-def test_hooks_and_frozen_layers_are_left_to_the_other_engines() -> None:
+def test_networks_with_hooks_or_frozen_layers_are_not_chains() -> None:
     hooked = nn.Sequential(nn.Linear(4, 3))
     hooked[0].register_forward_hook(lambda module, args, out: out * 2)
     outside = nn.Sequential(nn.Linear(4, 3))
@@ -135,13 +135,13 @@ def test_hooks_and_frozen_layers_are_left_to_the_other_engines() -> None:
         read(frozen, 4)
 
 
-def test_reading_leaves_the_network_as_it_was() -> None:
+def test_reading_a_chain_does_not_change_the_network() -> None:
     net = nn.Sequential(nn.Linear(4, 3)).eval()
     read(net, 4)
     assert not net.training
 
 
-def test_a_loss_whose_gradient_is_not_written_out_is_a_reason() -> None:
+def test_a_loss_without_a_hand_written_gradient_is_not_supported() -> None:
     net, data = nn.Sequential(nn.Linear(3, 10)), shares([4, 4], [3])
     layout = Layout.of(net)
     assert isinstance(read_chain(net, layout, cross_entropy, data), Chain)

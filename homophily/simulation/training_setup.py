@@ -1,0 +1,197 @@
+"""From a config to what is trained: data, network, task and engine, for all simulated peers or for one real peer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from homophily.config.schema import Config, Training
+from homophily.data import FederatedData, PreparedData, prepared_data
+from homophily.data.normalise import LEAST_DEVIATION
+from homophily.errors import UserError
+from homophily.federation.layout import Layout
+from homophily.federation.rows import Federation
+from homophily.fingerprints.compute import fingerprints
+from homophily.fingerprints.embedding import Targets
+from homophily.fingerprints.fingerprint import Fingerprints, format_of
+from homophily.models.builder import Network
+from homophily.models.copying import on_device
+from homophily.models.keyed_dropout import with_keyed_dropout
+from homophily.plugins.registry import GIVEN, import_object
+from homophily.runs.fields import RESERVED
+from homophily.simulation.evaluation import COLUMNS, ExtraMetric, Scorer
+from homophily.simulation.exchange import Exchange
+from homophily.simulation.rounds import Experiment
+from homophily.simulation.user_objects import UserObjects
+from homophily.training.engines import engine_of, read_chain
+from homophily.training.losses import Loss, losses
+from homophily.training.probe import ASKED_WITH, ModuleTraits, probe
+from homophily.training.resources import ExecutionPlan, plan_execution, threads
+from homophily.training.stacked.chain import Chain
+from homophily.training.task import Engine, Settings, Task
+
+
+@dataclass
+class SetupCache:
+    """Data and networks that earlier runs of the same caller have prepared, by the settings that they follow from."""
+
+    # As prepared, and on the device.
+    data: dict[str, tuple[PreparedData, FederatedData]] = field(default_factory=dict)
+    networks: dict[str, tuple[ModuleTraits, Layout, Chain | str]] = field(default_factory=dict)
+
+    def forget(self) -> None:
+        """Drop all data but the last, which the next run may use again."""
+        for name in list(self.data)[:-1]:
+            del self.data[name]
+
+
+@dataclass(frozen=True)
+class TrainingSetup:
+    """Network, task and engine, made ready."""
+
+    network: Network
+    task: Task
+    engine: Engine
+    plan: ExecutionPlan
+
+    def experiment(self, config: Config, given: UserObjects, start: Federation, exchange: Exchange) -> Experiment:
+        metrics, plan = _extra_metrics(config, given), self.plan
+        return Experiment(
+            self.task,
+            self.engine,
+            Scorer(self.task, self.engine, plan.score_peers, plan.score_samples, metrics),
+            start,
+            exchange,
+            config.rounds,
+            config.score == "after-training",
+            config.evaluate,
+            config.training.patience,
+        )
+
+
+def training_setup(
+    config: Config,
+    given: UserObjects,
+    made: FederatedData,
+    shares: FederatedData,
+    ids: Tensor,
+    plan: ExecutionPlan | None,
+    cache: SetupCache,
+) -> TrainingSetup:
+    """Network, task and engine for the peers ``ids``. made: their data as prepared; shares: that on their device."""
+    if config.training.patience and made.validation is None:
+        raise UserError("training.patience needs validation samples: set data.validation to at least 1")
+    network = Network(config, given.model, made.inputs, made.outputs)
+    loss = _loss(config.training, given, made)
+    module = with_keyed_dropout(network.common(config.seed)).eval()
+    traits, layout, chain = _read(module, config, loss, made, cache)
+    plan = plan or plan_execution(config.engine, config.training.batch, made, layout, traits, chain, ids.device)
+    task = Task(
+        on_device(module, ids.device), layout, loss, shares, torch.full_like(ids, config.seed), ids,
+        Settings(**config.training.model_dump(exclude={"loss", "patience"})), traits.coupled, traits.draws,
+    )  # fmt: skip
+    _check_batches(task)
+    fast = config.precision == "fast"
+    engine = engine_of(task, plan.engine, chain, plan.chunk, plan.workers, fast)
+    return TrainingSetup(network, task, engine, plan)
+
+
+def data_of(
+    config: Config, given: UserObjects, device: torch.device, cache: SetupCache
+) -> tuple[PreparedData, FederatedData]:
+    """The data of all peers, as prepared and on the device."""
+    section = config.data
+    name = f"{section.model_dump_json()} {config.peers} {config.seed} {device}"
+    if name not in cache.data:
+        settings = {key: getattr(section, key) for key in type(section).model_fields if key != "name"}
+        with threads(1):  # bits must not depend on the number of threads: a resumed run needs exactly the same data
+            data = prepared_data(section.name, section.keys, settings, config.peers, config.seed, given.data)
+        cache.data[name] = data, data.shares.to(device)
+    return cache.data[name]
+
+
+def start_of(network: Network, config: Config, layout: Layout, ids: Sequence[int], device: torch.device) -> Federation:
+    """The models of the peers ``ids`` before the first round: one common initialisation, or one per peer."""
+    peers = len(ids)
+    if config.init == "common":
+        row, kept = layout.read(network.common(config.seed))
+        tables = {name: buffer.expand(peers, *buffer.shape) for name, buffer in kept.items()}
+        rows = row.expand(peers, -1)
+    else:
+        drawn = [layout.read(network.fresh(config.seed, id)) for id in ids]
+        rows = torch.stack([row for row, _ in drawn])
+        tables = {name: torch.stack([kept[name] for _, kept in drawn]) for name in layout.kept}
+    return Federation(layout, rows.to(device).clone(), {name: t.to(device).clone() for name, t in tables.items()})
+
+
+def task_fingerprints(task: Task, seed: int, peers: int) -> Fingerprints:
+    """The fingerprint of each peer of a task, which may be one of a federation of ``peers``."""
+    data = task.data
+    mean, std = data.target_scale or (None, None)
+    targets = Targets(data.classes, mean, None if std is None else std.clamp(min=LEAST_DEVIATION))
+    return fingerprints(data.train, targets, task.ids, seed, format_of(peers))
+
+
+def _read(
+    module: nn.Module, config: Config, loss: Loss, shares: FederatedData, cache: SetupCache
+) -> tuple[ModuleTraits, Layout, Chain | str]:
+    """The network's traits, the layout of its parameters, and its chain of layers (or why it is not a chain).
+
+    They do not depend on its weights, which differ from seed to seed.
+    """
+    name = f"{config.model.model_dump_json()} {config.training.loss} {shares.inputs} {shares.outputs}"
+    if name not in cache.networks:
+        traits = _traits(module, loss, shares)
+        layout = Layout.of(module, config.model.personal, traits.unused, traits.changing)
+        cache.networks[name] = traits, layout, read_chain(module, layout, loss, shares)
+    return cache.networks[name]
+
+
+def _traits(module: nn.Module, loss: Loss, shares: FederatedData) -> ModuleTraits:
+    """The network's traits, probed with a few samples of the first peers."""
+    dtype = next((p.dtype for p in module.parameters()), torch.float32)
+    some = shares.train.x[:ASKED_WITH], shares.train.y[:ASKED_WITH]
+    x, y = (t.to(dtype) if t.is_floating_point() else t for t in some)
+    classes = shares.classes if loss is losses.get("cross-entropy") else None
+    return probe(module, loss, x, y, classes or 0)
+
+
+def _loss(training: Training, given: UserObjects, shares: FederatedData) -> Loss:
+    if given.loss is not None:
+        return given.loss
+    if training.loss == "auto":
+        return losses.get("mse" if shares.classes is None else "cross-entropy")
+    if training.loss == GIVEN:
+        raise UserError("training.loss: this run's loss was given in Python; hand it over again as loss=...")
+    if training.loss == "cross-entropy" and shares.classes is None:
+        raise UserError("training.loss = 'cross-entropy' needs classes, and this data has numbers as targets")
+    if training.loss == "mse" and shares.classes is not None:
+        raise UserError("training.loss = 'mse' needs numbers as targets, and this data has classes")
+    return losses.get(training.loss)
+
+
+def _extra_metrics(config: Config, given: UserObjects) -> dict[str, ExtraMetric]:
+    named = {path.partition(":")[2]: import_object(path, "extra metric") for path in config.extra_metrics}
+    found = {**named, **given.extra_metrics}
+    if len(named) < len(config.extra_metrics) or len(found) < len(named) + len(given.extra_metrics):
+        raise UserError("extra_metrics: two of them have the same name; give one another")
+    for name in found:
+        if name in RESERVED or name in COLUMNS:
+            raise UserError(f"extra_metrics: {name!r} is a score that every run has; give yours another name")
+    return found
+
+
+def _check_batches(task: Task) -> None:
+    if not task.coupled or task.draws:
+        return
+    if task.settings.batch < 2:
+        raise UserError("training.batch = 1: this network couples the samples of a batch (BatchNorm); it needs 2")
+    short = (task.data.train.count < 2).nonzero()[:, 0].tolist()
+    if short:
+        raise UserError(
+            f"peer {short[0]} has one training sample, and this network couples the samples of a batch (BatchNorm): "
+            "it needs at least two"
+        )

@@ -1,0 +1,59 @@
+"""Objects that a Python caller passes in place of names in the config, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from torch import nn
+
+from homophily.data import PeerData
+from homophily.errors import UserError
+from homophily.methods import Method
+from homophily.methods.server import ServerMethod
+from homophily.simulation.evaluation import ExtraMetric
+from homophily.training.losses import Loss
+
+
+@dataclass(frozen=True)
+class UserObjects:
+    """Objects that a Python caller passes in place of names in the config."""
+
+    model: nn.Module | None = None
+    data: Sequence[PeerData] | None = None
+    loss: Loss | None = None
+    method: Method | ServerMethod | None = None
+    extra_metrics: Mapping[str, ExtraMetric] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.model is not None and not isinstance(self.model, nn.Module):
+            wanted = "model=: must be one nn.Module, from which every peer starts"
+            raise UserError(_other(wanted, self.model, "model.name"))
+        if self.data is not None:
+            _refuse_other_data(self.data)
+        if self.loss is not None and not callable(self.loss):
+            raise UserError(_other("loss=: must be a function of (outputs, targets)", self.loss, "training.loss"))
+        if self.method is not None and not isinstance(self.method, Method | ServerMethod):
+            raise UserError(_other("method=: must be a homophily.Method object", self.method, "method.name"))
+        if not isinstance(self.extra_metrics, Mapping):
+            raise UserError("extra_metrics=: must be functions by name")
+
+
+def _refuse_other_data(data: object) -> None:
+    wanted = "data=: must be a list of PeerData, one for each peer"
+    if isinstance(data, PeerData):
+        raise UserError(f"{wanted}, not a single PeerData")
+    if isinstance(data, str) or not isinstance(data, Sequence):
+        raise UserError(_other(wanted, data, "data.name"))
+    for number, peer in enumerate(data):
+        if not isinstance(peer, PeerData):
+            raise UserError(f"{wanted}, and item {number} is {type(peer).__name__}")
+
+
+def _other(wanted: str, given: object, key: str) -> str:
+    """An error message: what was ``wanted``, what was ``given``, and what to do if that is a name or a class."""
+    if isinstance(given, str):
+        return f"{wanted}, not {given!r}; a name goes into the config as {key}"
+    if isinstance(given, type):
+        return f"{wanted}, not the class {given.__name__}; call it to make one"
+    return f"{wanted}, not {type(given).__name__}"

@@ -22,6 +22,12 @@ def impute(peers: Sequence[Sequence[Tensor]]) -> Tensor | None:
     return fill
 
 
+def missing(x: Tensor) -> Tensor | None:
+    """Return which inputs [n, ...] are missing, [n, ...] bool; None: none is."""
+    found = x.isnan()
+    return found if bool(found.any()) else None
+
+
 def imputed(x: Tensor, means: Tensor) -> Tensor:
     """Return samples [n, ...] with the means [...] in place of NaN."""
     return torch.where(x.isnan(), means, x)

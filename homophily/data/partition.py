@@ -12,7 +12,7 @@ from torch import Tensor
 
 from homophily.data.allotment import Allotment, Demand, allot_test, allot_training
 from homophily.data.constants import AgreedScale, classes_by, scale_by, target_scale_by
-from homophily.data.missing import impute
+from homophily.data.missing import impute, missing
 from homophily.data.preparation import Preparation, raw_kind
 from homophily.data.proportions import apportion
 from homophily.data.types import ClusterSpec, FederatedData, PartitionPlan, Samples, Source, Split, check_classes
@@ -63,10 +63,11 @@ def partition_source(
     scale = scale_by(normalise, source.train.x)
     splits = [replace(split, x=scale(split.x)) for split in splits]
     raw = raw_kind(source.train.x)
-    fill = None
+    fill = absent = None
     if isinstance(normalise, AgreedScale):
         splits, fill = normalise.prepare(splits, scale)
     elif raw != "pixels":  # pixels are never missing
+        absent = missing(splits[0].x)
         fill = _imputed(splits, shared_test=test == "all")
     classes = classes_by(normalise, source.classes)
     return FederatedData(
@@ -79,6 +80,7 @@ def partition_source(
         cluster_names=tuple(k.name for k in plan.clusters) if plan.clustered else (),
         preparation=Preparation(raw, scale, fill),
         target_scale=target_scale_by(normalise, splits[0].y, classes),
+        missing=absent,
     )
 
 

@@ -150,6 +150,7 @@ class FederatedData:
     names: tuple[str | None, ...] | None = None  # of the peers; None: no peer has a name
     target_scale: tuple[Tensor, Tensor] | None = None  # mean and standard deviation [outputs] of a regression's targets
     agreed: bool = True  # the constants of inputs and targets are the same for all peers of the federation
+    missing: Tensor | None = None  # [m, ...] bool: training inputs replaced by means of the peer's own; None: no input
 
     @property
     def peers(self) -> int:
@@ -176,5 +177,6 @@ class FederatedData:
             test=self.test.to(device),
             validation=None if self.validation is None else self.validation.to(device),
             cluster=None if self.cluster is None else self.cluster.to(device),
+            missing=None if self.missing is None else self.missing.to(device),
             target_scale=self.target_scale and (self.target_scale[0].to(device), self.target_scale[1].to(device)),
         )

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from homophily.data.constants import AgreedScale, classes_by, scale_by, target_scale_by
-from homophily.data.missing import impute
+from homophily.data.missing import impute, missing
 from homophily.data.normalise import as_floats
 from homophily.data.preparation import Preparation, raw_kind
 from homophily.data.types import FederatedData, Split
@@ -172,6 +172,7 @@ def partition_user_data(
         preparation=preparation,
         names=tuple(peer.name for peer in peers) if any(peer.name for peer in peers) else None,
         target_scale=target_scale_by(normalise, training.y, classes),
+        missing=None if isinstance(normalise, AgreedScale) else missing(torch.cat([own.x for own, _, _ in divided])),
     )
 
 

@@ -244,6 +244,7 @@ def _part_of(shares: FederatedData, peer: int) -> FederatedData:
         return Split(x.clone(), y.clone(), torch.zeros(1, dtype=torch.int64), split.count[peer : peer + 1])
 
     validation = None if shares.validation is None else cut(shares.validation)
+    missing = None if shares.missing is None else replace(shares.train, x=shares.missing).peer(peer)[0].clone()
     return replace(
         shares,
         train=cut(shares.train),
@@ -252,6 +253,7 @@ def _part_of(shares: FederatedData, peer: int) -> FederatedData:
         cluster=None,
         cluster_names=(),
         preparation=shares.preparation.of(peer),
+        missing=missing,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -132,7 +132,10 @@ def task_fingerprints(task: Task, seed: int, peers: int) -> Fingerprints:
     data = task.data
     mean, std = data.target_scale or (None, None)
     targets = Targets(data.classes, mean, None if std is None else std.clamp(min=LEAST_DEVIATION))
-    return fingerprints(data.train, targets, task.ids, seed, format_of(peers))
+    train = data.train
+    if data.missing is not None:  # replaced by each peer's own means, which would tell any two peers apart
+        train = replace(train, x=train.x.masked_fill(data.missing, 0.0))
+    return fingerprints(train, targets, task.ids, seed, format_of(peers))
 
 
 def _read(

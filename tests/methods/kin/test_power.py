@@ -14,7 +14,6 @@ from homophily.fingerprints.embedding import BUCKETS
 from homophily.fingerprints.fingerprint import LARGE, SMALL_FEDERATION, Fingerprints, checked
 from homophily.methods.kin.families import Evidence, Kinship, dimension, folded, kinship, ridge, whitening
 from homophily.methods.kin.power import (
-    FALL,
     edge,
     expected,
     folded_strength,
@@ -94,7 +93,7 @@ def test_folding_costs_a_difference_the_more_the_lower_its_level() -> None:
     The formula is a rule of thumb: within a third.
     """
     chance = torch.Generator().manual_seed(0)
-    variance = torch.arange(1, 8193, dtype=torch.float64) ** -FALL
+    variance = torch.arange(1, 8193, dtype=torch.float64) ** (-4 / 3)
     sign = 1.0 - 2.0 * torch.randint(2, (8192, 1), generator=chance).double()
     bucket = torch.randint(BUCKETS, (8192, 1), generator=chance)
     sketch = torch.zeros(8192, BUCKETS, dtype=torch.float64).scatter_(1, bucket, sign)
@@ -146,7 +145,7 @@ def test_impossible_numbers_are_refused() -> None:
 def federation(distance: float, counts: list[int], groups: int, seed: int) -> Fingerprints:
     """Peers in turn of groups at this whitened distance, at a level near 0.7, with the usual fall of the variances."""
     chance = torch.Generator().manual_seed(seed)
-    variance = torch.arange(1, BUCKETS + 1, dtype=torch.float64) ** -FALL
+    variance = torch.arange(1, BUCKETS + 1, dtype=torch.float64) ** (-4 / 3)
     variance = variance[torch.randperm(BUCKETS, generator=torch.Generator().manual_seed(0))]
     numbers = dimension(sum(min(n, ROWS) - 1 for n in counts))
     assert numbers is not None
@@ -225,7 +224,7 @@ def test_levels_of_an_estimated_covariance_say_what_the_true_ones_do() -> None:
     """A third as many numbers as degrees of freedom, as kin has at most: the spectra differ much."""
     peers, samples = 60, 11
     freedom = peers * (samples - 1)
-    variance = torch.arange(1, 201, dtype=torch.float64) ** -FALL
+    variance = torch.arange(1, 201, dtype=torch.float64) ** (-4 / 3)
     chance = torch.Generator().manual_seed(0)
     x = torch.randn(freedom, 200, generator=chance, dtype=torch.float64) * variance.sqrt()
     estimated = torch.linalg.eigvalsh(x.T @ x / freedom)

@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save
 
+from homophily.fingerprints.fingerprint import SMALL_FEDERATION
 from homophily.peer import manifest, membership
 from homophily.peer.blob_transfer import parse_request
 from homophily.peer.certificates import read_key
@@ -172,8 +173,8 @@ def cases(people: People) -> dict[str, Case]:
         "model: header": (model_unpacked, tensor_files(model)),
         "before: damaged": (partial(unpack_before, expected=expected), noise | damaged(before)),
         "before: header": (partial(unpack_before, expected=expected), tensor_files(before)),
-        "print: damaged": (partial(unpack_print, buckets=512, network=NETWORK), noise | damaged(fingerprint)),
-        "print: header": (partial(unpack_print, buckets=512, network=NETWORK), tensor_files(fingerprint)),
+        "print: damaged": (partial(unpack_print, form=SMALL_FEDERATION, network=NETWORK), noise | damaged(fingerprint)),
+        "print: header": (partial(unpack_print, form=SMALL_FEDERATION, network=NETWORK), tensor_files(fingerprint)),
         "request": (parse_request, st.text(max_size=60) | st.lists(words, max_size=9).map("".join)),
     }
 

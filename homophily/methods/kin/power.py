@@ -48,8 +48,8 @@ def strength(distance: float, peers: int, groups: int) -> float:
 
 
 def smallest_difference(evidence: Evidence, groups: int = 2, level: float = LEVEL) -> float | None:
-    """The whitened distance D of equal groups, in standard deviations of one sample's fingerprint, at which the
-    expected squared singular value reaches the edge that kin simulated. None: the fingerprints do not vary at all.
+    """The whitened distance D of equal groups, in standard deviations of one embedded sample, at which the expected
+    squared singular value reaches the edge that kin simulated. None: the fingerprints do not vary at all.
 
     Groups that differ by this much are found in about half of all federations. Nothing is said about differences of the
     data that the embedding does not show.
@@ -71,7 +71,7 @@ def smallest_difference(evidence: Evidence, groups: int = 2, level: float = LEVE
 def in_words(difference: float) -> str:
     """The smallest difference of two groups, as part of a message. That of c groups is sqrt(c / 2) as large."""
     four = math.sqrt(2) * difference
-    unit = "standard deviations of one sample's fingerprint"
+    unit = "standard deviations of one embedded sample"
     return f"two equal groups that differ by less than {difference:.2g} {unit} (four groups: {four:.2g})"
 
 

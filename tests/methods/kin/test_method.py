@@ -84,7 +84,7 @@ def test_kin_says_what_it_could_not_have_found() -> None:
     found, advice = kin.notes(view, memory)
     assert found == (
         "found no difference between the fingerprints of 12 peers, so all count as one family; two equal groups that "
-        f"differ by less than {limit:.2g} standard deviations of one sample's fingerprint (four groups: "
+        f"differ by less than {limit:.2g} standard deviations of one embedded sample (four groups: "
         f"{math.sqrt(2) * limit:.2g}) would not have been seen with these samples"
     )
     assert advice == (

@@ -267,5 +267,5 @@ def test_impossible_groups_are_refused() -> None:
 
 
 def test_the_smallest_difference_in_words() -> None:
-    unit = "standard deviations of one sample's fingerprint"
+    unit = "standard deviations of one embedded sample"
     assert in_words(1.0) == f"two equal groups that differ by less than 1 {unit} (four groups: 1.4)"

@@ -1,4 +1,8 @@
-"""Aggregation (merge): weighted means, and robust (Byzantine-tolerant) rules: median, trimmed mean, Krum."""
+"""Aggregation (merge): weighted means, and robust (Byzantine-tolerant) rules: median, trimmed mean, Krum.
+
+Shapes: P peers merge, and each has B contacts, with padding (see View). K is the number of models in a merge group,
+with padding. M models are in this process (see LocalModels). d is the number of parameters of a model that are merged.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from homophily.federation.peer_sets import compact
 from homophily.federation.view import View
 from homophily.plugins.registry import Registry
 
-_NOBODY = torch.iinfo(torch.int64).max
+_NOBODY = torch.iinfo(torch.int64).max  # the id of padding while ids are sorted: padding comes last
 
 
 @dataclass(frozen=True)
@@ -130,8 +134,9 @@ def fedavg(group: MergeGroup) -> Tensor:
 def fedsim(group: MergeGroup) -> Tensor:
     """Weights in proportion to similarity; a peer's own weight equals that of its most similar partner.
 
-    A peer without a positive similarity keeps its model. If a peer's own model has diverged, its similarities are
-    undefined, and its partners get equal weights.
+    A peer without a positive similarity keeps its model. If a peer's own model has diverged and the metric needs it,
+    all its similarities are 0. Its partners then get equal weights. A metric that does not need the own model is used
+    as usual.
     """
     partner = group.mask & ~group.is_self & group.similarity.isfinite()
     weight = torch.where(partner, group.similarity, 0.0).clamp(min=0.0)
@@ -142,7 +147,7 @@ def fedsim(group: MergeGroup) -> Tensor:
 
 
 def _normalised(weights: Tensor) -> Tensor:
-    total = weights.cumsum(1)[:, -1:]
+    total = weights.cumsum(1)[:, -1:]  # unlike sum, cumsum adds in a fixed order, so that padding changes no bit
     return torch.where(total > 0, weights / total.clamp(min=torch.finfo(torch.float64).tiny), 0.0)
 
 
@@ -181,7 +186,9 @@ def krum(rows: Tensor, mask: Tensor, is_self: Tensor) -> Tensor:
         [(rows - rows[:, slot : slot + 1]).square().sum(2, dtype=torch.float64) for slot in range(rows.shape[1])], dim=2
     )
     nearest = torch.where(both, distance, torch.inf).sort(2).values.cumsum(2)
-    wanted = (count // 2).clamp(min=1)  # = n - f - 2 for n = 2 f + 3: the most Byzantine models that Krum tolerates
+    # Krum sums the n - f - 2 nearest distances. With the largest f that it tolerates, (n - 3) / 2 rounded down, this is
+    # n / 2 rounded down.
+    wanted = (count // 2).clamp(min=1)
     score = nearest.gather(2, (wanted - 1)[:, None, None].expand(-1, rows.shape[1], 1))[..., 0]
     # A model without others has an infinite score: clamp it, so that it differs from padding.
     score = torch.where(mask, score.clamp(max=torch.finfo(torch.float64).max), torch.inf)

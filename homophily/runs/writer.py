@@ -88,7 +88,10 @@ class RunWriter:
             write_tensors(self.path / _START, _tensors(model))
 
     def with_start(self, model: nn.Module | None) -> nn.Module | None:
-        """A model that is passed again, with the weights it had when the run began, unless the network differs."""
+        """Return a copy of a model object that is passed again, with the weights that it had when the run began.
+
+        If the stored weights do not fit the model, the copy keeps its own weights, and ``check`` refuses the model.
+        """
         path = self.path / _START
         if model is None or not path.is_file():
             return model
@@ -104,9 +107,10 @@ class RunWriter:
         """
         about = Run(self.path).about
         if any(about[key] != value for key, value in plain(form).items()):
-            raise UserError(f"{self.path} is of another network, or of data of another form: it cannot go on with this")
+            differs = "the network, or the shape of the data, differs from the one that the run began with"
+            raise UserError(f"cannot resume {self.path}: {differs}")
         if digest is not None and "data" in about and about["data"] != digest:
-            raise UserError(f"{self.path} began with other data than {config.data.name} holds now: it cannot go on")
+            raise UserError(f"cannot resume {self.path}: data = {config.data.name} has changed since the run began")
 
     def append(self, metrics: dict[str, Any]) -> None:
         """Append a line to metrics.jsonl."""
@@ -121,8 +125,8 @@ class RunWriter:
                     os.truncate(path, length)  # remove the incomplete line
                 raise
 
-    def save(self, round: int, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
-        """Write a checkpoint; older ones are removed once the new one is complete."""
+    def save(self, round: int, tensors: dict[str, Tensor], rest: dict[str, Any]) -> None:
+        """Write a checkpoint; older ones are removed once the new one is complete. rest: written as JSON."""
         metrics = self.path / "metrics.jsonl"
         if metrics.exists():
             with writing(metrics):
@@ -131,7 +135,7 @@ class RunWriter:
         if not target.exists():
             with writing(target):
                 target.parent.mkdir(exist_ok=True)
-            write_folder(target, tensors, numbers)
+            write_folder(target, tensors, rest)
         for _, old in _checkpoints(self.path)[:-1]:
             shutil.rmtree(old)
 

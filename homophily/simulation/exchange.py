@@ -1,8 +1,12 @@
 """The exchange of a round, after training: meet, compare, choose, merge; and its communication cost.
 
 All peers of a simulation and one real peer use the same code: a source brings the models of others, an observer
-records what happened. The three steps are called one after the other, so that the similarities and merges of several
-runs side by side can be computed together.
+records what happened. An exchange has three steps, the methods ``meet``, ``choose`` and ``conclude``. The caller
+computes the similarities after ``meet`` and the merges after ``choose``, so that it can compute those of several runs
+together.
+
+Shapes: P peers decide in this process, and each has B contacts, with padding (see View). M models are in this process
+(see LocalModels). Q is the number of pairs to compare. K is the number of models in a merge group, with padding.
 """
 
 from __future__ import annotations
@@ -30,27 +34,29 @@ from homophily.simulation.sources import LocalModels, ModelSource, Published
 
 @dataclass(frozen=True)
 class SimilarityRequest:
-    """How similar are the models in the rows ``me`` and ``you`` [Q]? Answer: [Q] float64."""
+    """Similarities to compute: of the models in the rows ``me`` [Q] and ``you`` [Q]."""
 
     evaluator: PairwiseEvaluator
     models: LocalModels
     me: Tensor
     you: Tensor
 
-    def answer(self) -> Tensor:
+    def compute(self) -> Tensor:
+        """Return the similarities: [Q] float64."""
         return self.evaluator.similarities(self.models, self.me, self.you)
 
 
 @dataclass(frozen=True)
 class MergeRequest:
-    """Merge the models of a group into those of a federation. Answer: whose models were merged, [P, K] bool."""
+    """A merge to compute: of the models of a group, into those of a federation."""
 
     federation: Federation
     models: LocalModels
     group: MergeGroup
     how: Merge
 
-    def answer(self) -> Tensor:
+    def compute(self) -> Tensor:
+        """Merge; return whose models were merged: [P, K] bool."""
         diverged = self.models.diverged.to(self.group.ids.device)
         return self.federation.merge(self.group.without(diverged), self.how, self.models.rows)
 
@@ -135,7 +141,10 @@ class PeerExchange:
         self._now: _Round | None = None
 
     def before_training(self, federation: Federation, round: int, active: Tensor) -> Tensor:
-        """Every active peer trains from its own model. Fingerprints come before the first round."""
+        """Every active peer trains from its own model.
+
+        Fingerprints are exchanged before the first round, and again every ``renew`` rounds.
+        """
         self._trained = active.to(self._trained.device)
         if self.method.uses_fingerprints:
             heard = self.source.fingerprints(round, self.method.renew, active, needed=not self.memory)
@@ -166,7 +175,10 @@ class PeerExchange:
     def meet(
         self, federation: Federation, before: Tensor | None, round: int, stopped: Tensor, diverged: Tensor
     ) -> SimilarityRequest | None:
-        """Reading who has diverged may wait for a GPU that is still training, so it is left for last."""
+        """Publish the models, let the method choose whom to ask, and fetch those models.
+
+        ``diverged`` is not read here, because that would wait for the GPU.
+        """
         shared = {name: self.memory[name] for name in self.method.shares if name in self.memory}
         self.source.publish(round, Published(federation, before, diverged, self._trained, shared))
         view = self.source.view(round)
@@ -186,21 +198,24 @@ class PeerExchange:
         now = self._now
         assert now is not None
         view, models = now.view, now.models
-        unmoved = now.stopped
+        keeps_memory = now.stopped
         if similarity is not None:
-            unmoved = self._take(similarity, now)
+            keeps_memory = self._take(similarity, now)
         wanted = now.similarity if self._method_compares(view, now.round) else None
         everyone = len(models.rows) if models.ids is None else None
         shared = dispatch.SharedTables(models.tables, models.contacts, models.local, everyone)
         now.partners, memory = dispatch.choose(
             self.method, view, now.round, self.memory, now.asked, models.met, wanted, shared
         )
-        self.memory = {name: self._kept(name, table, unmoved) for name, table in memory.items()}
+        self.memory = {name: self._kept(name, table, keeps_memory) for name, table in memory.items()}
         now.group = gather(view, now.partners, models.local, models.samples, now.similarity)
         return MergeRequest(now.federation, models, now.group, self.merge)
 
     def _take(self, similarity: Tensor, now: _Round) -> Tensor:
-        """Store the similarities [Q] of the peers met; returns [P] bool: they measured nothing or have stopped."""
+        """Store the similarities [Q] of the peers met; returns the peers that keep their memory: [P] bool.
+
+        These peers have stopped, or measured nothing: their own model has diverged, and the metric needs it.
+        """
         assert self.evaluator is not None
         models, device = now.models, similarity.device
         row, column = models.met.nonzero(as_tuple=True)
@@ -208,16 +223,16 @@ class PeerExchange:
         you = diverged[models.local(now.view.contacts[row, column])]
         refuse_nan(self.method.metric, similarity, ~(diverged[row] | you))
         now.similarity = similarity_table(similarity, models.met, you)
-        blind = self.evaluator.cost.own_model
-        return now.stopped | now.diverged.to(now.stopped.device) if blind else now.stopped
+        needs_own_model = self.evaluator.cost.own_model
+        return now.stopped | now.diverged.to(now.stopped.device) if needs_own_model else now.stopped
 
-    def _kept(self, name: str, table: Tensor, unmoved: Tensor) -> Tensor:
-        """The memory after a round; a peer that has stopped, or measured nothing, keeps its old memory."""
-        if name not in self.memory or not bool(unmoved.any()):
+    def _kept(self, name: str, table: Tensor, keeps_memory: Tensor) -> Tensor:
+        """The memory after a round. keeps_memory: [P] bool, the peers that keep their old memory."""
+        if name not in self.memory or not bool(keeps_memory.any()):
             return table
         before = self.memory[name]
         answer(table, before.shape, f"method: memory[{name!r}] must keep its shape from round to round")
-        return torch.where(unmoved.view(-1, *(1 for _ in table.shape[1:])), before, table)
+        return torch.where(keeps_memory.view(-1, *(1 for _ in table.shape[1:])), before, table)
 
     def conclude(self, merged: Tensor | None) -> RoundMetrics:
         now = self._now
@@ -244,14 +259,14 @@ class PeerExchange:
         columns, mask = compact(models.met)
         you = torch.where(mask, models.local(view.contacts.gather(1, columns)), 0)
         diverged = models.diverged.to(mask.device)
-        came = mask & ~diverged[you]
-        went = mask & ~now.diverged.to(mask.device)[:, None]  # one's own model, to be evaluated on the other's data
-        count = came + (cost_models - 1) * went.to(torch.int64)
+        received = mask & ~diverged[you]
+        sent_back = mask & ~now.diverged.to(mask.device)[:, None]  # the own model, to be evaluated on the other's data
+        count = received + (cost_models - 1) * sent_back.to(torch.int64)
         model_bytes = now.federation.layout.model_bytes
-        beside = torch.where(came & models.trained[you] & updates, model_bytes, 0)
+        extra_bytes = torch.where(received & models.trained[you] & updates, model_bytes, 0)
         if models.table_bytes is not None:
-            beside = beside + torch.where(mask, models.table_bytes[you], 0)
-        self.traffic.count(count, view.hops.gather(1, columns), model_bytes, beside)
+            extra_bytes = extra_bytes + torch.where(mask, models.table_bytes[you], 0)
+        self.traffic.count(count, view.hops.gather(1, columns), model_bytes, extra_bytes)
 
     def summary(self, rounds: int) -> Summary:
         view = self.source.view(rounds)
@@ -292,7 +307,8 @@ def nominal_models(
 ) -> float | None:
     """Models per peer by the method's own formula; None: it has no formula, or the formula does not cover the run.
 
-    A formula does not cover several hops, nor a merge that compares with two models when the method does not compare.
+    A formula does not cover several hops, nor a similarity-weighted merge (fedsim) with a metric that sends two models
+    per comparison.
     """
     far = bool((view.hops[view.known] > 1).any())
     twice = needs_similarity(merge) and evaluator is not None and evaluator.cost.models > 1

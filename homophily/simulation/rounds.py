@@ -209,10 +209,10 @@ class OneRun:
         return {0: self._run.federation.diverged}
 
     def similarities(self, requests: Mapping[int, SimilarityRequest]) -> dict[int, Tensor]:
-        return {number: request.answer() for number, request in requests.items()}
+        return {number: request.compute() for number, request in requests.items()}
 
     def merges(self, requests: Mapping[int, MergeRequest]) -> dict[int, Tensor]:
-        return {number: request.answer() for number, request in requests.items()}
+        return {number: request.compute() for number, request in requests.items()}
 
 
 def play_round(runs: Mapping[int, RunState], compute: Computation) -> dict[int, dict[str, Any]]:

@@ -71,7 +71,7 @@ class SideBySide:
         answers: dict[int, Tensor] = {}
         for losses, those in _by(requests, lambda request: request.evaluator.cost.losses).items():
             if losses is None:
-                answers |= {number: request.answer() for number, request in those.items()}
+                answers |= {number: request.compute() for number, request in those.items()}
                 continue
             first = next(iter(those.values()))
             evaluator = first.evaluator.on(self.task, self.engine)

@@ -31,7 +31,11 @@ def own_data(folder: Path, features: int = 3, samples: int = 30, value: float = 
 
 @pytest.mark.parametrize(
     ("changed", "sentence"),
-    [({"value": 1.0}, "began with other data"), ({"samples": 40}, "other data"), ({"features": 4}, "another form")],
+    [
+        ({"value": 1.0}, "cannot resume run: data = d has changed since the run began"),
+        ({"samples": 40}, "cannot resume run: data = d has changed since the run began"),
+        ({"features": 4}, "cannot resume run: the network, or the shape of the data, differs"),
+    ],
 )
 def test_a_run_goes_on_only_with_the_data_it_began_with(
     homophily_process: Processes, tmp_path: Path, changed: dict[str, Any], sentence: str
@@ -64,7 +68,7 @@ def test_a_run_goes_on_only_with_the_network_it_began_with(tmp_path: Path, monke
     run = homophily.run({"rounds": 1}, model=nn.Sequential(nn.Linear(4, 2)), data=data)
     named = nn.Sequential(OrderedDict(other=nn.Linear(4, 2)))
     for another in (nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2)), named):
-        with pytest.raises(homophily.UserError, match="is of another network"):
+        with pytest.raises(homophily.UserError, match="the network, or the shape of the data, differs"):
             homophily.resume(run.path, {"rounds": 2}, model=another, data=data)
     assert homophily.resume(run.path, {"rounds": 2}, model=nn.Sequential(nn.Linear(4, 2)), data=data).finished
 
@@ -163,7 +167,7 @@ def test_a_comparison_does_not_go_on_with_other_data(tmp_path: Path) -> None:
 
     compared(0)
     shutil.rmtree(tmp_path / "both" / "random-0")
-    with pytest.raises(homophily.UserError, match="began with other data"):
+    with pytest.raises(homophily.UserError, match="has changed since the run began"):
         compared(1)
     assert len(compared(0).runs) == 2
 

@@ -77,8 +77,8 @@ def play(
     models = federation(tiny_task(COUNTS), rows)
     assert torch.equal(of.before_training(models, round, ~stopped), ~stopped)
     request = of.meet(models, before, round, stopped, models.diverged)
-    merging = of.choose(None if request is None else request.answer())
-    return models.rows, dict(of.conclude(merging.answer()))
+    merging = of.choose(None if request is None else request.compute())
+    return models.rows, dict(of.conclude(merging.compute()))
 
 
 # Step by step
@@ -96,7 +96,7 @@ def test_the_steps_of_a_round() -> None:
     asked = list(zip(request.me.tolist(), request.you.tolist(), strict=True))
     assert asked == [(0, 1), (0, 2), (1, 2), (1, 3), (2, 0), (2, 3), (3, 0), (3, 1)]
     assert request.models.rows is models.rows
-    answer = request.answer()
+    answer = request.compute()
     far = [5.0, 2.0, 13**0.5, 5.0, 2.0, 72**0.5, 10.0, 5.0]
     assert torch.allclose(answer, 1.0 / torch.tensor(far, dtype=torch.float64))
 
@@ -111,7 +111,7 @@ def test_the_steps_of_a_round() -> None:
     assert merging.group.samples.tolist() == [[1, 3], [2, 3], [1, 3], [2, 4]]
     assert models.rows.tolist() == ROWS  # nothing is merged yet
 
-    merged = merging.answer()
+    merged = merging.compute()
     assert torch.equal(merged, ~merging.group.is_self)
     assert models.rows.tolist() == [[0.0, 1.0], [1.5, 3.0], [0.0, 1.0], [4.5, 6.0]]
 
@@ -130,7 +130,7 @@ def test_a_method_that_compares_nobody_gets_no_similarities() -> None:
     models = federation(tiny_task(COUNTS), ROWS)
     found.before_training(models, 1, EVERYONE)
     assert found.meet(models, None, 1, NOBODY, NOBODY) is None
-    line = found.conclude(found.choose(None).answer())
+    line = found.conclude(found.choose(None).compute())
     assert method.given == [None]
     assert "similarities" not in line
 

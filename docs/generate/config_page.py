@@ -25,7 +25,8 @@ _INTRO = """\
 
 <!-- Generated from the code by `make reference`; edit the `description` of the key instead. -->
 
-Set any key of this page in a TOML file, on the command line or in Python. All keys have defaults.
+Set any key of this page in a TOML file, on the command line or in Python. All keys have defaults,
+except `topology.path`.
 
 ```sh
 homophily run rounds=5 peers=20 training.lr=0.1 method=panm method.l=6
@@ -68,8 +69,8 @@ panm 0.1 0.9
 - `homophily compare` also reads `methods` and `seeds`, two lists ([methods.md](methods.md#all-methods-and-their-keys)).
 - A real peer also reads a table `[peer]` ([deploy.md](deploy.md)).
 
-A key whose default is "left out" is not set; its meaning says what happens then. A bound that depends on the run is
-part of the meaning.
+A key whose default is "left out" is not set; its meaning says what happens then. If the
+column *bounds* is empty, the meaning gives the bounds, if there are any.
 """
 
 
@@ -80,6 +81,11 @@ class _Plugins:
     registry: Registry[Any]
     text: str  # of the page
     passed: tuple[str, ...] | None = None  # parameters that the program passes; None: as the registry says
+
+    @property
+    def plural(self) -> str:
+        kind = self.registry.kind
+        return f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
 
     def keys(self) -> dict[str, dict[str, Schema]]:
         """The keys of each registered item."""
@@ -102,7 +108,8 @@ _PLUGINS = {
         ),
         _Plugins(
             metrics,
-            "A similarity metric takes its keys from `[method]` ([methods.md](methods.md#similarity-metrics)).",
+            "A similarity metric takes its values from the keys of `[method]` that the method itself declares\n"
+            "(bundled: `alpha`, `on`; see [methods.md](methods.md#similarity-metrics)).",
             passed=("pairs",),
         ),
         _Plugins(
@@ -164,7 +171,7 @@ def _tables_of(plugins: _Plugins) -> list[str]:
     heads = ["key", plugins.registry.kind, "type", "bounds", "default", "meaning"]
     found = [_markdown(heads, rows)] if rows else []
     plain = [f"`{name}`" for name, keys in plugins.keys().items() if not keys]
-    return [*found, f"Without keys: {', '.join(plain)}.\n"] if plain else found
+    return [*found, f"These {plugins.plural} have no keys: {', '.join(plain)}.\n"] if plain else found
 
 
 def _cells(schema: Schema) -> list[str]:

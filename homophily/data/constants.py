@@ -139,7 +139,7 @@ class AgreedScale:
 
 
 def _checked(table: Mapping[str, Any], key: str) -> AgreedConstants:
-    refuse_unknown(key, table, list(AgreedConstants.model_fields), "there are")
+    refuse_unknown(key, table, list(AgreedConstants.model_fields))
     found: AgreedConstants = parsed(AgreedConstants, table, key)
     above = f"{key}." if key else ""
     for first, second in (("mean", "std"), ("target_mean", "target_std")):

@@ -14,7 +14,7 @@ from homophily.data.sources import sources
 from homophily.data.types import FederatedData, PartitionPlan, Source
 from homophily.data.user_data import PeerData, partition_user_data, read_file, read_folder
 from homophily.errors import UserError
-from homophily.plugins.parameters import accepted, checked, must_take, refuse_unknown, taken
+from homophily.plugins.parameters import accepted, checked, keys_of, must_take, refuse_unknown, taken
 from homophily.plugins.registry import GIVEN, import_object
 
 _PARTITION_KEYS = ("shift", "sizes", "normalise", "train", "validation", "test", "balanced")
@@ -111,7 +111,8 @@ def _partitioned(
     seed: int,
 ) -> PreparedData:
     """Return the data of a source under its shift, partitioned among peers."""
-    refuse_unknown("defaults", source.defaults, ["peers", *_PARTITION_KEYS], f"data set {source.name!r} may have")
+    defaults = ["peers", *_PARTITION_KEYS]
+    refuse_unknown("defaults", source.defaults, defaults, f"data set {source.name!r} may have {', '.join(defaults)}")
     merged = {**_DEFAULTS, **source.defaults, **given}
     count = peers if peers is not None else merged["peers"]
     if not isinstance(count, int) or count < 1:
@@ -121,7 +122,8 @@ def _partitioned(
     names = accepted(shift, passed)
     if names is not None:
         owner = f"data set {source.name!r} under shift {merged['shift']!r}"
-        refuse_unknown("data", shift_keys, ["name", *_PARTITION_KEYS, "scale", *source_keys, *names], f"{owner} has")
+        allowed = ["name", *_PARTITION_KEYS, "scale", *source_keys, *names]
+        refuse_unknown("data", shift_keys, allowed, keys_of(owner, allowed))
     asked = checked("data", f"shift {merged['shift']!r}", shift, shift_keys, passed)
     must_take(shift, passed, f"data.shift = {merged['shift']!r}", asked)
     plan = shift(source, count, seed, **asked)
@@ -151,7 +153,8 @@ def _from_arrays(
     made_with: Mapping[str, Any] | None = None,
 ) -> PreparedData:
     """Return the user's own data, which is already divided among peers."""
-    refuse_unknown("data", keys, ["name", "train", "validation", "test", "normalise", "scale"], "own data has")
+    allowed = ["name", "train", "validation", "test", "normalise", "scale"]
+    refuse_unknown("data", keys, allowed, keys_of("your own data", allowed))
     if given.get("shift", "natural") != "natural":
         raise UserError(
             f"data.shift = {given['shift']!r}: your own data is already divided among peers; leave data.shift out"

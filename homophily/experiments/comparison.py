@@ -22,7 +22,7 @@ from homophily.experiments.runner import chosen_device, form, warn_of_diverged, 
 from homophily.methods import Method
 from homophily.methods import methods as registered
 from homophily.methods.server import ServerMethod
-from homophily.plugins.parameters import accepted, refuse_unknown, required
+from homophily.plugins.parameters import accepted, keys_of, refuse_unknown, required
 from homophily.plugins.registry import GIVEN
 from homophily.runs.reader import Run
 from homophily.runs.writer import RunWriter
@@ -281,10 +281,11 @@ def _keys(table: Mapping[str, Any], names: Sequence[str]) -> dict[str, dict[str,
     """The [method] table of each compared method."""
     common = {key: value for key, value in table.items() if not isinstance(value, Mapping) and key != "name"}
     special = {key: value for key, value in table.items() if isinstance(value, Mapping)}
-    refuse_unknown("method", special, list(dict.fromkeys([*registered, *names])), "there are the methods")
+    methods = list(dict.fromkeys([*registered, *names]))
+    refuse_unknown("method", special, methods, f"the methods are {', '.join(methods)}")
     takes = {name: accepted(registered.get(name), registered.passed) for name in names}
-    anyone = [key for keys in takes.values() for key in (common if keys is None else keys)]
-    refuse_unknown("method", common, list(dict.fromkeys(anyone)), "the compared methods have")
+    anyone = list(dict.fromkeys(key for keys in takes.values() for key in (common if keys is None else keys)))
+    refuse_unknown("method", common, anyone, keys_of("the compared methods", anyone))
     out = {}
     for name, keys in takes.items():
         mine = {key: value for key, value in common.items() if keys is None or key in keys}

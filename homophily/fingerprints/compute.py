@@ -21,7 +21,7 @@ def fingerprints(
     """Return the fingerprints of the peers ``ids`` [N], from their training data."""
     device = data.x.device
     embed = Embedding(data.x[:1], data.y[:1], targets, seed, device)
-    piece = max(1, _bytes(device) // (4 * embed.held))
+    piece = max(1, _bytes(device) // (4 * embed.values_per_sample))
 
     def of(peers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         samples, count = _drawn(data, ids, peers, seed)

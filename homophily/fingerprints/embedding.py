@@ -32,7 +32,9 @@ CONSTANT = 2.0  # a constant feature of the input: its product with the target i
 _LINEAR = 3.0  # larger values are compressed logarithmically: one outlier must not hide a peer's other samples
 _CENTRE = 0.416  # mean of relu(z + b) for standard normal z and b of standard deviation 0.3
 _BIAS = 0.3
-_R, _B, _FEW, _TOKEN, _PAIR, _CLASS, _OUTPUT, _WIDE_SKETCH, _FEW_SKETCH, _TARGET_SKETCH = range(10)  # keys
+# Keys of the random draws, one per random matrix.
+_KEY_WEIGHT, _KEY_BIAS, _KEY_FEW, _KEY_TOKEN, _KEY_PAIR, _KEY_CLASS, _KEY_OUTPUT = range(7)
+_KEY_WIDE_SKETCH, _KEY_FEW_SKETCH, _KEY_TARGET_SKETCH = range(7, 10)
 
 
 @dataclass(frozen=True)
@@ -53,10 +55,12 @@ class Embedding:
         self._inputs = _input_features(x, keyed)
         self._targets = _target_features(y, targets, keyed)
         wide, few = self._inputs(x[:1].to(device))
-        self._wide = keyed.sketch(_WIDE_SKETCH, wide.shape[1])
-        self._few = keyed.sketch(_FEW_SKETCH, few.shape[1])
-        self._target = keyed.sketch(_TARGET_SKETCH, self._targets(y[:1].to(device)).shape[1])
-        self.held = 4 * (x[0].numel() + 4 * BUCKETS)  # values held for each sample, about
+        self._wide = keyed.sketch(_KEY_WIDE_SKETCH, wide.shape[1])
+        self._few = keyed.sketch(_KEY_FEW_SKETCH, few.shape[1])
+        self._target = keyed.sketch(_KEY_TARGET_SKETCH, self._targets(y[:1].to(device)).shape[1])
+        # A rough count of the input, the sketches and temporaries. Callers compute from it how many samples fit into
+        # memory.
+        self.values_per_sample = 4 * (x[0].numel() + 4 * BUCKETS)
 
     def __call__(self, x: Tensor, y: Tensor) -> Tensor:
         """[n, BUCKETS] float32 of inputs x [n, ...], as the network gets them, and targets y [n, ...]."""
@@ -122,7 +126,7 @@ def _input_features(x: Tensor, keyed: _Keyed) -> Features:
 def _vectors(size: int, keyed: _Keyed) -> Features:
     """Features of floats of any shape: the values themselves, or FEW random projections."""
     rectified = _rectified(size, keyed)
-    projection = None if size <= FEW else keyed.normal(_FEW, size, FEW) / math.sqrt(size)
+    projection = None if size <= FEW else keyed.normal(_KEY_FEW, size, FEW) / math.sqrt(size)
 
     def features(x: Tensor) -> tuple[Tensor, Tensor]:
         x = compressed(x).flatten(1)
@@ -138,7 +142,7 @@ def _tokens(keyed: _Keyed) -> Features:
     def features(x: Tensor) -> tuple[Tensor, Tensor]:
         x = x.flatten(1).long()
         pairs = bits(keyed.seed, Purpose.SKETCH, x[:, :-1], x[:, 1:])
-        sums = [keyed.vectors(what, ids, FEW).sum(1) for what, ids in ((_TOKEN, x), (_PAIR, pairs))]
+        sums = [keyed.vectors(what, ids, FEW).sum(1) for what, ids in ((_KEY_TOKEN, x), (_KEY_PAIR, pairs))]
         return vectors(torch.cat(sums, 1) / math.sqrt(x.shape[1]))
 
     return features
@@ -146,7 +150,7 @@ def _tokens(keyed: _Keyed) -> Features:
 
 def _rectified(size: int, keyed: _Keyed) -> Callable[[Tensor], Tensor]:
     """[n, size] -> [n, WIDTH]: relu(R x / sqrt(size) + b), centred for standard normal inputs."""
-    weight, bias = keyed.normal(_R, size, WIDTH) / math.sqrt(size), _BIAS * keyed.normal(_B, WIDTH)
+    weight, bias = keyed.normal(_KEY_WEIGHT, size, WIDTH) / math.sqrt(size), _BIAS * keyed.normal(_KEY_BIAS, WIDTH)
     return lambda x: torch.relu(x @ weight + bias) - _CENTRE
 
 
@@ -161,9 +165,9 @@ def _target_features(y: Tensor, targets: Targets, keyed: _Keyed) -> Callable[[Te
         root = math.sqrt(classes)
         return lambda y: root * _over_positions(F.one_hot(y.long(), classes).float()) - 1.0 / root
     if classes is not None:
-        return lambda y: _over_positions(keyed.vectors(_CLASS, y.long(), FEW))
+        return lambda y: _over_positions(keyed.vectors(_KEY_CLASS, y.long(), FEW))
     outputs = y[0].numel()
-    projection = None if outputs <= FEW else keyed.normal(_OUTPUT, outputs, FEW) / math.sqrt(outputs)
+    projection = None if outputs <= FEW else keyed.normal(_KEY_OUTPUT, outputs, FEW) / math.sqrt(outputs)
 
     def numbers(y: Tensor) -> Tensor:
         y = y.flatten(1).float()

@@ -103,7 +103,10 @@ class DacVar(_Dac):
 
     tau_max: Annotated[
         Amount,
-        Field(description="the factor of the similarities in the softmax rises from 1 towards this number plus 1"),
+        Field(
+            description="the factor of the similarities in the softmax is 1 in the first round and rises towards "
+            "`tau_max` + 1"
+        ),
     ] = 30.0
 
     def _temperature(self, round: int) -> float:

@@ -30,7 +30,10 @@ class SyncPolicy:
 
     @property
     def behind(self) -> int:
-        """Rounds that a peer may be behind, so that the first peer can still use the model of the last."""
+        """Rounds that a peer may be behind the median of the others.
+
+        With more, the fastest peer could not use the slowest peer's model any more (``staleness``).
+        """
         return max(0, self.staleness - 1 - self.ahead)
 
 
@@ -68,6 +71,10 @@ class Pacing:
             self._members.wait(lambda: bool(self._members.alive()), self.policy.rejoin_seconds)
 
     def _together(self) -> bool:
+        """Whether enough peers are online.
+
+        Enough are ``wait_for`` of them or, if the topology is known, every expected peer at its expected distance.
+        """
         hops = self._members.hops()
         return (
             len(hops) >= self.policy.wait_for
@@ -75,35 +82,45 @@ class Pacing:
             else hops == self.policy.expected_hops
         )
 
-    def next_round_after(self, round: int, last: int, behind: int) -> int:
-        """The round to continue after: this peer's own, or that of the others if it is further behind than ``behind``.
+    def catch_up(self, finished: int, rounds: int, max_behind: int) -> int:
+        """Return the number of rounds that count as finished: ``finished``, or more if this peer skips rounds.
 
-        Unless in lockstep, a peer that is ahead of the others waits for them, at most until the deadline.
+        A peer skips rounds if it is more than ``max_behind`` rounds behind the others; ``rounds``, the last round, is
+        never skipped. Unless in lockstep, a peer that is ahead of the others first waits for them, at most ``deadline``
+        seconds.
         """
         if not self.policy.lockstep:
-            slow = round + 1 - self.policy.ahead
+            slow = finished + 1 - self.policy.ahead
             self._members.wait(
                 lambda: not self._members.playing() or self._members.current_round() >= slow, self.policy.deadline
             )
-        current = min(self._members.current_round(), last) - 1
-        if current - round <= behind:
-            return round
-        self._log.info("this peer skips rounds %d to %d: half of the other peers have passed them", round + 1, current)
+        current = min(self._members.current_round(), rounds) - 1
+        if current - finished <= max_behind:
+            return finished
+        self._log.info(
+            "this peer skips rounds %d to %d: half of the other peers have passed them", finished + 1, current
+        )
         self._announcer.announce(merged=current)
         return current
 
-    def wait(self, ready: Callable[[str], bool], deadline: float, names: Sequence[str] | None = None) -> None:
-        """Wait until every peer that is online (of those named) is ready or has finished, or until the deadline."""
+    def wait(self, ready: Callable[[str], bool], until: float, names: Sequence[str] | None = None) -> None:
+        """Wait until every peer that is online (of those named) is ready or has finished.
+
+        until: the latest time to wait, by ``time.monotonic()``.
+        """
 
         def enough() -> bool:
             alive = self._members.alive()
             waited_for = alive if names is None else set(alive) & set(names)
             return all(self._members.status(name).finished or ready(name) for name in waited_for)
 
-        self._members.wait(enough, max(0.0, deadline - time.monotonic()))
+        self._members.wait(enough, max(0.0, until - time.monotonic()))
 
     def linger(self) -> None:
-        """Stay online until all peers have finished, or none merges within the deadline: they may need its model."""
+        """Stay online after the last round, because other peers may still need this peer's model.
+
+        Return when all have finished, or when none of them has made progress for ``deadline`` seconds.
+        """
         members = self._members
 
         def unfinished() -> list[tuple[str, int]]:

@@ -143,7 +143,7 @@ class Peer:
             raise UserError(f"the run in {active.path} has finished: increase rounds in the peer's file to continue it")
         last = self._setup.config.rounds
         self._wait_for_start()
-        active.state.round = pacing.next_round_after(active.round, last, self._behind)
+        active.state.round = pacing.catch_up(active.round, last, self._behind)
         self._behind = last if pacing.policy.lockstep else pacing.policy.behind
         metrics = self._player.step()[0]
         _report_divergence(self._log, metrics, was=self._diverged)

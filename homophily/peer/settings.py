@@ -81,7 +81,7 @@ def load(path: Path) -> PeerSettings:
     table = values.pop("peer", None)
     if not isinstance(table, Mapping):
         raise UserError(f"{path} has no table [peer]: it must set at least peer.name and peer.allow")
-    refuse_unknown("peer", table, list(Peer.model_fields), "[peer] has")
+    refuse_unknown("peer", table, list(Peer.model_fields))
     for key in ("name", "allow"):
         if key not in table:
             raise UserError(f"peer.{key} is missing in {path}")

@@ -96,7 +96,8 @@ def checked(
     message calls the function ("shift 'rotation'").
     """
     names = accepted(function, reserved)
-    refuse_unknown(table, keys, [*keys] if names is None else names, f"{owner} has")
+    if names is not None:
+        refuse_unknown(table, keys, names, keys_of(owner, names))
     fields, model = _fields(function, tuple(names or ()))
     known = {name: keys[name] for name in keys if name in fields}
     values = parsed(model, known, table)
@@ -130,10 +131,19 @@ def documented(function: Callable[..., Any], reserved: Collection[str] = ()) -> 
     return dict(model.model_json_schema().get("properties", {}))
 
 
-def refuse_unknown(table: str, keys: Collection[str], allowed: Collection[str], has: str) -> None:
+def keys_of(owner: str, names: Collection[str]) -> str:
+    """Return the part of an error message that lists the keys of ``owner`` ("method 'kin'")."""
+    if not names:
+        return f"there are no keys for {owner}"
+    listed = ", ".join(names)
+    return f"the only key of {owner} is {listed}" if len(names) == 1 else f"the keys of {owner} are {listed}"
+
+
+def refuse_unknown(table: str, keys: Collection[str], allowed: Collection[str], listed: str = "") -> None:
     """Raise a UserError that names the first of ``keys`` that is not allowed.
 
-    table: the config table of the keys, "" for the top level; has: how the list of allowed keys is introduced.
+    table: the config table of the keys, "" for the top level; listed: the end of the message, if it says more than
+    "allowed keys: ...".
     """
     for key in keys:
         if key not in allowed:
@@ -142,7 +152,7 @@ def refuse_unknown(table: str, keys: Collection[str], allowed: Collection[str], 
             raise UserError(
                 f"unknown key {full}"
                 + (f" (did you mean {hint[0]}?)" if hint else "")
-                + f": {has} {', '.join(allowed) or 'no keys'}"
+                + f": {listed or 'allowed keys: ' + ', '.join(allowed)}"
             )
 
 

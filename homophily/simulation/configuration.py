@@ -15,7 +15,7 @@ from homophily.federation.merging import given_to, merges
 from homophily.federation.topology import topologies
 from homophily.methods import methods
 from homophily.models import models
-from homophily.plugins.parameters import accepted, checked, must_take, parsed, refuse_unknown
+from homophily.plugins.parameters import accepted, checked, keys_of, must_take, parsed, refuse_unknown
 from homophily.plugins.registry import GIVEN, Registry
 from homophily.training.losses import losses
 
@@ -39,10 +39,11 @@ def over(config: Config, overrides: Mapping[str, Any]) -> Config:
 def make(values: Mapping[str, Any]) -> Config:
     """A config from nested values, every key of every table checked."""
     values = as_tables(values)
-    refuse_unknown("", values, list(Config.model_fields), "there are")
+    refuse_unknown("", values, list(Config.model_fields))
     for table, model in TABLES.items():
         if isinstance(values.get(table), dict) and not issubclass(model, OpenTable):
-            refuse_unknown(table, values[table], list(model.model_fields), f"[{table}] has")
+            names = list(model.model_fields)
+            refuse_unknown(table, values[table], names, f"[{table}] has {', '.join(names)}")
     config: Config = parsed(Config, values)
     for name in config.extra_metrics:
         if ":" not in name:
@@ -64,7 +65,8 @@ def _check_keys(table: str, registry: Registry[Any], section: Any) -> None:
     function, owner = registry.get(section.name), f"{registry.kind} {section.name!r}"
     names = accepted(function, registry.passed)
     if names is not None:
-        refuse_unknown(table, section.keys, [*type(section).model_fields, *names], f"{owner} has")
+        allowed = [*type(section).model_fields, *names]
+        refuse_unknown(table, section.keys, allowed, keys_of(owner, allowed))
     absent = [name for name in names or [] if name not in section.keys]
     checked(table, owner, function, section.keys, [*registry.passed, *absent])
 

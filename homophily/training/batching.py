@@ -12,6 +12,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 @contextmanager
 def _batchable_attention() -> Iterator[None]:
+    """Within this context attention uses PyTorch's plain math kernel.
+
+    torch.vmap has no batching rule for the fused kernels and for the fast path of nn.MultiheadAttention.
+    """
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:

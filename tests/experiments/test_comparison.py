@@ -158,7 +158,7 @@ def test_other_objects_are_another_comparison(tmp_path: Path) -> None:
 
 
 def test_keys_of_the_method_table_are_not_for_objects(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"unknown key method\.k: the compared methods have no keys"):
+    with pytest.raises(UserError, match=r"unknown key method\.k: there are no keys for the compared methods"):
         homophily.compare({**SMALL, "method": {"k": 2}}, methods=[Nearest()], out=tmp_path / "all")
     found = homophily.compare({**SMALL, "method": {"k": 2}}, methods=[Nearest(), "random"], out=tmp_path / "all")
     assert found.runs["random"][0].config.method.keys["k"] == 2

@@ -307,5 +307,5 @@ def test_what_depends_on_the_target_is_seen_and_inputs_alone_are_too() -> None:
 
 
 def test_the_memory_of_a_sample_counts_its_values() -> None:
-    small, large = (embedding(drawn(1, 1, side, side), labels(1)).held for side in (8, 32))
+    small, large = (embedding(drawn(1, 1, side, side), labels(1)).values_per_sample for side in (8, 32))
     assert large - small == 4 * (32 * 32 - 8 * 8)

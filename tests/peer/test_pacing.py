@@ -145,8 +145,8 @@ def test_a_peer_that_comes_back_waits_for_anyone_and_not_for_long() -> None:
 def test_a_peer_in_step_goes_on_from_its_own_round() -> None:
     federation = Federation()
     federation.says("ann", trained=4)
-    assert federation.pacing.next_round_after(4, 10, 0) == 4
-    assert Federation().pacing.next_round_after(4, 10, 0) == 4  # alone
+    assert federation.pacing.catch_up(4, 10, 0) == 4
+    assert Federation().pacing.catch_up(4, 10, 0) == 4  # alone
     assert federation.announced == []
 
 
@@ -155,36 +155,36 @@ def test_a_peer_that_is_too_far_behind_goes_on_from_the_round_of_the_others(lock
     federation = Federation(lockstep=lockstep)
     for name, trained in (("ann", 8), ("bob", 9), ("cy", 100)):
         federation.says(name, trained=trained)
-    assert federation.pacing.next_round_after(6, 20, 2) == 6
+    assert federation.pacing.catch_up(6, 20, 2) == 6
     assert federation.announced == []
-    assert federation.pacing.next_round_after(5, 20, 2) == 8
+    assert federation.pacing.catch_up(5, 20, 2) == 8
     assert [status.merged for status in federation.announced] == [8]
 
 
 def test_a_peer_that_catches_up_still_plays_the_last_round() -> None:
     federation = Federation()
     federation.says("ann", trained=100)
-    assert federation.pacing.next_round_after(3, 20, 0) == 19
+    assert federation.pacing.catch_up(3, 20, 0) == 19
 
 
 def test_finished_peers_are_not_caught_up_with() -> None:
     federation = Federation()
     federation.says("ann", trained=20, finished=True)
-    assert federation.pacing.next_round_after(3, 20, 0) == 3
+    assert federation.pacing.catch_up(3, 20, 0) == 3
 
 
 def test_at_a_free_pace_a_peer_that_is_ahead_waits_for_the_others() -> None:
     federation = Federation(staleness=3)  # one round ahead is enough
     federation.says("ann", trained=3)
     with later(lambda: federation.says("ann", trained=5)):
-        assert federation.pacing.next_round_after(5, 20, 1) == 5
+        assert federation.pacing.catch_up(5, 20, 1) == 5
     assert federation.members.status("ann").trained == 5
 
 
 def test_at_a_free_pace_a_peer_that_is_ahead_waits_no_longer_than_the_deadline() -> None:
     federation = Federation(staleness=3, deadline=SHORT)
     federation.says("ann", trained=3)
-    assert SHORT <= seconds(lambda: federation.pacing.next_round_after(5, 20, 1)) < LONG / 2
+    assert SHORT <= seconds(lambda: federation.pacing.catch_up(5, 20, 1)) < LONG / 2
 
 
 # In a round

@@ -14,6 +14,7 @@ from homophily.plugins.parameters import (
     accepted,
     checked,
     documented,
+    keys_of,
     must_take,
     parsed,
     refuse_unknown,
@@ -111,7 +112,7 @@ def test_checked_fills_in_the_defaults() -> None:
         ({"deep": 3}, "method.deep = 3: must be a list"),
         ({"deep": [1, "x"]}, 'method.deep.1 = "x": must be a whole number'),
         ({"flag": 1}, "method.flag = 1: must be true or false"),
-        ({"kk": 1}, "unknown key method.kk (did you mean k?): method 'sized' has k, on, share, deep, flag"),
+        ({"kk": 1}, "unknown key method.kk (did you mean k?): the keys of method 'sized' are k, on, share, deep, flag"),
         ({"k": object()}, "method.k: must be a number, string, list or table, not object"),
         ({"deep": [1, {2}]}, "method.deep.1: must be a number, string, list or table, not set"),
     ],
@@ -164,15 +165,19 @@ def test_a_function_without_a_signature_is_refused() -> None:
 
 
 def test_an_unknown_key_is_named_with_a_hint() -> None:
-    refuse_unknown("method", ["k"], ["k", "l"], "it has")
+    refuse_unknown("method", ["k"], ["k", "l"])
     with pytest.raises(UserError) as refused:
-        refuse_unknown("training", ["learning", "momentun"], ["lr", "momentum"], "[training] has")
+        refuse_unknown("training", ["learning", "momentun"], ["lr", "momentum"], "[training] has lr, momentum")
     assert str(refused.value) == "unknown key training.learning: [training] has lr, momentum"
     with pytest.raises(UserError) as refused:
-        refuse_unknown("", ["momentun"], ["lr", "momentum"], "a config has")
-    assert str(refused.value) == "unknown key momentun (did you mean momentum?): a config has lr, momentum"
-    with pytest.raises(UserError, match=r"local has no keys$"):
-        refuse_unknown("method", ["k"], [], "local has")
+        refuse_unknown("", ["momentun"], ["lr", "momentum"])
+    assert str(refused.value) == "unknown key momentun (did you mean momentum?): allowed keys: lr, momentum"
+
+
+def test_the_keys_of_an_owner_are_listed_in_a_sentence() -> None:
+    assert keys_of("method 'local'", []) == "there are no keys for method 'local'"
+    assert keys_of("method 'local'", ["name"]) == "the only key of method 'local' is name"
+    assert keys_of("method 'kin'", ["name", "k"]) == "the keys of method 'kin' are name, k"
 
 
 def test_a_model_is_parsed_strictly() -> None:

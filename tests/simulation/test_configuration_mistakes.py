@@ -34,17 +34,17 @@ def fails(*words: str, says: list[str]) -> Any:
 # Each with what the sentence must name: the key, and what is allowed.
 BAD_RUNS = [
     # Keys that do not exist.
-    fails("sed=1", says=["unknown key sed", "did you mean seed?", "there are seed, peers, rounds"]),
+    fails("sed=1", says=["unknown key sed", "did you mean seed?", "allowed keys: seed, peers, rounds"]),
     fails("methods=local", says=["unknown key methods", "did you mean method?"]),
-    fails("a.b.c=3", says=["unknown key a", "there are seed, peers"]),
+    fails("a.b.c=3", says=["unknown key a", "allowed keys: seed, peers"]),
     fails("data.agnles=[0]", says=["unknown key data.agnles", "did you mean angles?", "train, validation, test"]),
-    fails("model.hiden=[3]", says=["unknown key model.hiden", "did you mean hidden?", "'mlp' has name, personal"]),
-    fails("model.outputs=3", says=["unknown key model.outputs", "'mlp' has name, personal, hidden"]),
+    fails("model.hiden=[3]", says=["unknown key model.hiden", "did you mean hidden?", "'mlp' are name, personal"]),
+    fails("model.outputs=3", says=["unknown key model.outputs", "the keys of model 'mlp' are name, personal, hidden"]),
     fails("training.momentun=0", says=["unknown key training.momentun", "did you mean momentum?", "optimizer, loss"]),
-    fails("method.kk=3", says=["unknown key method.kk", "did you mean k?", "method 'kin' has name, k"]),
+    fails("method.kk=3", says=["unknown key method.kk", "did you mean k?", "the keys of method 'kin' are name, k"]),
     fails("topology.nmae='full'", says=["unknown key topology.nmae", "did you mean name?"]),
-    fails("topology.rows=3", says=["unknown key topology.rows", "topology 'full' has name"]),
-    fails("method=local", "method.k=3", says=["unknown key method.k", "method 'local' has name"]),
+    fails("topology.rows=3", says=["unknown key topology.rows", "the only key of topology 'full' is name"]),
+    fails("method=local", "method.k=3", says=["unknown key method.k", "the only key of method 'local' is name"]),
     fails("data=linear", "data.angles=[0]", says=["unknown key data.angles", "'linear'", "features, noise, samples"]),
     fails("=3", says=["'=3'", "key=value"]),
     fails("training.=3", says=["'training.=3'", "key=value"]),
@@ -174,9 +174,17 @@ BAD_COMPARISONS = [
     fails("methods=", says=["methods = ''", "names separated by commas", '"all"']),
     fails("methods=3", says=["methods = 3", "names separated by commas"]),
     fails("methods=local,local", says=["methods = local,local", "once"]),
-    fails("methods=local", "method.k=3", says=["unknown key method.k", "the compared methods have"]),
-    fails("methods=local,random", "method.kk=3", says=["unknown key method.kk", "did you mean k?", "have k"]),
-    fails("methods=random", "method.random.kk=3", says=["unknown key method.kk", "method 'random' has name, k"]),
+    fails("methods=local", "method.k=3", says=["unknown key method.k", "there are no keys for the compared methods"]),
+    fails(
+        "methods=local,random",
+        "method.kk=3",
+        says=["unknown key method.kk", "did you mean k?", "methods are k"],
+    ),
+    fails(
+        "methods=random",
+        "method.random.kk=3",
+        says=["unknown key method.kk", "method 'random' are name, k"],
+    ),
     fails("methods=random", "method.rnadom.k=3", says=["unknown key method.rnadom", "did you mean random?"]),
     fails("methods=local", "method=3", says=["method = 3", "must be a table"]),
     fails(
@@ -230,7 +238,7 @@ def test_a_mistake_in_the_file_is_reported_even_if_it_is_overridden(
 
 def test_a_mistake_in_the_file_is_reported_even_if_another_method_would_drop_it(command: Command) -> None:
     Path("bad.toml").write_text("[method]\nkk = 9\n")
-    assert_one_sentence(command("run", "bad.toml", "method=local"), "unknown key method.kk", "'kin' has name, k")
+    assert_one_sentence(command("run", "bad.toml", "method=local"), "unknown key method.kk", "'kin' are name, k")
     assert_one_sentence(command("compare", "bad.toml", "methods=random"), "unknown key method.kk", "did you mean k?")
 
 

@@ -200,5 +200,5 @@ def test_notes_that_all_seeds_have_are_printed_once(tmp_path: Path, capsys: pyte
     out = capsys.readouterr().out
     assert "note: kin, seed 0: found no difference between the fingerprints of 20 peers" in out
     assert "note: kin, seed 1: found no difference between the fingerprints of 20 peers" in out
-    assert out.count("this network's gradients do not show") == 1
+    assert out.count("in ways that fingerprints do not show") == 1
     assert "kinds" not in out

@@ -1,6 +1,6 @@
-"""False positives of kin: all peers have one distribution, and kin should find a difference in 1 federation of 100.
+"""False positives of kin: all peers have one distribution, and kin should find a difference in 1 federation of 300.
 
-Images of digits and of Fashion-MNIST are assigned to peers at random; a third case is pure Gaussian gradients. digits
+Images of digits and of Fashion-MNIST are assigned to peers at random; a third case is pure Gaussian noise. digits
 has 1,797 images, too few for 200 peers, for 60 with more than 25 each on average, and for 12 with 200 each. The rows
 use different seeds, 1,000 apart. Upper bounds: 2 % of all federations, 5 % of those of a row.
 """
@@ -69,11 +69,11 @@ def _above(ranks: list[int]) -> int:
 
 
 def _pooled(found: list[tuple[Row, list[int]]]) -> list[str]:
-    """Return a line for images and for Gaussian gradients: the share over all federations, and the worst row."""
+    """Return a line for images and for Gaussian noise: the share over all federations, and the worst row."""
     out = []
     for name, mine in (
         ("Images", [ranks for row, ranks in found if row.about[0] != "gaussian"]),
-        ("Gaussian gradients", [ranks for row, ranks in found if row.about[0] == "gaussian"]),
+        ("Gaussian noise", [ranks for row, ranks in found if row.about[0] == "gaussian"]),
     ):
         if mine:
             above, federations = sum(map(_above, mine)), sum(map(len, mine))

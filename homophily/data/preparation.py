@@ -1,4 +1,4 @@
-"""Preprocessing of raw samples before a model sees them. It is stored with the models, which cannot be used without."""
+"""Preprocessing of raw samples before a model sees them. It is stored with the models, which need it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def raw_kind(x: Tensor) -> str:
 
 @dataclass(frozen=True)
 class Preparation:
-    """Puts samples on a common scale, then imputes missing values with the peer's own means."""
+    """Puts samples on a common scale, then imputes missing values: the peer's own means, or constants of data.scale."""
 
     raw: str = "numbers"
     scale: Scale = field(default_factory=Scale)

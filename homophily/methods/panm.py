@@ -36,7 +36,11 @@ class Panm(Method):
     k: Partners = 4
     t1: FirstStage = None
     tau: Annotated[
-        Count, Field(description="heuristic neighbour matching (by EM) takes place in rounds that are multiples of it")
+        Count,
+        Field(
+            description="after the first stage, heuristic neighbour matching (by EM) takes place in rounds that are "
+            "multiples of it"
+        ),
     ] = 10
     alpha: UpdateShare = 0.5
     on: LossOn = "own"

@@ -64,8 +64,9 @@ def plan_execution(
     scoring = samples * sample + row + most * shares.outputs * 16
     measuring = int(shares.train.count.max()) * sample + 4 * row
     chunk = max(1, min(shares.peers, budget // max(1, training)))
-    # One thread if peers are trained one by one, as on a real peer, or if a step is small: then threads wait for one
-    # another longer than they compute, up to a hundred times longer on a busy machine.
+    # One thread if peers are stacked (workers train chunks in parallel), if they are trained one by one, as on a real
+    # peer, or if a step is small: then threads wait for one another longer than they compute,
+    # up to a hundred times longer on a busy machine.
     single = name != "vectorised" or chunk * training < _WORTH_THREADS
     workers = 1
     if name == "stacked" and device.type == "cpu":

@@ -8,10 +8,9 @@ from torch import Tensor
 
 from homophily.data.types import Split
 from homophily.fingerprints.embedding import BUCKETS, Embedding, Targets
-from homophily.fingerprints.fingerprint import SAMPLES, SMALL_FEDERATION, Fingerprints, Format, checked
+from homophily.fingerprints.fingerprint import ROWS, SAMPLES, SMALL_FEDERATION, Fingerprints, Format, checked
 from homophily.randomness import Purpose, bits, normal
 
-ROWS = 64  # the most samples that the noise of a fingerprint is computed from
 _BYTES = 64 << 20  # memory for embedded samples and temporaries: about the size of a CPU's caches
 
 

@@ -110,10 +110,8 @@ def _input_features(x: Tensor, keyed: _Keyed) -> Features:
         return _tokens(keyed)
     if not is_image(tuple(x.shape[1:])):
         return _vectors(x[0].numel(), keyed)
-    rectified, image = (
-        _rectified(ImageFeatures.reduced(x[:1])[0].numel(), keyed),
-        ImageFeatures(x.shape[1:], keyed.device),
-    )
+    rectified = _rectified(ImageFeatures.reduced(x[:1])[0].numel(), keyed)
+    image = ImageFeatures(x.shape[1:], keyed.device)
 
     def features(x: Tensor) -> tuple[Tensor, Tensor]:
         x = ImageFeatures.reduced(compressed(x))
@@ -125,12 +123,11 @@ def _input_features(x: Tensor, keyed: _Keyed) -> Features:
 
 def _vectors(size: int, keyed: _Keyed) -> Features:
     """Features of floats of any shape: the values themselves, or FEW random projections."""
-    rectified = _rectified(size, keyed)
-    projection = None if size <= FEW else keyed.normal(_KEY_FEW, size, FEW) / math.sqrt(size)
+    rectified, projected = _rectified(size, keyed), _projected(_KEY_FEW, size, keyed)
 
     def features(x: Tensor) -> tuple[Tensor, Tensor]:
         x = compressed(x).flatten(1)
-        return rectified(x), _with_constant(x if projection is None else x @ projection)
+        return rectified(x), _with_constant(projected(x))
 
     return features
 
@@ -154,6 +151,14 @@ def _rectified(size: int, keyed: _Keyed) -> Callable[[Tensor], Tensor]:
     return lambda x: torch.relu(x @ weight + bias) - _CENTRE
 
 
+def _projected(what: int, size: int, keyed: _Keyed) -> Callable[[Tensor], Tensor]:
+    """[n, size] -> the same, or FEW random projections if it has more values."""
+    if size <= FEW:
+        return lambda x: x
+    projection = keyed.normal(what, size, FEW) / math.sqrt(size)
+    return lambda x: x @ projection
+
+
 def _with_constant(few: Tensor) -> Tensor:
     return torch.cat([torch.full_like(few[:, :1], CONSTANT), few], 1)
 
@@ -166,14 +171,13 @@ def _target_features(y: Tensor, targets: Targets, keyed: _Keyed) -> Callable[[Te
         return lambda y: root * _over_positions(F.one_hot(y.long(), classes).float()) - 1.0 / root
     if classes is not None:
         return lambda y: _over_positions(keyed.vectors(_KEY_CLASS, y.long(), FEW))
-    outputs = y[0].numel()
-    projection = None if outputs <= FEW else keyed.normal(_KEY_OUTPUT, outputs, FEW) / math.sqrt(outputs)
+    projected = _projected(_KEY_OUTPUT, y[0].numel(), keyed)
 
     def numbers(y: Tensor) -> Tensor:
         y = y.flatten(1).float()
         if targets.mean is not None and targets.std is not None:
             y = (y - targets.mean.flatten().to(y)) / targets.std.flatten().to(y)
-        y = compressed(y if projection is None else y @ projection)
+        y = compressed(projected(y))
         return torch.cat([y, (y.square() - 1.0) / math.sqrt(2.0)], 1)
 
     return numbers

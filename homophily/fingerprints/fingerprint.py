@@ -11,6 +11,7 @@ from homophily.fingerprints.embedding import BUCKETS
 from homophily.randomness import Purpose, bits
 
 SAMPLES = 500  # the most samples of a peer that its fingerprint is computed from
+ROWS = 64  # the most samples that the noise of a fingerprint is computed from
 LARGE = 1000  # peers of a large federation: fingerprints are smaller, and at most so many are compared
 
 
@@ -35,7 +36,7 @@ class Format:
         return torch.where(count >= 2, 2 * (self.buckets * (1 + rows) - rows * (rows - 1) // 2) + 16, 0)
 
 
-SMALL_FEDERATION = Format(BUCKETS, 63)
+SMALL_FEDERATION = Format(BUCKETS, ROWS - 1)
 LARGE_FEDERATION = Format(BUCKETS // 2, 1)
 
 

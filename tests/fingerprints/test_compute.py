@@ -12,10 +12,11 @@ from torch import Tensor
 
 from homophily.data.types import Split
 from homophily.fingerprints import compute
-from homophily.fingerprints.compute import ROWS, contrasts, fingerprints, folded, rounded, summed_up
+from homophily.fingerprints.compute import contrasts, fingerprints, folded, rounded, summed_up
 from homophily.fingerprints.embedding import BUCKETS, Embedding, Targets
 from homophily.fingerprints.fingerprint import (
     LARGE_FEDERATION,
+    ROWS,
     SAMPLES,
     SMALL_FEDERATION,
     Fingerprints,

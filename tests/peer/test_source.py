@@ -9,9 +9,9 @@ from torch import nn
 from homophily.federation.layout import Layout
 from homophily.federation.merging import merges
 from homophily.federation.rows import Federation
-from homophily.fingerprints.compute import ROWS, summed_up
+from homophily.fingerprints.compute import summed_up
 from homophily.fingerprints.embedding import BUCKETS
-from homophily.fingerprints.fingerprint import SAMPLES, SMALL_FEDERATION, checked
+from homophily.fingerprints.fingerprint import ROWS, SAMPLES, SMALL_FEDERATION, checked
 from homophily.methods.base import Method
 from homophily.methods.dac import Dac
 from homophily.methods.dpg import Dpg

@@ -14,9 +14,9 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from homophily.federation.layout import Layout
-from homophily.fingerprints.compute import ROWS, rounded, summed_up
+from homophily.fingerprints.compute import rounded, summed_up
 from homophily.fingerprints.embedding import BUCKETS
-from homophily.fingerprints.fingerprint import LARGE_FEDERATION, SAMPLES, SMALL_FEDERATION, Format, checked
+from homophily.fingerprints.fingerprint import LARGE_FEDERATION, ROWS, SAMPLES, SMALL_FEDERATION, Format, checked
 from homophily.peer.identity import Refused
 from homophily.peer.wire import (
     MAX_FINGERPRINT_BYTES,

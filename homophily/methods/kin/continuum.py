@@ -1,6 +1,6 @@
 """A continuum: peers that differ without forming families. Each counts others by their shares in a mixture.
 
-Step 5 of kin, if there are no families. All in float64.
+Step 6 of docs/kin.md, if there are no families. All in float64.
 """
 
 from __future__ import annotations

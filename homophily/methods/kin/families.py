@@ -1,6 +1,6 @@
 """Who is alike, from fingerprints: whiten, find the rank of the signal, then families or a continuum.
 
-Steps 2 to 5 of kin. N peers, n_i samples behind each fingerprint, n of all, d numbers each. All in float64.
+Steps 3 to 5 of docs/kin.md. N peers, n_i samples behind each fingerprint, n of all, d numbers each. All in float64.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ from torch import Tensor
 
 import homophily
 from homophily.errors import UserError
-from homophily.fingerprints.compute import ROWS, summed_up
+from homophily.fingerprints.compute import summed_up
 from homophily.fingerprints.embedding import BUCKETS
-from homophily.fingerprints.fingerprint import LARGE, SMALL_FEDERATION, Fingerprints, checked
+from homophily.fingerprints.fingerprint import LARGE, ROWS, SMALL_FEDERATION, Fingerprints, checked
 from homophily.methods.kin.families import Evidence, Kinship, dimension, folded, kinship, ridge, whitening
 from homophily.methods.kin.power import (
     edge,

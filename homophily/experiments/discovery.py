@@ -18,9 +18,10 @@ from homophily.federation.topology import view_of_all
 from homophily.fingerprints.fingerprint import Fingerprints
 from homophily.methods.kin import power
 from homophily.methods.kin.families import Kinship, kinship
+from homophily.methods.kin.method import Kin
 from homophily.simulation.evaluation import precision_and_recall
+from homophily.simulation.exchange import PeerExchange
 from homophily.simulation.setup import prepare
-from homophily.simulation.training_setup import task_fingerprints
 from homophily.simulation.user_objects import UserObjects
 from homophily.training.losses import Loss
 from homophily.training.resources import threads
@@ -34,6 +35,7 @@ class Discovery:
     prints: Fingerprints
     cluster: Tensor | None  # [N]: the true clusters, if they are known
     cluster_names: tuple[str, ...]
+    bytes_per_peer: float  # the fingerprints that a peer receives, times hops; mean over peers
     seconds: float
 
     @property
@@ -83,7 +85,7 @@ class Discovery:
             "families": self.families,
             "precision": precision,
             "recall": recall,
-            "bytes_per_peer": float(self.prints.bytes.double().mean()) * max(0, len(self.prints.count) - 1),
+            "bytes_per_peer": self.bytes_per_peer,
             "left_out": self.left_out,
             "enough_samples": self.kinship.enough_samples,
             "conclusive": self.conclusive,
@@ -106,11 +108,14 @@ def kin(
     Returns a ``Discovery``. Raises UserError for bad input.
     """
     chosen = as_config(config)
-    experiment, _, plan = prepare(chosen, UserObjects(model, data, loss), chosen_device(device))
+    experiment, _, plan = prepare(chosen, UserObjects(model, data, loss, Kin()), chosen_device(device))
+    shares, exchange = experiment.task.data, experiment.exchange
+    assert isinstance(exchange, PeerExchange)
+    everyone = torch.ones(shares.peers, dtype=torch.bool)
     began = time.perf_counter()
     with threads(plan.threads):
-        prints = task_fingerprints(experiment.task, chosen.seed, experiment.task.data.peers)
-        found = kinship(prints, experiment.task.ids, chosen.seed)
+        heard = exchange.source.fingerprints(1, 0, everyone, needed=True)
+        assert heard is not None
+        found = kinship(heard.prints, heard.ids, chosen.seed)
     took = time.perf_counter() - began
-    shares = experiment.task.data
-    return Discovery(found, prints, shares.cluster, shares.cluster_names, took)
+    return Discovery(found, heard.prints, shares.cluster, shares.cluster_names, heard.bytes / shares.peers, took)

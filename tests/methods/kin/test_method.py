@@ -272,6 +272,20 @@ def test_the_answer_alone(tmp_path: object) -> None:
     assert 0.2 < answer["smallest_difference"] < 2
 
 
+def test_the_answer_alone_counts_the_bytes_that_a_run_sends() -> None:
+    """Fingerprints travel over several hops, and in a large federation a peer receives those of a sample."""
+    ring = homophily.kin({**DIGITS, "topology": "ring"})
+    assert ring.bytes_per_peer == FINGERPRINT * (2 * sum(range(1, 20)) + 20)
+    peers = [homophily.PeerData(x, [0, 1, 0]) for x in torch.randn(1040, 3, 2, generator=torch.Generator())]
+    config = {"contacts": 10, "rounds": 1}
+    large = homophily.kin(config, data=peers, model=torch.nn.Linear(2, 2))
+    run = homophily.run(config, data=peers, model=torch.nn.Linear(2, 2))
+    model_bytes = 6 * 4
+    sent = run.summary["bytes_sent_per_peer"] - model_bytes * run.summary["models_sent_per_peer"]
+    assert large.bytes_per_peer == pytest.approx(sent)
+    assert large.bytes_per_peer < 1039 * large.prints.bytes.double().mean()
+
+
 @pytest.mark.parametrize(
     ("data", "enough", "known"), [({"train": 30, "shift": "iid"}, True, True), ({"train": 2}, False, False)]
 )

@@ -107,6 +107,11 @@ class Model(OpenTable):
     personal: list[str] = Field(
         [], description="name patterns of layers and buffers that are never merged and never sent (personal layers)"
     )
+    frozen: list[str] = Field(
+        [],
+        description="name patterns of layers that are not trained; they are the same for all peers, are never sent, "
+        "and run in evaluation mode",
+    )
 
 
 class Training(Table):

@@ -126,8 +126,9 @@ def begin(
     named = [config.method.name, Path(config.data.name).name, str(config.seed)]
     name = "-".join("own" if part == GIVEN else part for part in named)
     writer = RunWriter.create(out, "".join(c if c.isalnum() or c in "-_." else "-" for c in name))
-    writer.keep_start(objects.model)
-    writer.describe(config, description(config, plan, experiment.task))
+    task = experiment.task
+    writer.keep_start(objects.model, task.layout.frozen_values(task.module))
+    writer.describe(config, description(config, plan, task))
     return ActiveRun(RunState(experiment), writer, config, objects, callbacks)
 
 
@@ -219,7 +220,7 @@ def _rest(seconds: float) -> float:
 
 def _outcome(state: RunState, summary: dict[str, Any], scores: Scores) -> Outcome:
     """The results of a finished run."""
-    task, models, data = state.experiment.task, state.models(), state.experiment.task.data
+    models, data = state.models(), state.experiment.task.data
     columns = {
         "mse" if scores.regression else "accuracy": scores.value,
         "loss": scores.loss,
@@ -231,9 +232,7 @@ def _outcome(state: RunState, summary: dict[str, Any], scores: Scores) -> Outcom
     table["peer"] = None if data.names is None else list(data.names)
     table["cluster"] = None if data.cluster is None else [data.cluster_names[c] for c in data.cluster.tolist()]
     kept = {f"kept/{name}": buffers for name, buffers in models.kept.items()}
-    frozen = {f"frozen/{name}": value for name, value in task.layout.frozen_values(task.module).items()}
-    tensors = {"rows": models.rows, **kept, **frozen}
-    return Outcome(summary, table, state.exchange.final(), tensors, data.preparation)
+    return Outcome(summary, table, state.exchange.final(), {"rows": models.rows, **kept}, data.preparation)
 
 
 def description(config: Config, plan: ExecutionPlan, task: Task) -> dict[str, Any]:

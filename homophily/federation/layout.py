@@ -9,7 +9,6 @@ never merged, sent, counted as communication or compared.
 
 from __future__ import annotations
 
-import fnmatch
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -20,7 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from homophily.errors import UserError
+from homophily.models.freezing import in_frozen_module
 from homophily.models.keyed_dropout import KeyedDropout
+from homophily.models.patterns import selected
 
 Kept = dict[str, Tensor]
 
@@ -62,7 +63,7 @@ class Layout:
         personal: name patterns of tensors that are never merged; unused: parameters that get no gradient; changing:
         buffers that training changes (None: any buffer may change).
         """
-        patterns, unused = list(personal), set(unused)
+        unused = set(unused)
         parameters = dict(module.named_parameters())
         keyed = {f"{n}.key" if n else "key" for n, m in module.named_modules() if isinstance(m, KeyedDropout)}
         buffers = {name: b for name, b in module.named_buffers() if name not in keyed}
@@ -74,24 +75,18 @@ class Layout:
         }
         steady = set() if changing is None else floats.keys() - set(changing)
         frozen: dict[str, Tensor] = {n: p for n, p in parameters.items() if not p.requires_grad}
-        frozen |= {name: floats[name] for name in floats if name in steady and _in_frozen_module(module, name)}
+        frozen |= {n: t for n, t in floats.items() if n in steady and in_frozen_module(module, n.rpartition(".")[0])}
         trained = {n: p for n, p in parameters.items() if n not in frozen and n not in unused}
         rest = {n: t for n, t in [*parameters.items(), *floats.items()] if n not in trained and n not in frozen}
         dtype = _one_dtype([*trained.values(), *rest.values()])
-        used = {pattern for pattern in patterns for name in frozen if _matches(name, pattern)}
+        own = selected(list(personal), floats | parameters, "model.personal")
         columns, at = [], 0
         for name, tensor in [*trained.items(), *rest.items()]:
-            matching = {p for p in patterns if _matches(name, p)}
-            used |= matching
             stop = at + tensor.numel()
             columns.append(
-                Column(name, tuple(tensor.shape), at, stop, name in trained, name in parameters, bool(matching))
+                Column(name, tuple(tensor.shape), at, stop, name in trained, name in parameters, name in own)
             )
             at = stop
-        for pattern in patterns:
-            if pattern not in used:
-                names = ", ".join(floats | parameters)
-                raise UserError(f"model.personal: no layer or buffer matches {pattern!r}; the names are {names}")
         first = {id(tensor): name for name, tensor in [*parameters.items(), *buffers.items()]}
         aliases = {name: first[id(t)] for name, t in saved.items() if id(t) in first and first[id(t)] != name}
         kept = tuple(n for n in buffers if n not in floats)
@@ -149,7 +144,7 @@ class Layout:
         found = hashlib.sha256()
         for name, value in self.frozen_values(module).items():
             found.update(f"{name} {value.dtype} {list(value.shape)} ".encode())
-            found.update(value.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+            found.update(value.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
         return found.hexdigest() if self.frozen else ""
 
     def write(self, row: Tensor, kept: Kept, module: nn.Module) -> None:
@@ -182,23 +177,6 @@ class Layout:
         dtype = getattr(torch, data["dtype"])
         kept, frozen = tuple(data["kept"]), tuple(data["frozen"])
         return cls(columns, kept, frozen, data["aliases"], frozenset(data["saved"]), dtype)
-
-
-def _in_frozen_module(module: nn.Module, buffer: str) -> bool:
-    """Whether the innermost module that contains the buffer and has parameters has only frozen ones."""
-    parts = buffer.split(".")[:-1]
-    for depth in range(len(parts), -1, -1):
-        parameters = list(module.get_submodule(".".join(parts[:depth])).parameters())
-        if parameters:
-            return not any(parameter.requires_grad for parameter in parameters)
-    return False
-
-
-def _matches(name: str, pattern: str) -> bool:
-    """Whether a pattern matches a tensor's name, the full name of a module around it, or one part of the name."""
-    parts = name.split(".")
-    levels = [".".join(parts[: i + 1]) for i in range(len(parts))]
-    return any(fnmatch.fnmatchcase(part, pattern) for part in [*levels, *parts])
 
 
 def _one_dtype(tensors: list[Tensor]) -> torch.dtype:

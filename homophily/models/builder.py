@@ -12,6 +12,7 @@ from homophily.config.schema import Config
 from homophily.errors import UserError
 from homophily.models import models
 from homophily.models.copying import copied, on_device
+from homophily.models.freezing import freeze
 from homophily.plugins.parameters import checked, taken
 from homophily.plugins.registry import GIVEN
 from homophily.randomness import Purpose, word
@@ -22,7 +23,8 @@ class Network:
 
     def __init__(self, config: Config, pattern: nn.Module | None, inputs: tuple[int, ...], outputs: int) -> None:
         self.name = config.model.name
-        self.pattern = None if pattern is None else on_device(copied(pattern), torch.device("cpu"))
+        self._frozen = config.model.frozen
+        self.pattern = None if pattern is None else on_device(copied(pattern, share_frozen=False), torch.device("cpu"))
         self.keys: dict[str, Any] = {}  # the values of all config keys of the network
         self._passed: dict[str, Any] = {}
         if pattern is None:
@@ -33,6 +35,8 @@ class Network:
             self._passed = taken(self._make, {"inputs": inputs, "outputs": outputs})
         elif any(map(is_lazy, pattern.parameters())):
             raise UserError("model: the network has lazy layers of unknown size; call it on a sample first")
+        if self.pattern is not None:
+            freeze(self.pattern, self._frozen)
 
     def common(self, seed: int) -> nn.Module:
         """Return the network that all peers start from: with the weights of the pattern, or drawn from the seed."""
@@ -56,7 +60,9 @@ class Network:
             raise UserError(f"model.name = {self.name!r}: must return an nn.Module, not {type(module).__name__}")
         if any(map(is_lazy, module.parameters())):
             raise UserError(f"model.name = {self.name!r}: has lazy layers of unknown size; give their sizes")
-        return copied(module, f"model.name = {self.name!r}")
+        module = copied(module, f"model.name = {self.name!r}")
+        freeze(module, self._frozen)
+        return module
 
 
 def _reset(module: nn.Module) -> nn.Module:

@@ -1,7 +1,7 @@
 """Copying and moving users' networks with everything attached to them: gradient hooks, plain tensors in attributes.
 
 copy.deepcopy does not copy gradient hooks, and nn.Module.to does not move tensors that are neither parameters nor
-buffers.
+buffers. Copies of a run's network share the memory of its frozen parameters, which nothing changes.
 """
 
 from __future__ import annotations
@@ -20,10 +20,17 @@ Hook = Callable[..., Any]
 _REGISTERED = ("_parameters", "_buffers", "_modules")
 
 
-def copied(module: Module, name: str = "model") -> Module:
+def shallow(module: Module) -> Module:
+    """Return a copy of a network, without gradient hooks, that shares the memory of the frozen parameters."""
+    frozen = (p for p in module.parameters() if not p.requires_grad)
+    # New parameter objects: moving the copy to a device or casting it must not change the original.
+    return copy.deepcopy(module, {id(p): nn.Parameter(p.detach(), requires_grad=False) for p in frozen})
+
+
+def copied(module: Module, name: str = "model", share_frozen: bool = True) -> Module:
     """Return a copy of a network with the gradient hooks of its parameters; raise a UserError if this fails.
 
-    name: what an error message calls the network.
+    name: what an error message calls the network; share_frozen: whether frozen parameters share their memory.
     """
     for path, tensor in constants(module):
         if tensor.requires_grad:
@@ -33,7 +40,7 @@ def copied(module: Module, name: str = "model") -> Module:
                 + _hint(module, path)
             )
     try:
-        clone = copy.deepcopy(module)
+        clone = shallow(module) if share_frozen else copy.deepcopy(module)
     except Exception as error:  # a user's attributes may raise any exception
         raise UserError(f"{name}: the network cannot be copied for every peer: {error}") from error
     for (_, original), (_, parameter) in zip(_trained(module), _trained(clone), strict=True):

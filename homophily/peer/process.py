@@ -231,6 +231,7 @@ def _opened_folder(setup: PeerSetup) -> RunWriter:
         writer.check(form(task), config, digest=None)  # a peer's data may grow
         return writer
     writer = RunWriter.create(path, setup.settings.peer.name)
+    writer.keep_start(None, task.layout.frozen_values(task.module))
     writer.describe(config, description(config, setup.training.plan, task))
     return writer
 

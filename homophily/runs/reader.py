@@ -20,6 +20,7 @@ from homophily.models.builder import Network
 from homophily.plugins.parameters import parsed
 
 FORMAT = 2  # of run folders; a folder of another format is refused
+FROZEN = "frozen.safetensors"
 _ABOUT = ("device", "format", "frozen", "inputs", "layout", "machine", "outputs", "plan", "versions")
 
 
@@ -104,7 +105,7 @@ class Run:
         stored = read_tensors(self.path / "models.safetensors")
         kept = {name: table[peer] for name, table in _below(stored, "kept/").items()}
         layout = Layout.from_json(self.about["layout"])
-        return layout.state_dict(stored["rows"][peer], kept, _below(stored, "frozen/"))
+        return layout.state_dict(stored["rows"][peer], kept, frozen_tensors(self.path))
 
     def model(self, peer: int) -> nn.Module:
         """The final model of ``peer``, in evaluation mode."""
@@ -149,6 +150,12 @@ class Run:
     def _need_end(self) -> None:
         if not self.finished:
             raise UserError(f"the run in {self.path} has not finished: go on with --resume {self.path}")
+
+
+def frozen_tensors(run: Path) -> dict[str, Tensor]:
+    """The tensors that are the same for all peers, by name."""
+    path = run / FROZEN
+    return read_tensors(path) if path.is_file() else {}
 
 
 def _below(stored: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -29,7 +29,7 @@ from homophily.config.schema import Config
 from homophily.data.preparation import Preparation
 from homophily.errors import UserError
 from homophily.models.copying import copied
-from homophily.runs.reader import FORMAT, Run
+from homophily.runs.reader import FORMAT, FROZEN, Run, frozen_tensors
 
 _START = "start.safetensors"
 _CHECKPOINT = re.compile(r"round-(\d{6,})")
@@ -82,21 +82,26 @@ class RunWriter:
     def write_config(self, config: Config) -> None:
         write_text(self.path / "config.toml", tomli_w.dumps(_without_none(config.toml())))
 
-    def keep_start(self, model: nn.Module | None) -> None:
-        """Write the initial weights of a model object."""
+    def keep_start(self, model: nn.Module | None, frozen: dict[str, Tensor]) -> None:
+        """Write the frozen tensors of all peers, and the other initial weights of a model object."""
+        if frozen:
+            write_tensors(self.path / FROZEN, frozen)
         if model is not None:
-            write_tensors(self.path / _START, _tensors(model))
+            rest = {name: value for name, value in _tensors(model).items() if name not in frozen}
+            write_tensors(self.path / _START, rest)
 
     def with_start(self, model: nn.Module | None) -> nn.Module | None:
         """Return a copy of a model object that is passed again, with the weights that it had when the run began.
 
         If the stored weights do not fit the model, the copy keeps its own weights, and ``check`` refuses the model.
         """
-        path = self.path / _START
-        if model is None or not path.is_file():
+        if model is None or not (self.path / _START).is_file():
             return model
-        stored, clone = read_tensors(path), copied(model)
-        if {name: t.shape for name, t in stored.items()} == {name: t.shape for name, t in _tensors(clone).items()}:
+        clone = copied(model, share_frozen=False)
+        own = _tensors(clone)
+        frozen = {name: value for name, value in frozen_tensors(self.path).items() if name in own}
+        stored = {**frozen, **read_tensors(self.path / _START)}
+        if {name: t.shape for name, t in stored.items()} == {name: t.shape for name, t in own.items()}:
             clone.load_state_dict(stored, strict=False)
         return clone
 
@@ -180,11 +185,14 @@ def _checkpoints(run: Path) -> list[tuple[int, Path]]:
 
 def _left_behind(entry: Path) -> bool:
     """Whether a process that was killed before the folder became a run may have left this entry."""
-    return entry.name in ("run.json", "peer.log", _START) or entry.suffix == ".part"
+    return entry.name in ("run.json", "peer.log", _START, FROZEN) or entry.suffix == ".part"
 
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:
-    return {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
+    """The tensors of a state dict; tied weights occur once, under their first name."""
+    named = {name: t for name, t in model.state_dict(keep_vars=True).items() if isinstance(t, Tensor)}
+    first = {id(tensor): name for name, tensor in reversed(named.items())}
+    return {name: tensor.detach() for name, tensor in named.items() if first[id(tensor)] == name}
 
 
 def _length_until(last: int, metrics: Path) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import isfinite
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from homophily.errors import UserError
-from homophily.models.copying import constants, hooked_parameter
+from homophily.models.copying import constants, hooked_parameter, shallow
 from homophily.training.batching import over_peers
 from homophily.training.losses import Loss
 
@@ -48,6 +47,7 @@ def probe(module: nn.Module, loss: Loss, x: Tensor, y: Tensor, classes: int = 0)
     x, y = x[which], y[which]
     if x.is_floating_point():
         x = x + 0.1 * repetition.view(-1, *(1 for _ in x.shape[1:])).to(x.dtype)
+    _refuse_changes_of_frozen(module, x[:_SAMPLES])
     first = _outputs(module, x[:_SAMPLES], seed=1)
     if not isinstance(first, Tensor) or first.shape[:1] != (_SAMPLES,):
         raise UserError("model: the network must return one tensor with one row per sample")
@@ -102,13 +102,27 @@ def _check_scorable(outputs: Tensor, y: Tensor) -> None:
         raise UserError(f"model: accuracy needs outputs [{wanted}], not {shapes}")
 
 
+def _refuse_changes_of_frozen(module: nn.Module, x: Tensor) -> None:
+    """Raise a UserError if a forward pass changes frozen parameters: all peers share them."""
+    copied = shallow(module)
+    frozen = {name: p for name, p in copied.named_parameters() if not p.requires_grad and not p.is_inference()}
+    before = {name: p._version for name, p in frozen.items()}
+    _run(copied.train(), module, x, seed=1)
+    for name, parameter in frozen.items():
+        if parameter._version != before[name]:
+            raise UserError(
+                f"model: the network changes the frozen parameter {name!r} in its forward pass, but all peers share "
+                "frozen parameters; use register_buffer, so that every peer has its own"
+            )
+
+
 def _refuse_hidden_state(module: nn.Module, x: Tensor, trained: Tensor, evaluated: Tensor) -> None:
     """Raise a UserError if the network stores state of earlier calls in an attribute: peers would share that state.
 
     trained, evaluated: the outputs for x[:_SAMPLES] in each mode of a network that was never called before.
     """
-    used, fresh = copy.deepcopy(module), copy.deepcopy(module)
-    own = {name: parameter.detach() for name, parameter in fresh.named_parameters()}
+    used, fresh = shallow(module), shallow(module)
+    own = {name: p.detach() for name, p in fresh.named_parameters() if p.requires_grad}
     other = {name: 0.5 * p + 0.1 if p.is_floating_point() else p for name, p in own.items()}
 
     def called(parameters: dict[str, Tensor], x: Tensor, training: bool) -> Tensor:
@@ -147,7 +161,7 @@ def _failure(module: nn.Module, x: Tensor, error: Exception) -> str:
 def _takes_floats(module: nn.Module, x: Tensor) -> bool:
     dtype = next((p.dtype for p in module.parameters()), torch.float32)
     try:
-        copy.deepcopy(module).train()(x.to(dtype))
+        shallow(module).train()(x.to(dtype))
     except Exception:  # a user's module may raise any exception
         return False
     return True
@@ -160,12 +174,16 @@ def _seeded(call: Callable[[], Tensor], device: torch.device, seed: int) -> Tens
 
 
 def _outputs(module: nn.Module, x: Tensor, seed: int, training: bool = True) -> Tensor:
-    copied = copy.deepcopy(module).train(training)
+    return _run(shallow(module).train(training), module, x, seed)
+
+
+def _run(copied: nn.Module, module: nn.Module, x: Tensor, seed: int) -> Tensor:
+    """Return the outputs of a copy of the network; raise a UserError if it fails."""
     try:
         with torch.no_grad():
             return _seeded(lambda: copied(x), x.device, seed)
     except Exception as error:  # a user's module may raise anything; the message shows its input
-        mode = "" if training else "in evaluation mode "
+        mode = "" if copied.training else "in evaluation mode "
         raise UserError(f"model: {mode}{_failure(module, x, error)}") from error
 
 
@@ -182,7 +200,7 @@ def _equal(a: Tensor, b: Tensor) -> bool:
 
 def _check_one_sample(module: nn.Module, x: Tensor, shape: torch.Size) -> None:
     """Raise a UserError if the network fails on one sample or drops its batch axis (by squeeze(), for example)."""
-    copied = copy.deepcopy(module).eval()
+    copied = shallow(module).eval()
     try:
         with torch.no_grad():
             found = copied(x[:1])
@@ -194,7 +212,7 @@ def _check_one_sample(module: nn.Module, x: Tensor, shape: torch.Size) -> None:
 
 def _couples_in_evaluation(module: nn.Module, x: Tensor) -> bool:
     half = _SAMPLES // 2
-    copied = copy.deepcopy(module).eval()
+    copied = shallow(module).eval()
     with torch.no_grad():
         return not _same(copied(x[:_SAMPLES])[:half], copied(x[:half]))
 
@@ -203,12 +221,14 @@ def _gradients(
     module: nn.Module, loss: Loss, x: Tensor, y: Tensor
 ) -> tuple[dict[str, Tensor | None], dict[str, Tensor], int]:
     """Return each parameter's gradient of the mean loss, the buffers afterwards, and the bytes that autograd saved."""
-    copied = copy.deepcopy(module).train()
-    held: dict[int, int] = {}  # bytes by storage, without parameters
+    copied = shallow(module).train()
+    parameters_at = {p.untyped_storage().data_ptr() for p in copied.parameters()}
+    held: dict[int, int] = {}  # bytes by storage, without parameters and views of them
 
     def count(tensor: Tensor) -> Tensor:
-        if not isinstance(tensor, nn.Parameter):
-            held[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in parameters_at:
+            held[storage.data_ptr()] = storage.nbytes()
         return tensor
 
     try:
@@ -244,8 +264,9 @@ def _obstacle(
     buffers_after: dict[str, Tensor],
 ) -> str | None:
     """Return why torch.vmap cannot run two copies of the network at once; None if it can, with the same result."""
-    copied = copy.deepcopy(module).train()
-    twice = {name: torch.stack([t.detach(), t.detach()]) for name, t in copied.named_parameters()}
+    copied = shallow(module).train()
+    trained = {name: p.detach() for name, p in copied.named_parameters() if p.requires_grad}
+    twice = {name: torch.stack([p, p]) for name, p in trained.items()}
     buffers = {name: torch.stack([b, b]) for name, b in copied.named_buffers()}
     used = [name for name, grad in grads.items() if grad is not None]
     for name in used:
@@ -270,7 +291,7 @@ def _obstacle(
 
 def _obstacle_in_double(module: nn.Module, loss: Loss, x: Tensor, y: Tensor, found: str) -> str | None:
     """``_obstacle`` in double precision: in single precision, rounding alone can make the two results differ."""
-    exact = copy.deepcopy(module).double()
+    exact = shallow(module).double()
     x, y = (t.double() if t.is_floating_point() else t for t in (x, y))
     try:
         grads, buffers, _ = _gradients(exact, loss, x[:_SAMPLES], y[:_SAMPLES])

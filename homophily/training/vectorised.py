@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +9,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from homophily.federation.layout import Kept
+from homophily.models.copying import shallow
 from homophily.models.keyed_dropout import dropout_keys
 from homophily.randomness import Purpose, bits
 from homophily.training.batching import over_peers
@@ -36,7 +36,7 @@ class Vectorised(CrossEvaluation):
 
     def __init__(self, task: Task, chunk: int) -> None:
         self.task, self.chunk = task, chunk
-        self.training, self.evaluating = copy.deepcopy(task.module).train(), copy.deepcopy(task.module).eval()
+        self.training, self.evaluating = shallow(task.module).train(), shallow(task.module).eval()
         self.keys = dropout_keys(task.module)
         self.trained = [c.name for c in task.layout.columns if c.trainable]
         self.buffers = [c.name for c in task.layout.columns if not c.parameter]

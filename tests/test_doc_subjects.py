@@ -23,7 +23,7 @@ NAMED = {
     "communication.md": [*methods],
     "robustness.md": [*merges],
     "your-data.md": [field.name for field in dataclasses.fields(PeerData)],
-    "your-model.md": [*Training.model_fields],
+    "training.md": [*Training.model_fields],
     "extending.md": [*CALLBACK, *PAIRS, *(field.name for field in dataclasses.fields(MetricCost))],
 }
 

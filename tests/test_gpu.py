@@ -74,9 +74,14 @@ def test_both_engines_agree_with_the_reference_on_the_cpu(name: str) -> None:
 
 
 @pytest.mark.parametrize("chunk", [2, 6])
-@pytest.mark.parametrize(("optimizer", "momentum"), [("sgd", 0.0), ("sgd", 0.9), ("adam", 0.0)])
+@pytest.mark.parametrize(
+    ("optimizer", "momentum", "nesterov"),
+    [("sgd", 0.0, False), ("sgd", 0.9, False), ("sgd", 0.9, True), ("adam", 0.0, False), ("adamw", 0.0, False)],
+)
 @pytest.mark.parametrize("name", ["linear", "mlp", "cnn", "dac-cnn", "cifar-cnn"])
-def test_kernels_agree_with_the_reference(name: str, optimizer: str, momentum: float, chunk: int) -> None:
+def test_kernels_agree_with_the_reference(
+    name: str, optimizer: str, momentum: float, nesterov: bool, chunk: int
+) -> None:
     """Peers with different sample counts, a smaller last batch, some peers left out, and cross-evaluation."""
     from homophily.training.stacked.gpu import StackedKernels
 
@@ -84,7 +89,7 @@ def test_kernels_agree_with_the_reference(name: str, optimizer: str, momentum: f
     shape = {"cnn": (1, 14, 14), "dac-cnn": (3, 32, 32), "cifar-cnn": (3, 8, 8)}.get(name, (1, 8, 8))
     net = models.get(name)(inputs=shape, outputs=10)
     lr = 0.05 if optimizer == "sgd" else 3e-4
-    keys = {"optimizer": optimizer, "momentum": momentum, "lr": lr, "weight_decay": 1e-3}
+    keys = {"optimizer": optimizer, "momentum": momentum, "nesterov": nesterov, "lr": lr, "weight_decay": 1e-2}
     problem = task(net, shares(UNEQUAL, shape), torch.float32, **keys)
     there, some = on_the_gpu(problem), torch.tensor([0, 2, 3, 5])
     chain = read_chain(there.module, there.layout, there.loss, there.data)

@@ -117,8 +117,13 @@ class Model(OpenTable):
 class Training(Table):
     """Local training of each peer on its own samples, in every round."""
 
-    optimizer: Literal["sgd", "adam"] = Field(
-        "sgd", description="the optimizer; its state is reset at the start of every round"
+    optimizer: str = Field(
+        "sgd",
+        description='the optimizer: `"sgd"`, `"adam"`, `"adamw"`, a class of `torch.optim` such as `"RMSprop"`, or '
+        "`package.module:name`; its state is reset at the start of every round",
+    )
+    optimizer_options: dict[str, Any] = Field(
+        {}, description="arguments of the class that `optimizer` names, except `params` and `lr`"
     )
     loss: str = Field(
         "auto",
@@ -126,9 +131,21 @@ class Training(Table):
         "classification, mean squared error for regression",
     )
     lr: float = Field(0.05, gt=0, le=1e30, allow_inf_nan=False, description="learning rate in the first round")
-    momentum: float = Field(0.9, ge=0, lt=1, description="momentum of SGD; Adam ignores it")
+    momentum: float = Field(0.9, ge=0, lt=1, description='momentum of `"sgd"`; other optimizers ignore it')
+    nesterov: bool = Field(False, description='whether `"sgd"` uses Nesterov momentum')
     weight_decay: float = Field(
-        0.0, ge=0, le=1e6, allow_inf_nan=False, description="weight decay (L2), added to the gradient"
+        0.0,
+        ge=0,
+        le=1e6,
+        allow_inf_nan=False,
+        description='weight decay: an L2 term added to the gradient; with `"adamw"` decoupled from it',
+    )
+    clip: float | None = Field(
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="the largest norm of a peer's gradient over all trained parameters; a longer gradient is scaled to "
+        "this norm. Left out: not clipped",
     )
     decay: float = Field(
         0.99, gt=0, le=1, description="factor by which the learning rate is multiplied after every round"

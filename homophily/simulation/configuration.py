@@ -18,6 +18,7 @@ from homophily.models import models
 from homophily.plugins.parameters import accepted, checked, keys_of, must_take, parsed, refuse_unknown
 from homophily.plugins.registry import GIVEN, Registry
 from homophily.training.losses import losses
+from homophily.training.torch_optimisers import check_optimizer
 
 _REGISTRIES: dict[str, Registry[Any]] = {"model": models, "method": methods, "topology": topologies}
 _OWNERS: dict[str, Registry[Any]] = {**_REGISTRIES, "source": sources, "shift": shifts}
@@ -52,6 +53,7 @@ def make(values: Mapping[str, Any]) -> Config:
     must_take(merge, given_to(merge), f"merge = {config.merge!r}")
     if config.training.loss not in ("auto", GIVEN):
         losses.get(config.training.loss)
+    check_optimizer(config.training)
     for table, registry in _REGISTRIES.items():
         section = getattr(config, table)
         if section.name == GIVEN:
@@ -94,6 +96,8 @@ def _deep(below: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 def _still_fitting(table: str, kept: Mapping[str, Any], value: Mapping[str, Any]) -> dict[str, Any]:
     """Entries of a table that stay under ``value``: all, or those that still apply if ``value`` has another name."""
     fields = TABLES[table].model_fields
+    if table == "training" and value.get("optimizer", kept.get("optimizer")) != kept.get("optimizer"):
+        return {key: what for key, what in kept.items() if key != "optimizer_options"}
     before = {key: kept.get(key, fields[key].default) for key in ("name", "shift") if key in fields}
     after = {key: value.get(key, old) for key, old in before.items()}
     if after == before:

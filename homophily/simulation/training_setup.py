@@ -26,7 +26,7 @@ from homophily.simulation.evaluation import COLUMNS, ExtraMetric, Scorer
 from homophily.simulation.exchange import Exchange
 from homophily.simulation.rounds import Experiment
 from homophily.simulation.user_objects import UserObjects
-from homophily.training.engines import engine_of, read_chain
+from homophily.training.engines import engine_limits, engine_of, read_chain
 from homophily.training.losses import Loss, losses
 from homophily.training.probe import ASKED_WITH, ModuleTraits, probe
 from homophily.training.resources import ExecutionPlan, plan_execution, threads
@@ -88,10 +88,13 @@ def training_setup(
     loss = _loss(config.training, given, made)
     module = with_keyed_dropout(network.common(config.seed)).eval()
     traits, layout, chain = _read(module, config, loss, made, cache)
-    plan = plan or plan_execution(config.engine, config.training.batch, made, layout, traits, chain, ids.device)
+    settings = Settings(**config.training.model_dump(exclude={"loss", "patience"}))
+    plan = plan or plan_execution(
+        config.engine, settings.batch, made, layout, traits, chain, ids.device, engine_limits(settings)
+    )
     task = Task(
         on_device(module, ids.device), layout, loss, shares, torch.full_like(ids, config.seed), ids,
-        Settings(**config.training.model_dump(exclude={"loss", "patience"})), traits.coupled, traits.draws,
+        settings, traits.coupled, traits.draws,
     )  # fmt: skip
     _check_batches(task)
     fast = config.precision == "fast"

@@ -12,7 +12,8 @@ from homophily.training.losses import Loss, cross_entropy, output_gradients
 from homophily.training.one_by_one import OneByOne
 from homophily.training.stacked.chain import Chain, UnsupportedLayer, chain_of
 from homophily.training.stacked.cpu import Stacked
-from homophily.training.task import Engine, Task
+from homophily.training.task import Engine, Settings, Task
+from homophily.training.torch_optimisers import EVERY_ENGINE
 from homophily.training.vectorised import Vectorised
 
 
@@ -26,6 +27,14 @@ def read_chain(module: nn.Module, layout: Layout, loss: Loss, shares: FederatedD
         return chain_of(module, layout, tuple(shares.train.x.shape[1:]))
     except UnsupportedLayer as error:
         return str(error)
+
+
+def engine_limits(settings: Settings) -> dict[str, str]:
+    """Return, for each engine that cannot train with these settings, why not."""
+    if settings.optimizer in EVERY_ENGINE:
+        return {}
+    only = f"training.optimizer = {settings.optimizer!r} trains peers one by one; every engine has "
+    return dict.fromkeys(("stacked", "vectorised"), only + ", ".join(EVERY_ENGINE))
 
 
 def engine_of(task: Task, name: str, chain: Chain | str, chunk: int, workers: int, fast: bool) -> Engine:
@@ -42,6 +51,14 @@ def engine_of(task: Task, name: str, chain: Chain | str, chunk: int, workers: in
 
 
 def _has_kernels(task: Task) -> bool:
-    """Whether the Triton kernels can train it: a GPU with Triton, float32, cross-entropy with one class per sample."""
-    known = task.layout.dtype == torch.float32 and task.loss is cross_entropy and task.data.train.y.dim() == 1
+    """Whether the Triton kernels can train it: a GPU with Triton, float32, cross-entropy with one class per sample.
+
+    They update weights as soon as a layer's gradient is known, so they cannot clip the norm of all gradients.
+    """
+    known = (
+        task.settings.clip is None
+        and task.layout.dtype == torch.float32
+        and task.loss is cross_entropy
+        and task.data.train.y.dim() == 1
+    )
     return known and task.ids.is_cuda and has_triton()

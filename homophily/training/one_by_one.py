@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
 
 from homophily.federation.layout import Kept
 from homophily.models.copying import copied
@@ -11,7 +12,8 @@ from homophily.models.keyed_dropout import dropout_keys
 from homophily.randomness import Purpose, word
 from homophily.training.cross_evaluation import CrossEvaluation
 from homophily.training.schedule import batch_sizes, shuffled
-from homophily.training.task import Settings, Task
+from homophily.training.task import Task
+from homophily.training.torch_optimisers import torch_optimiser
 
 _TO_SIGNED = 1 << 63
 
@@ -24,6 +26,7 @@ class OneByOne(CrossEvaluation):
     def __init__(self, task: Task) -> None:
         self.task = task
         self.module = copied(task.module)
+        torch_optimiser(self._trained(), task.settings, task.settings.lr)  # a class may refuse some parameters
         self.keys = [dict(self.module.named_buffers())[name] for name in dropout_keys(self.module)]
 
     def train(self, rows: Tensor, kept: Kept, peers: Tensor, round: int) -> None:
@@ -38,8 +41,8 @@ class OneByOne(CrossEvaluation):
 
     def _train(self, peer: int, round: int) -> None:
         task, data = self.task, self.task.data.train
-        names = {c.name for c in task.layout.columns if c.trainable}
-        optimiser = _optimiser([p for n, p in self.module.named_parameters() if n in names], task.settings, round)
+        parameters = self._trained()
+        optimiser = torch_optimiser(parameters, task.settings, task.settings.lr_in(round))
         count = int(data.count[peer])
         sizes = batch_sizes(count, task.settings.batch, task.coupled)
         step = 0
@@ -52,8 +55,14 @@ class OneByOne(CrossEvaluation):
                 self._set_dropout_keys(peer, round, step)
                 optimiser.zero_grad()
                 task.loss(self._forward(x, peer, round, step), y).mean().backward()
+                if task.settings.clip is not None:
+                    clip_grad_norm_(parameters, task.settings.clip)
                 optimiser.step()
                 step += 1
+
+    def _trained(self) -> list[nn.Parameter]:
+        names = {c.name for c in self.task.layout.columns if c.trainable}
+        return [p for n, p in self.module.named_parameters() if n in names]
 
     def _forward(self, x: Tensor, peer: int, round: int, step: int) -> Tensor:
         if not self.task.draws:
@@ -77,10 +86,3 @@ class OneByOne(CrossEvaluation):
                 self.task.layout.write(rows[peer], {name: table[peer] for name, table in kept.items()}, self.module)
                 out.append(self.module(self.task.cast(x[peer])))
         return torch.stack(out)
-
-
-def _optimiser(parameters: list[nn.Parameter], settings: Settings, round: int) -> torch.optim.Optimizer:
-    lr, weight_decay = settings.lr_in(round), settings.weight_decay
-    if settings.optimizer == "adam":
-        return torch.optim.Adam(parameters, lr=lr, weight_decay=weight_decay)
-    return torch.optim.SGD(parameters, lr=lr, momentum=settings.momentum, weight_decay=weight_decay)

@@ -1,6 +1,8 @@
-"""SGD and Adam as in torch.optim, on rows of parameters; each row has its own step count."""
+"""SGD, Adam and AdamW as in torch.optim, on rows of parameters; each row has its own rate and step count."""
 
 from __future__ import annotations
+
+from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor
@@ -8,45 +10,71 @@ from torch import Tensor
 from homophily.training.task import Settings
 
 
-class RowSGD:
-    """SGD with momentum and weight decay; state starts at zero."""
+class RowOptimiser(ABC):
+    """Updates rows [P, T] of trainable parameters. lr: [P, 1] float64; state starts at zero."""
 
-    def __init__(self, rows: Tensor, settings: Settings, round: int) -> None:
-        self.lr, self.momentum, self.weight_decay = settings.lr_in(round), settings.momentum, settings.weight_decay
-        self.velocity = torch.zeros_like(rows) if self.momentum else None
+    def __init__(self, rows: Tensor, settings: Settings, lr: Tensor) -> None:
+        self.clip, self.weight_decay = settings.clip, settings.weight_decay
 
     def step(self, rows: Tensor, grad: Tensor, which: slice, steps: Tensor) -> None:
-        """Update ``rows`` (the rows ``which`` of all) by ``grad``. steps: [P, 1], unused."""
+        """Update ``rows`` (the rows ``which`` of all) by ``grad``, which is overwritten.
+
+        steps: [P, 1] float64, the steps that each row has taken, this one included.
+        """
+        if self.clip is not None:
+            clip_rows(grad, self.clip)
+        self._move(rows, grad, which, steps)
+
+    @abstractmethod
+    def _move(self, rows: Tensor, grad: Tensor, which: slice, steps: Tensor) -> None: ...
+
+
+class RowSGD(RowOptimiser):
+    """SGD with momentum, Nesterov's momentum and weight decay."""
+
+    def __init__(self, rows: Tensor, settings: Settings, lr: Tensor) -> None:
+        super().__init__(rows, settings, lr)
+        self.lr, self.momentum, self.nesterov = lr.to(rows.dtype), settings.momentum, settings.nesterov
+        self.velocity = torch.zeros_like(rows) if self.momentum else None
+
+    def _move(self, rows: Tensor, grad: Tensor, which: slice, steps: Tensor) -> None:
         if self.weight_decay:
             grad.add_(rows, alpha=self.weight_decay)
         if self.velocity is not None:
-            grad = self.velocity[which].mul_(self.momentum).add_(grad)
-        rows.add_(grad, alpha=-self.lr)
+            velocity = self.velocity[which].mul_(self.momentum).add_(grad)
+            grad = grad.add_(velocity, alpha=self.momentum) if self.nesterov else velocity
+        rows.addcmul_(grad, self.lr[which], value=-1)
 
 
-class RowAdam:
-    """Adam with torch's defaults (0.9, 0.999, 1e-8) and coupled weight decay; state starts at zero."""
+class RowAdam(RowOptimiser):
+    """Adam and AdamW with torch's defaults (0.9, 0.999, 1e-8); Adam adds weight decay to the gradient."""
 
     beta1, beta2, eps = 0.9, 0.999, 1e-8
 
-    def __init__(self, rows: Tensor, settings: Settings, round: int) -> None:
-        self.lr, self.weight_decay = settings.lr_in(round), settings.weight_decay
+    def __init__(self, rows: Tensor, settings: Settings, lr: Tensor) -> None:
+        super().__init__(rows, settings, lr)
+        self.lr, self.decoupled = lr, settings.optimizer == "adamw"
         self.mean, self.square = torch.zeros_like(rows), torch.zeros_like(rows)
 
-    def step(self, rows: Tensor, grad: Tensor, which: slice, steps: Tensor) -> None:
-        """Update ``rows`` (the rows ``which`` of all) by ``grad``. steps: [P, 1] float64, counted from 1."""
-        if self.weight_decay:
+    def _move(self, rows: Tensor, grad: Tensor, which: slice, steps: Tensor) -> None:
+        lr = self.lr[which]
+        if self.weight_decay and self.decoupled:
+            rows.mul_((1 - lr * self.weight_decay).to(rows.dtype))
+        elif self.weight_decay:
             grad.add_(rows, alpha=self.weight_decay)
         mean = self.mean[which].lerp_(grad, 1 - self.beta1)
         square = self.square[which].mul_(self.beta2).addcmul_(grad, grad, value=1 - self.beta2)
-        size = (self.lr / (1 - self.beta1**steps)).to(rows.dtype)
+        size = (lr / (1 - self.beta1**steps)).to(rows.dtype)
         root = (1 - self.beta2**steps).sqrt().to(rows.dtype)
         rows.sub_(size * mean / (square.sqrt().div_(root).add_(self.eps)))
 
 
-RowOptimiser = RowSGD | RowAdam
+def row_optimiser(rows: Tensor, settings: Settings, lr: Tensor) -> RowOptimiser:
+    """Return a new optimiser for rows [P, T] of trainable parameters. lr: [P, 1] float64."""
+    return RowSGD(rows, settings, lr) if settings.optimizer == "sgd" else RowAdam(rows, settings, lr)
 
 
-def row_optimiser(rows: Tensor, settings: Settings, round: int) -> RowOptimiser:
-    """Return a new optimiser for rows [P, T] of trainable parameters."""
-    return RowAdam(rows, settings, round) if settings.optimizer == "adam" else RowSGD(rows, settings, round)
+def clip_rows(grad: Tensor, most: float) -> None:
+    """Scale each row [P, T] whose norm is above ``most`` to that norm, as torch.nn.utils.clip_grad_norm_ does."""
+    norm = torch.linalg.vector_norm(grad, dim=1, keepdim=True)
+    grad.mul_((most / (norm + 1e-6)).clamp_(max=1.0))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -44,12 +44,14 @@ def plan_execution(
     traits: ModuleTraits,
     chain: Chain | str,
     device: torch.device,
+    limits: Mapping[str, str],
 ) -> ExecutionPlan:
     """Return the engine ("auto": chosen by the traits of the network), and chunk sizes that fit into free memory.
 
-    chain: the network as a chain of layers, or why the stacked engine cannot train it.
+    chain: the network as a chain of layers, or why the stacked engine cannot train it; limits: why
+    the engines of these names cannot train with the settings of [training].
     """
-    name, why = _engine(engine, traits, chain)
+    name, why = _engine(engine, traits, chain, limits)
     free = free_memory(device)
     row = layout.width * layout.dtype.itemsize
     _check_memory(shares.peers, layout, _COPIES * row, free, device)
@@ -83,8 +85,10 @@ def plan_execution(
     )
 
 
-def _engine(asked: str, traits: ModuleTraits, chain: Chain | str) -> tuple[str, str]:
+def _engine(asked: str, traits: ModuleTraits, chain: Chain | str, limits: Mapping[str, str]) -> tuple[str, str]:
     """Return the engine's name and why: stacked for a chain of layers, else vectorised if possible, else one-by-one."""
+    if asked in limits:
+        raise UserError(f"engine = {asked!r}: {limits[asked]}")
     if asked in ("stacked", "vectorised") and traits.obstacle:
         raise UserError(f"engine = {asked!r}: this network cannot be vectorised: {traits.obstacle}")
     if asked == "stacked" and isinstance(chain, str):
@@ -93,8 +97,12 @@ def _engine(asked: str, traits: ModuleTraits, chain: Chain | str) -> tuple[str, 
         return asked, "set in the config"
     if traits.obstacle:
         return "one-by-one", traits.obstacle
+    if "vectorised" in limits:
+        return "one-by-one", limits["vectorised"]
     if isinstance(chain, str):
         return "vectorised", f"the network vectorises, but is not a chain of layers that stacking supports: {chain}"
+    if "stacked" in limits:
+        return "vectorised", limits["stacked"]
     return "stacked", "the network is a chain of layers that stacking supports"
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor, nn
 
 from homophily.data.types import FederatedData
@@ -17,10 +19,13 @@ from homophily.training.losses import Loss
 class Settings:
     """How a peer trains in one round."""
 
-    optimizer: Literal["sgd", "adam"] = "sgd"
+    optimizer: str = "sgd"  # "sgd", "adam", "adamw", or the name of a class
+    optimizer_options: Mapping[str, Any] = field(default_factory=dict)  # of the class
     lr: float = 0.05
     momentum: float = 0.9
+    nesterov: bool = False
     weight_decay: float = 0.0
+    clip: float | None = None  # largest norm of a peer's gradient; None: any
     decay: float = 0.99  # factor of the learning rate per round
     batch: int = 10
     epochs: int = 3
@@ -52,6 +57,10 @@ class Task:
     def counts(self) -> Tensor:
         """[N]: training samples per peer, on the CPU, so that reading them does not synchronise with a GPU."""
         return self.data.train.count.cpu()
+
+    def lr_in(self, round: int, peers: Tensor) -> Tensor:
+        """Return the learning rates of ``peers`` [P] in a round: [P, 1] float64."""
+        return torch.full((len(peers), 1), self.settings.lr_in(round), dtype=torch.float64, device=peers.device)
 
     def batch(self, samples: Tensor) -> tuple[Tensor, Tensor]:
         """Return training samples by index [...], in the network's precision: x [..., *inputs], y [...]."""

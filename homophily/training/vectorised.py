@@ -47,7 +47,9 @@ class Vectorised(CrossEvaluation):
 
     def _train(self, rows: Tensor, kept: Kept, peers: Tensor, round: int) -> None:
         work = rows[peers]
-        optimiser = row_optimiser(work[:, : self.task.layout.trainable], self.task.settings, round)
+        optimiser = row_optimiser(
+            work[:, : self.task.layout.trainable], self.task.settings, self.task.lr_in(round, peers)
+        )
         chunk = _Chunk(peers, work, {name: table[peers] for name, table in kept.items()}, optimiser)
         for step in batches(self.task, peers, round):
             self._step(chunk, step, round)

@@ -9,19 +9,21 @@ from torch import nn
 
 import homophily
 from homophily.errors import UserError
-from homophily.training.engines import read_chain
+from homophily.training.engines import engine_limits, read_chain
 from homophily.training.probe import probe
 from homophily.training.resources import ExecutionPlan, plan_execution
+from homophily.training.task import Settings
 from tests.training.nets import Drawing, Everything, shares, task
 
 CHAIN = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
 
 
-def planned(net: nn.Module, engine: str = "auto", peers: int = 3) -> ExecutionPlan:
+def planned(net: nn.Module, engine: str = "auto", peers: int = 3, optimizer: str = "sgd") -> ExecutionPlan:
     problem = task(net, shares([6] * peers, [1, 8, 8]), torch.float32)
     found = probe(problem.module, problem.loss, problem.data.train.x, problem.data.train.y)
     chain = read_chain(problem.module, problem.layout, problem.loss, problem.data)
-    return plan_execution(engine, 4, problem.data, problem.layout, found, chain, torch.device("cpu"))
+    limits = engine_limits(Settings(optimizer))
+    return plan_execution(engine, 4, problem.data, problem.layout, found, chain, torch.device("cpu"), limits)
 
 
 @pytest.mark.parametrize(
@@ -52,6 +54,15 @@ def test_an_engine_that_cannot_train_the_network_is_refused(net: nn.Module, engi
         planned(net, engine)
 
 
+def test_an_optimizer_class_trains_peers_one_by_one() -> None:
+    found = planned(CHAIN, optimizer="RMSprop")
+    assert (found.engine, "training.optimizer = 'RMSprop' trains peers one by one" in found.why) == ("one-by-one", True)
+    for engine in ("stacked", "vectorised"):
+        with pytest.raises(UserError, match=f"engine = '{engine}': training.optimizer = 'RMSprop' trains peers one by"):
+            planned(CHAIN, engine, optimizer="RMSprop")
+    assert planned(CHAIN, "one-by-one", optimizer="RMSprop").why == "set in the config"
+
+
 def test_threads_get_equal_numbers_of_chunks() -> None:
     """If there is work for several chunks, every thread gets equally many, as small as possible."""
     wide = nn.Sequential(nn.Flatten(), nn.Linear(64, 4000), nn.ReLU(), nn.Linear(4000, 10))
@@ -73,7 +84,7 @@ def test_more_models_than_fit_are_refused_with_the_arithmetic() -> None:
     with pytest.raises(
         UserError, match=r"peers = 1000000000: .* 1,000,000,000 x 650 parameters x 4 bytes x 3 copies = "
     ):
-        plan_execution("auto", 4, many, problem.layout, found, "no chain", torch.device("cpu"))
+        plan_execution("auto", 4, many, problem.layout, found, "no chain", torch.device("cpu"), {})
 
 
 def test_a_run_records_its_engine(tmp_path: Path) -> None:

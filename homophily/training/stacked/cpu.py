@@ -51,7 +51,7 @@ class Stacked:
     def _train(self, rows: Tensor, peers: Tensor, round: int) -> None:
         peers = peers.to(rows.device)
         work = self.order.sorted(rows[peers])
-        updates = RowUpdates(work, self.task.settings, round)
+        updates = RowUpdates(work, self.task.settings, self.task.lr_in(round, peers))
         for step in batches(self.task, peers, round):
             x, y = self.task.batch(step.samples)
             updates.active = len(x)

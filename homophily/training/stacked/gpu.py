@@ -194,7 +194,7 @@ class Trainer:
         at.step.add_(1)
 
 
-_STATES = {kernels.SGD: 0, kernels.MOMENTUM: 1, kernels.ADAM: 2}
+_STATES = {kernels.SGD: 0, kernels.MOMENTUM: 1, kernels.NESTEROV: 1, kernels.ADAM: 2, kernels.ADAMW: 2}
 
 
 def _bias_corrections(steps: int) -> Tensor:

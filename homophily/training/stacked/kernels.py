@@ -15,8 +15,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-SGD, MOMENTUM, ADAM = 0, 1, 2
-_MOMENTUM, _ADAM = tl.constexpr(MOMENTUM), tl.constexpr(ADAM)
+SGD, MOMENTUM, NESTEROV, ADAM, ADAMW = range(5)
+_SGD, _NESTEROV, _ADAM, _ADAMW = (tl.constexpr(number) for number in (SGD, NESTEROV, ADAM, ADAMW))
 
 
 @triton.jit
@@ -205,8 +205,11 @@ def back(
 def _move(rows, first, second, at, mask, gradient, rate, decay, momentum, OPTIMISER: tl.constexpr):
     """Take the optimiser's step for the values ``at`` in all rows."""
     value = tl.load(rows + at, mask=mask, other=0.0)
-    gradient += decay * value
-    if OPTIMISER == _ADAM:
+    if OPTIMISER == _ADAMW:
+        value -= tl.load(rate) * decay * value
+    else:
+        gradient += decay * value
+    if OPTIMISER >= _ADAM:
         mean = tl.load(first + at, mask=mask, other=0.0)
         square = tl.load(second + at, mask=mask, other=0.0)
         mean += (gradient - mean) * 0.1
@@ -215,9 +218,10 @@ def _move(rows, first, second, at, mask, gradient, rate, decay, momentum, OPTIMI
         tl.store(second + at, square, mask=mask)
         value -= tl.load(rate + 1) * mean / (tl.sqrt(square) / tl.load(rate + 2) + 1e-8)
     else:
-        if OPTIMISER == _MOMENTUM:
-            gradient += momentum * tl.load(first + at, mask=mask, other=0.0)
-            tl.store(first + at, gradient, mask=mask)
+        if OPTIMISER != _SGD:
+            velocity = gradient + momentum * tl.load(first + at, mask=mask, other=0.0)
+            tl.store(first + at, velocity, mask=mask)
+            gradient = gradient + momentum * velocity if OPTIMISER == _NESTEROV else velocity
         value -= tl.load(rate) * gradient
     tl.store(rows + at, value, mask=mask)
 

@@ -39,8 +39,10 @@ class Learning:
 
 
 def optimiser_of(settings: Settings) -> int:
-    if settings.optimizer == "adam":
-        return kernels.ADAM
+    if settings.optimizer != "sgd":
+        return kernels.ADAMW if settings.optimizer == "adamw" else kernels.ADAM
+    if settings.nesterov:
+        return kernels.NESTEROV
     return kernels.MOMENTUM if settings.momentum else kernels.SGD
 
 

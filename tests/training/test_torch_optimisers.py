@@ -1,0 +1,72 @@
+"""Optimizer classes by name train peers one by one, as a plain torch loop does."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import homophily
+from homophily.errors import UserError
+from homophily.simulation.configuration import make, over
+from homophily.training.one_by_one import OneByOne
+from homophily.training.torch_optimisers import optimizer_class
+from tests.training.nets import shares, task, trained
+
+
+class Halving(torch.optim.SGD):
+    """An optimizer of a user's own."""
+
+
+@pytest.mark.parametrize("name", ["RMSprop", "torch.optim.RMSprop"])
+def test_a_class_trains_like_a_plain_loop(name: str) -> None:
+    keys = {"optimizer_options": {"alpha": 0.9, "centered": True}, "epochs": 4, "lr": 0.01}
+    problem = task(
+        nn.Linear(3, 2),
+        shares([4], [3], outputs=2),
+        optimizer=name,
+        **keys,
+    )
+    found, _ = trained(OneByOne(problem), problem, rounds=1)
+    net = nn.Linear(3, 2).double()
+    net.load_state_dict(problem.module.state_dict())
+    optimiser = torch.optim.RMSprop(net.parameters(), lr=0.01, alpha=0.9, centered=True)
+    for _ in range(4):  # one batch per epoch: its order does not matter
+        optimiser.zero_grad()
+        x, y = problem.batch(torch.arange(4))
+        nn.functional.cross_entropy(net(x), y).backward()
+        optimiser.step()
+    assert torch.allclose(found[0], problem.layout.read(net)[0], atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "name", ["ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Rprop", "SGD"]
+)
+def test_every_other_class_of_torch_trains(name: str) -> None:
+    problem = task(nn.Linear(3, 2), shares([4], [3], outputs=2), optimizer=name, lr=0.01)
+    rows, _ = trained(OneByOne(problem), problem, rounds=1)
+    assert bool(rows.isfinite().all())
+    assert not torch.equal(rows[0], problem.layout.read(problem.module)[0])
+
+
+def test_a_class_of_ones_own_is_found_by_its_path() -> None:
+    assert optimizer_class(f"{__name__}:Halving") is Halving
+    with pytest.raises(UserError, match=r"must be a subclass of torch\.optim\.Optimizer"):
+        optimizer_class("torch.nn:Linear")
+
+
+def test_a_run_records_the_optimizer_and_why_it_trains_one_by_one(tmp_path: Path) -> None:
+    training = {"optimizer": "RMSprop", "lr": 0.01, "optimizer_options": {"alpha": 0.9}}
+    keys = {"peers": 4, "rounds": 2, "data": {"train": 5, "test": 5}, "method": "local", "training": training}
+    run = homophily.run(keys, out=tmp_path / "run", device="cpu")
+    assert run.about["plan"]["engine"] == "one-by-one"
+    assert "training.optimizer = 'RMSprop'" in run.about["plan"]["why"]
+    assert run.config.training.optimizer_options == {"alpha": 0.9}
+    again = homophily.run(run.path / "config.toml", out=tmp_path / "again", device="cpu")
+    assert again.scores == run.scores
+
+
+def test_another_optimizer_drops_the_options_of_the_one_before() -> None:
+    config = make({"training": {"optimizer": "RMSprop", "optimizer_options": {"alpha": 0.9}, "lr": 0.01}})
+    assert over(config, {"training": {"lr": 0.1}}).training.optimizer_options == {"alpha": 0.9}
+    assert over(config, {"training": {"optimizer": "adam"}}).training.optimizer_options == {}

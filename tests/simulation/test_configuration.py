@@ -112,6 +112,7 @@ test = 100                   # "all": the whole test set under the cluster's shi
 name = "mlp"
 hidden = [32]
 personal = []                # name patterns of layers and buffers that are never merged
+frozen = []
 
 [training]
 optimizer = "sgd"

@@ -39,7 +39,10 @@ BAD_RUNS = [
     fails("a.b.c=3", says=["unknown key a", "allowed keys: seed, peers"]),
     fails("data.agnles=[0]", says=["unknown key data.agnles", "did you mean angles?", "train, validation, test"]),
     fails("model.hiden=[3]", says=["unknown key model.hiden", "did you mean hidden?", "'mlp' are name, personal"]),
-    fails("model.outputs=3", says=["unknown key model.outputs", "the keys of model 'mlp' are name, personal, hidden"]),
+    fails(
+        "model.outputs=3",
+        says=["unknown key model.outputs", "the keys of model 'mlp' are name, personal, frozen, hidden"],
+    ),
     fails(
         "training.momentun=0",
         says=["unknown key training.momentun", "did you mean momentum?", "[training] has optimizer"],

@@ -11,22 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
-from homophily import Run
-from homophily.atomic_io import read_json
+from homophily import Comparison, Run
 from homophily.report.plots import COLOURS, pyplot
 
 PANELS = {
     "accuracy": ("accuracy, %", 1.0),
     "same_cluster_merges": ("same-cluster merges, %", 100.0),
 }  # title and factor
-
-
-def read(folder: Path) -> dict[str, list[Run]]:
-    """The runs of a comparison by method, one for each seed."""
-    return {
-        method: [Run(path) for path in sorted(folder.glob(f"{method}-[0-9]*"))]
-        for method in read_json(folder / "compare.json")
-    }
 
 
 def curve(runs: list[Run], field: str) -> tuple[np.ndarray, np.ndarray]:
@@ -59,4 +50,4 @@ def draw(found: dict[str, list[Run]], path: Path) -> None:
 
 if __name__ == "__main__":
     source, target = map(Path, sys.argv[1:])
-    draw(read(source), target)
+    draw(Comparison(source).runs, target)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from homophily.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from homophily.api import Comparison, Discovery, Simulation, compare, kin, resume, run
+    from homophily.api import Discovery, Simulation, compare, kin, resume, run
     from homophily.config.schema import Config
     from homophily.data import ClusterSpec, PartitionPlan, PeerData, Samples, Source
     from homophily.errors import DivergedWarning, UnsuitableError, UserError
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from homophily.methods import Method, RoundContext, View
     from homophily.methods.kin import power
     from homophily.randomness import Purpose
+    from homophily.runs.comparison import Comparison
     from homophily.runs.reader import Run
 
 __all__ = [
@@ -26,7 +27,7 @@ __all__ = [
 ]  # fmt: skip
 
 _MODULES = {
-    "homophily.api": ("Comparison", "Discovery", "Simulation", "compare", "kin", "resume", "run"),
+    "homophily.api": ("Discovery", "Simulation", "compare", "kin", "resume", "run"),
     "homophily.config.schema": ("Config",),
     "homophily.data": ("ClusterSpec", "PartitionPlan", "PeerData", "Samples", "Source"),
     "homophily.errors": ("DivergedWarning", "UnsuitableError", "UserError"),
@@ -34,6 +35,7 @@ _MODULES = {
     "homophily.methods": ("Method", "RoundContext", "View"),
     "homophily.methods.kin": ("power",),
     "homophily.randomness": ("Purpose",),
+    "homophily.runs.comparison": ("Comparison",),
     "homophily.runs.reader": ("Run",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

@@ -45,8 +45,10 @@ def test_only_the_command_line_imports_the_api() -> None:
     assert {room(name) for name in users - EXEMPT} <= {"cli"}
 
 
-def test_reading_a_run_loads_no_simulator() -> None:
-    script = "import sys, homophily.runs.reader; print(*sorted(m for m in sys.modules if m.startswith('homophily.')))"
+@pytest.mark.parametrize("name", ["Run", "Comparison"])
+def test_reading_a_folder_loads_no_simulator(name: str) -> None:
+    loads = f"import sys, homophily; homophily.{name}"
+    script = f"{loads}; print(*sorted(m for m in sys.modules if m.startswith('homophily.')))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120)
     loaded = done.stdout.split()
     assert "homophily.runs.reader" in loaded

@@ -66,7 +66,9 @@ panm 0.1 0.9
 - `package.module:name` names a class or function of your own ([extending.md](extending.md)).
 - A key with a wrong name, type or value ends the run before it starts, with exit code 2 and a message that names it.
 - `config.toml` in a [run folder](run-folder.md) holds the config of a run with every default filled in.
-- `homophily compare` also reads `methods` and `seeds`, two lists ([methods.md](methods.md#all-methods-and-their-keys)).
+- `homophily compare` also reads `methods` and `seeds`, two lists ([methods.md](methods.md#all-methods-and-their-keys)),
+  and `sweep`, a table with lists of values: `sweep.method.k = [1, 2, 4]`
+  ([reading-results.md](reading-results.md#add-methods-seeds-and-swept-values)).
 - A real peer also reads a table `[peer]` ([deploy.md](deploy.md)).
 
 A key whose default is "left out" is not set; its meaning says what happens then. If the

@@ -41,6 +41,7 @@ from homophily.papers.reproduce import Reproduction
 from homophily.plugins.registry import Registry
 from homophily.report import console as show
 from homophily.report import paper_figures, papers
+from homophily.runs.comparison import Comparison, Contents
 from homophily.runs.reader import Run
 from homophily.runs.writer import RunWriter
 from homophily.simulation.configuration import load
@@ -110,13 +111,33 @@ def _fail_if_all_diverged(run: Run) -> None:
 
 
 @app.command()
-def compare(words: Words = None, out: Out = None, device: Device = "auto", as_json: Json = False) -> None:
-    """Run several methods on the same federations: methods=local,random,oracle seeds=0,1,2."""
+def compare(
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="[CONFIG.toml | FOLDER] [key=value ...]", show_default=False)
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Folder for the runs, new or of a comparison (default: a new one under runs/)."),
+    ] = None,
+    fairness: Annotated[
+        bool, typer.Option("--fairness", help="Add the worst tenth of the peers and the spread over peers.")
+    ] = False,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Run several methods on the same federations: methods=local,random,oracle seeds=0,1,2.
+
+    FOLDER alone shows a comparison; with methods=, seeds= or sweep.KEY= it takes more runs, and only those are run.
+    """
     config, assignments = split(words or [])
-    with _stoppable(lambda run: f"continue with the same command and --out {run.parent}"), show.comparing() as bars:
-        comparison = compare_methods(config, nested(assignments), out=out, device=device, callbacks=bars)
-    table = {"methods": comparison.table(), "run": str(comparison.path)}
-    _print(table, as_json, lambda: show.comparison(comparison))
+    stored = config or out
+    if stored is not None and not assignments and Contents.read(stored) is not None:
+        comparison = Comparison(stored)
+    else:
+        with _stoppable(lambda run: f"continue with the same command and --out {run.parent}"), show.comparing() as bars:
+            comparison = compare_methods(config, nested(assignments), out=out, device=device, callbacks=bars)
+    table = {"methods": comparison.table(fairness), "run": str(comparison.path)}
+    _print(table, as_json, lambda: show.comparison(comparison, fairness))
 
 
 @app.command("kin")

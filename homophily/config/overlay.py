@@ -45,14 +45,27 @@ def _plain(value: Any) -> Any:
 
 def differing(one: Config, other: Config) -> dict[str, tuple[Any, Any]]:
     """The dotted keys in which two configs differ, each with both values (None: left out)."""
-    a, b = _flat(one.toml()), _flat(other.toml())
+    a, b = flat(one.toml()), flat(other.toml())
     return {key: (a.get(key), b.get(key)) for key in sorted(a.keys() | b.keys()) if a.get(key) != b.get(key)}
 
 
-def _flat(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+def flat(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Nested tables as one, with dotted keys."""
     out: dict[str, Any] = {}
     for key, value in table.items():
-        out |= _flat(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}
+        out |= flat(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}
+    return out
+
+
+def unflat(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted keys as nested tables."""
+    out: dict[str, Any] = {}
+    for key, value in values.items():
+        *path, last = key.split(".")
+        table = out
+        for part in path:
+            table = table.setdefault(part, {})
+        table[last] = value
     return out
 
 

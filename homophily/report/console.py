@@ -15,16 +15,19 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from homophily.data import AgreedConstants
 from homophily.errors import UserError
 from homophily.experiments.callbacks import Callback, RunHandle
-from homophily.experiments.comparison import Comparison
 from homophily.experiments.discovery import Discovery
 from homophily.methods.kin import power
 from homophily.methods.kin.method import ADVICE, TOO_FEW
 from homophily.report import plots as pictures
 from homophily.report.tables import print_pairs, print_table
+from homophily.runs.comparison import Comparison, short_names
 from homophily.runs.reader import Run
+from homophily.runs.statistics import headline
 
 _DIVERGED = "diverged"  # shown instead of an unknown mean
 _SHOWN_VALUES = 8  # of a list of constants
+_FAIR = {"worst_tenth": "worst tenth", "std_over_peers": "std over peers"}
+_LAST_COLUMNS = ("same-cluster merges", "models sent")
 _COLUMNS = (
     TextColumn("{task.description}"),
     BarColumn(),
@@ -98,28 +101,51 @@ def _notes(method: str, runs: Sequence[Run]) -> list[str]:
     return [*own, *(f"{method}: {note}" for note in shared)]
 
 
-def comparison(result: Comparison) -> None:
-    """Print all methods as one table, mean ± standard deviation over seeds."""
-    rows = result.table()
-    first = next(iter(rows.values()))
-    value = "accuracy" if "accuracy" in first else "mse"
-    clusters = list(first[f"{value}_by_cluster"])
-    seeds = len(next(iter(result.runs.values())))
-    title = f"{_unit(first)}, {seeds} seed{'s' * (seeds > 1)}"
-    several = clusters if len(clusters) > 1 else []
-    headings = ["method", *map(str, several), "mean", "same-cluster merges", "models sent"]
-    lines = []
-    for method, row in rows.items():
-        means = [_score((row[f"{value}_by_cluster"][c] or {}).get("mean"), value) for c in several]
-        same, sent = row["same_cluster_merges"], row["models_sent_per_peer"]
-        mean = _mean(row[value], value) if _all_scored(result.runs[method]) else _DIVERGED
-        lines.append([method, *means, mean, _percent(same and same["mean"]), _number(sent["mean"], 0)])
-    console = Console()
-    print_table(console, headings, lines, title=title)
-    notes = [note for name, runs in result.runs.items() for note in _notes(name, runs)]
-    for note in [*notes, *(f"{name} is left out: {why}" for name, why in result.left_out.items())]:
+def comparison(result: Comparison, fair: bool = False) -> None:
+    """Print all methods as one table, mean ± standard deviation over seeds. fair: with the worst tenth of the peers."""
+    console, rows = Console(), result.rows
+    if rows:
+        headings, lines = _comparison_table(result, fair)
+        first, seeds = rows[0].runs[0].summary, sorted({len(row.runs) for row in rows})
+        shown = " to ".join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))
+        print_table(console, headings, lines, title=f"{_unit(first)}, {shown} seed{'s' * (seeds[-1] > 1)}")
+    notes = [note for row in rows for note in _notes(row.name, row.runs)]
+    notes += [f"{name} is left out: {why}" for name, why in result.left_out.items()]
+    notes += [f"{path.name} has not finished" for path in result.unfinished]
+    for note in notes:
         console.print(f"note: {escape(note)}", soft_wrap=True, highlight=False)
     console.print(f"run folder: {escape(str(result.path))}", soft_wrap=True, highlight=False)
+
+
+def _comparison_table(result: Comparison, fair: bool) -> tuple[list[str], list[list[str]]]:
+    """The headings and cells of a comparison's table."""
+    table, rows = result.table(fair), result.rows
+    value, _ = headline(rows[0].runs[0].summary)
+    clusters = list(table[rows[0].name][f"{value}_by_cluster"])
+    several = clusters if len(clusters) > 1 else []
+    uneven = len({len(row.runs) for row in rows}) > 1
+    lines = []
+    for row in rows:
+        cells = table[row.name]
+        by_cluster = [(cells[f"{value}_by_cluster"].get(name) or {}).get("mean") for name in several]
+        mean = _mean(cells[value], value) if _all_scored(row.runs) else _DIVERGED
+        spread = [(cells[key] or {}).get("mean") for key in _FAIR] if fair else []
+        same, sent = cells["same_cluster_merges"], cells["models_sent_per_peer"]
+        lines.append(
+            [
+                row.method,
+                *(str(row.swept.get(key, "-")) for key in result.swept),
+                *([str(len(row.runs))] if uneven else []),
+                *(_score(one, value) for one in by_cluster),
+                mean,
+                *(_score(one, value) for one in spread),
+                _percent(same and same["mean"]),
+                _number(sent["mean"], 0),
+            ]
+        )
+    swept = list(short_names(result.swept).values())
+    counted, fairness = ["seeds"] * uneven, list(_FAIR.values()) if fair else []
+    return ["method", *swept, *counted, *map(str, several), "mean", *fairness, *_LAST_COLUMNS], lines
 
 
 def constants(found: AgreedConstants, path: Path) -> None:

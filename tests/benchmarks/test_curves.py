@@ -17,7 +17,7 @@ def test_the_curves_of_a_comparison_are_those_of_its_runs(here: Path, monkeypatc
 
     keys = {"peers": 8, "rounds": 3, "data": {"angles": [0, 90]}}
     compared = homophily.compare(keys, methods=["local", "random"], seeds=[0, 1], out="both")
-    found = curves.read(Path("both"))
+    found = homophily.Comparison("both").runs
     assert {method: len(runs) for method, runs in found.items()} == {"local": 2, "random": 2}
     rounds, values = curves.curve(found["random"], "accuracy")
     assert rounds.tolist() == [1, 2, 3]

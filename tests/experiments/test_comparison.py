@@ -1,4 +1,4 @@
-"""Several methods, by name or as objects, on the same federations, and what is said of their seeds."""
+"""Several methods, by name or as objects, on the same federations."""
 
 from __future__ import annotations
 
@@ -13,30 +13,9 @@ from torch import Tensor
 import homophily
 from homophily import Callback, Method, RoundContext, UserError
 from homophily.experiments.callbacks import RunHandle
-from homophily.experiments.comparison import _averaged
 from homophily.methods.baselines import Random
 from homophily.methods.server import FedAvg
 from tests.callbacks import InterruptAt
-
-
-def test_a_mean_over_seeds_needs_the_number_of_every_seed() -> None:
-    first = {"accuracy": 1.0, "accuracy_by_cluster": {"a": 1.0, "b": 3.0}, "loss": 1.0}
-    found = _averaged([first, {"accuracy": None, "accuracy_by_cluster": {"a": 2.0, "b": None}, "loss": None}])
-    assert (found["accuracy"], found["accuracy_by_cluster"]["b"], found["loss"]) == (None, None, None)
-    assert found["accuracy_by_cluster"]["a"]["mean"] == 1.5
-
-
-def test_a_cluster_that_only_some_seeds_have_is_averaged_over_those() -> None:
-    found = _averaged([{"accuracy_by_cluster": {"0-2": 1.0}}, {"accuracy_by_cluster": {"1-3": 3.0}}])
-    assert found["accuracy_by_cluster"] == {"0-2": {"mean": 1.0}, "1-3": {"mean": 3.0}}
-
-
-def test_a_distance_that_a_seed_does_not_have_counts_as_no_models() -> None:
-    found = _averaged(
-        [{"models_per_peer_round_by_hops": {"1": 2.0}}, {"models_per_peer_round_by_hops": {"1": 2.0, "2": 4.0}}]
-    )
-    assert found["models_per_peer_round_by_hops"]["2"]["mean"] == 2.0
-
 
 # Methods as objects
 
@@ -153,7 +132,7 @@ def test_a_stopped_comparison_of_objects_goes_on(tmp_path: Path) -> None:
 def test_other_objects_are_another_comparison(tmp_path: Path) -> None:
     homophily.compare(SMALL, methods=[Nearest()], out=tmp_path / "all")
     homophily.compare(SMALL, methods=[Nearest()], out=tmp_path / "all")
-    with pytest.raises(UserError, match="all holds another comparison"):
+    with pytest.raises(UserError, match=r"all holds another comparison: method\.k is 1 there and 2 here"):
         homophily.compare(SMALL, methods=[Nearest(k=2)], out=tmp_path / "all")
 
 

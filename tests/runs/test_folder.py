@@ -153,8 +153,8 @@ def test_a_comparison_that_was_stopped_goes_on_in_its_folder(homophily_process: 
         name: table["accuracy"] for name, table in expected.items()
     }
     assert (first / "run.json").read_bytes() == began
-    ended = homophily_process(tmp_path, *words, "seed=5")
-    assert (ended.code, "run holds another comparison" in ended.err) == (2, True)
+    ended = homophily_process(tmp_path, *words, "rounds=5")
+    assert (ended.code, "run holds another comparison: rounds is 3 there and 5 here" in ended.err) == (2, True)
 
 
 def test_a_comparison_does_not_go_on_with_other_data(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from homophily.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from homophily import data
     from homophily.api import Discovery, Simulation, compare, kin, resume, run
     from homophily.config.schema import Config
     from homophily.data import ClusterSpec, PartitionPlan, PeerData, Samples, Source
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Callback", "ClusterSpec", "Comparison", "Config", "Discovery", "DivergedWarning", "Method", "PartitionPlan",
     "PeerData", "Purpose", "RoundContext", "Run", "Samples", "Simulation", "Source", "UnsuitableError", "UserError",
-    "View", "compare", "kin", "power", "resume", "run",
+    "View", "compare", "data", "kin", "power", "resume", "run",
 ]  # fmt: skip
 
 _MODULES = {
@@ -42,6 +43,8 @@ _MODULE_OF = {name: module for module, names in _MODULES.items() for name in nam
 
 
 def __getattr__(name: str) -> Any:
+    if name == "data":
+        return import_module("homophily.data")
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'homophily' has no attribute {name!r}")
     module = import_module(_MODULE_OF[name])

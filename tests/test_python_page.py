@@ -17,7 +17,8 @@ from docs.generate.pages import DOCS
 from homophily.peer import Peer
 
 PAGE = (DOCS / "python.md").read_text(encoding="utf-8")
-PUBLIC = {**{name: getattr(homophily, name) for name in homophily.__all__}, "Peer": Peer}
+READERS = {name: getattr(homophily.data, name) for name in homophily.data.__all__ if name.startswith("from_")}
+PUBLIC = {**{name: getattr(homophily, name) for name in homophily.__all__}, **READERS, "Peer": Peer}
 WITHOUT_ARGUMENTS = (Exception, int, homophily.Config)  # errors, Purpose; the keys of a config are on another page
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from homophily.config.schema import TABLES, Config
 from homophily.data import shifts, sources
+from homophily.data.tables import readers
 from homophily.federation.merging import merges
 from homophily.federation.similarity import metrics
 from homophily.federation.topology import topologies
@@ -98,6 +99,11 @@ class _Plugins:
 _PLUGINS = {
     "data": [
         _Plugins(sources, "`[data]` also takes the keys of the data set `data.name` ([data.md](data.md#data-sets))."),
+        _Plugins(
+            readers,
+            "If `data.name` is a `.csv` or `.parquet` file, `[data]` also takes these keys\n"
+            "([your-data.md](your-data.md#tables)).",
+        ),
         _Plugins(shifts, "`[data]` also takes the keys of the shift `data.shift` ([data.md](data.md#shifts))."),
     ],
     "model": [_Plugins(models, "`[model]` also takes the keys of the network `model.name` ([models.md](models.md)).")],

@@ -53,7 +53,9 @@ class Data(OpenTable):
     """The data set, the shift between clusters of peers, and the number of samples per peer."""
 
     name: str = Field(
-        "digits", description="the data set: a registered name, a folder of .npz files, or `package.module:function`"
+        "digits",
+        description="the data set: a registered name, a `.csv` or `.parquet` file, a folder of `.npz` files, or "
+        "`package.module:function`",
     )
     shift: str | None = Field(
         None,
@@ -79,7 +81,7 @@ class Data(OpenTable):
         None,
         description="constants that all peers use, instead of `normalise`: the path of a TOML file, as "
         "`homophily scale` writes it, or a table with the same keys: `mean` and `std` of inputs, `fill` for missing "
-        "values, `classes`, `target_mean`, `target_std`. Left out: constants are computed from the data",
+        "values, `classes`, `class_names`, `target_mean`, `target_std`. Left out: constants are computed from the data",
     )
     train: _amount(1, "all") = Field(  # type: ignore[valid-type]
         None,

@@ -4,11 +4,13 @@ Importing this package registers the bundled data sets and shifts.
 """
 
 from homophily.data.constants import AgreedConstants, write_constants
+from homophily.data.datasets import from_dataset, from_datasets
+from homophily.data.peer_data import PeerData
 from homophily.data.setup import PreparedData, prepared_data, sample_constants
 from homophily.data.shifts import shifts
 from homophily.data.sources import sources
+from homophily.data.tables import from_csv, from_frame, from_parquet
 from homophily.data.types import ClusterSpec, FederatedData, PartitionPlan, Samples, Source, Split
-from homophily.data.user_data import PeerData
 
 __all__ = [
     "AgreedConstants",
@@ -20,6 +22,11 @@ __all__ = [
     "Samples",
     "Source",
     "Split",
+    "from_csv",
+    "from_dataset",
+    "from_datasets",
+    "from_frame",
+    "from_parquet",
     "prepared_data",
     "sample_constants",
     "shifts",

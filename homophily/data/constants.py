@@ -46,6 +46,7 @@ class AgreedConstants(pydantic.BaseModel):
     std: list[_Deviation] | None = None  # of the inputs; 0: a constant, which becomes 0
     fill: list[_Number] | None = None  # for missing values, in the units of the inputs before scaling; None: the mean
     classes: int | None = Field(None, ge=2)
+    class_names: list[str] | None = None  # the classes in order, if targets are strings
     target_mean: list[_Number] | None = None  # of the outputs of a regression
     target_std: list[_Deviation] | None = None
 
@@ -107,9 +108,15 @@ class AgreedScale:
             splits = [Split(imputed(split.x, fill), split.y, split.start, split.count) for split in splits]
         return splits, fill.expand(peers, *fill.shape[1:])
 
+    @property
+    def class_names(self) -> tuple[list[str] | None, str]:
+        """The agreed names of the classes (None: not given), and what error messages call them."""
+        return self.constants.class_names, f"class_names of {self.where}"
+
     def classes(self, found: int | None) -> int | None:
         """The agreed number of classes, if it is given. found: that of the data; None: a regression."""
-        agreed = self.constants.classes
+        names = self.constants.class_names
+        agreed = self.constants.classes if names is None else len(names)
         if agreed is None:
             return found
         if found is None:
@@ -148,6 +155,11 @@ def _checked(table: Mapping[str, Any], key: str) -> AgreedConstants:
             raise UserError(f"{above}{first} and {above}{second} must be given together")
         if ours is not None and len(ours) != len(theirs):
             raise UserError(f"{above}{second} has {len(theirs)} values, but {above}{first} has {len(ours)}")
+    names = found.class_names
+    if names is not None and (len(set(names)) < len(names) or len(names) < 2):
+        raise UserError(f"{above}class_names must be at least two names, each once")
+    if names is not None and found.classes not in (None, len(names)):
+        raise UserError(f"{above}classes = {found.classes}, but {above}class_names has {len(names)} names")
     return found
 
 
@@ -186,7 +198,8 @@ def constants_of(data: FederatedData) -> AgreedConstants:
     if data.target_scale is not None:
         mean, std = data.target_scale
         targets = {"target_mean": _rounded(mean), "target_std": _rounded(std)}
-    return AgreedConstants(**inputs, classes=data.classes, **targets)
+    names = None if data.class_names is None else list(data.class_names)
+    return AgreedConstants(**inputs, classes=data.classes, class_names=names, **targets)
 
 
 def _input_constants(prepared: Preparation) -> dict[str, list[float]]:

@@ -8,16 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from homophily.data.constants import AgreedConstants, AgreedScale, constants_of
+from homophily.data.npz import read_file, read_folder
 from homophily.data.partition import partition_source
+from homophily.data.peer_data import PeerData
 from homophily.data.shifts import shifts
 from homophily.data.sources import sources
+from homophily.data.tables import reader_of, readers
 from homophily.data.types import FederatedData, PartitionPlan, Source
-from homophily.data.user_data import PeerData, partition_user_data, read_file, read_folder
+from homophily.data.user_data import partition_user_data
 from homophily.errors import UserError
 from homophily.plugins.parameters import accepted, checked, keys_of, must_take, refuse_unknown, taken
 from homophily.plugins.registry import GIVEN, import_object
 
 _PARTITION_KEYS = ("shift", "sizes", "normalise", "train", "validation", "test", "balanced")
+_OWN_KEYS = ("name", "train", "validation", "test", "normalise", "scale")  # for data that is already divided
 _DEFAULTS = {"peers": 60, "shift": "rotation", "normalise": "standard", "train": 20, "validation": 0, "test": 100}
 
 
@@ -39,8 +43,9 @@ def prepared_data(
 ) -> PreparedData:
     """Return every peer's data.
 
-    name: of a data set or a folder; keys: those of the data set and the shift; settings: the other keys of the [data]
-    table, None if left out; arrays: the user's own data, which is used instead of ``name``.
+    name: of a data set, a table file or a folder; keys: those of the data set and the shift, or of the table file;
+    settings: the other keys of the [data] table, None if left out; arrays: the user's own data, which is used instead
+    of ``name``.
     """
     given = {key: value for key, value in settings.items() if value is not None}
     if "scale" in given and "normalise" in given:
@@ -60,8 +65,13 @@ def prepared_data(
         raise UserError("data.name: this run's data was given in Python; hand it over again as data=...")
     if name and Path(name).is_dir():
         return _from_arrays(read_folder(name), given, keys, peers, seed)
+    if reader_of(name) is not None:
+        return _from_table(name, given, keys, peers, seed)
     if name and Path(name).is_file():
-        raise UserError(f"data.name = {name!r} is a file; your own data must be a folder with one .npz file per peer")
+        raise UserError(
+            f"data.name = {name!r} is a file; your own data must be a .csv or .parquet file with a column that names "
+            "the peer, or a folder with one .npz file per peer"
+        )
     if "/" in name or name.startswith("."):
         raise UserError(f"data.name = {name!r}: there is no such folder")
     raise UserError(f"{sources.unknown(name)}; there is no folder of that name either")
@@ -70,15 +80,47 @@ def prepared_data(
 def sample_constants(
     name: str, keys: Mapping[str, Any], settings: Mapping[str, Any], peers: int | None, seed: int
 ) -> AgreedConstants:
-    """Return the constants for ``data.scale`` from a sample: the data called ``name``, or one peer's .npz file.
+    """Return the constants for ``data.scale`` from a sample: the data called ``name``, or one peer's file.
 
     The other arguments are those of ``prepared_data``; ``normalise`` has no effect.
     """
     if settings.get("scale") is not None:
         raise UserError("data.scale: leave it out, because this command computes the constants from the data")
-    arrays = [read_file(Path(name))] if name.endswith(".npz") and name not in sources else None
+    arrays = None if name in sources else peers_in_file(Path(name), keys)
+    if arrays is not None:
+        keys = {}
     data = prepared_data(name, keys, {**settings, "normalise": "standard"}, peers, seed, arrays)
     return constants_of(data.shares)
+
+
+def peers_in_file(path: Path, keys: Mapping[str, Any]) -> list[PeerData] | None:
+    """Return the data of the peers in a file, of which there may be one; None: it is not a .npz or table file.
+
+    keys: those of a table file.
+    """
+    if path.suffix == ".npz":
+        return [read_file(path)]
+    read = reader_of(path.name)
+    return None if read is None else read(path, **_table_keys(str(path), read, keys))
+
+
+def _table_keys(name: str, read: Callable[..., Any], keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all keys of a table file, checked."""
+    names = [*_OWN_KEYS, *(accepted(read, readers.passed) or ())]
+    refuse_unknown("data", keys, names, keys_of(f"the table {name!r}", names))
+    return checked("data", f"table {name!r}", read, keys, readers.passed)
+
+
+def _from_table(
+    name: str, given: Mapping[str, Any], keys: Mapping[str, Any], peers: int | None, seed: int
+) -> PreparedData:
+    """Return the data of a table file with a column that names the peer."""
+    read = reader_of(name)
+    assert read is not None
+    asked = _table_keys(name, read, keys)
+    if asked["peer"] is None:
+        raise UserError(f"data.peer is missing: it names the column of {name} that says to which peer a row belongs")
+    return _from_arrays(read(name, **asked), given, {}, peers, seed, asked)
 
 
 def _from_function(
@@ -153,8 +195,7 @@ def _from_arrays(
     made_with: Mapping[str, Any] | None = None,
 ) -> PreparedData:
     """Return the user's own data, which is already divided among peers."""
-    allowed = ["name", "train", "validation", "test", "normalise", "scale"]
-    refuse_unknown("data", keys, allowed, keys_of("your own data", allowed))
+    refuse_unknown("data", keys, _OWN_KEYS, keys_of("your own data", _OWN_KEYS))
     if given.get("shift", "natural") != "natural":
         raise UserError(
             f"data.shift = {given['shift']!r}: your own data is already divided among peers; leave data.shift out"

@@ -146,6 +146,7 @@ class FederatedData:
     outputs: int  # how many values a model returns for a sample
     cluster: Tensor | None  # [N] int64: the true cluster of each peer; None: unknown
     cluster_names: tuple[str, ...] = field(default=())
+    class_names: tuple[str, ...] | None = None  # by class, if classes were given as strings
     preparation: Preparation = field(default_factory=Preparation)  # how the raw samples were preprocessed
     names: tuple[str | None, ...] | None = None  # of the peers; None: no peer has a name
     target_scale: tuple[Tensor, Tensor] | None = None  # mean and standard deviation [outputs] of a regression's targets

@@ -1,99 +1,27 @@
-"""Users' own data: arrays for each peer, from memory or from a folder of .npz files."""
+"""Users' own data: checks every peer's arrays, and divides them into training, validation and test samples."""
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from pathlib import Path
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from homophily.data.class_names import numbered
 from homophily.data.constants import AgreedScale, classes_by, scale_by, target_scale_by
 from homophily.data.missing import impute, missing
 from homophily.data.normalise import as_floats
+from homophily.data.peer_data import Array, PeerData
 from homophily.data.preparation import Preparation, raw_kind
 from homophily.data.types import FederatedData, Split
 from homophily.errors import UserError
 from homophily.randomness import Purpose, permutation
 
-Array = Tensor | np.ndarray[Any, Any] | Sequence[Any]
 Amount = int | Literal["all"] | None
 _LAST_CLASS = 10**6
-
-
-@dataclass(frozen=True, eq=False)
-class PeerData:
-    """One peer's samples, as numpy arrays, torch tensors or nested lists with one row per sample.
-
-    x: [n, ...] uint8 pixels, float features (NaN: missing) or integer tokens.
-    y: [n] integer classes, or [n] or [n, outputs] float targets.
-    validation_x, validation_y: validation samples; None: taken from x and y, as many as ``data.validation`` says.
-    test_x, test_y: test samples; None: taken from x and y, as many as ``data.test`` says, or a fifth.
-    cluster: name or number of the true cluster, if it is known.
-    name: name of the peer in messages and scores.
-    """
-
-    x: Array
-    y: Array
-    validation_x: Array | None = None
-    validation_y: Array | None = None
-    test_x: Array | None = None
-    test_y: Array | None = None
-    cluster: str | int | None = None
-    name: str | None = None
-
-
-_FILE_KEYS = [field.name for field in fields(PeerData) if field.name != "name"]
-
-
-def read_folder(path: Path | str) -> list[PeerData]:
-    """Return the peers of a folder in order of file name: one .npz file per peer, as read_file reads it."""
-    files = sorted(file for file in Path(path).glob("*.npz") if not file.is_dir())
-    if not files:
-        raise UserError(f"{path}: there is no .npz file in this folder; it must contain one for each peer")
-    return [read_file(file) for file in files]
-
-
-def read_file(file: Path) -> PeerData:
-    """Return one peer's samples from a .npz file with x, y and, optionally, other fields of PeerData."""
-    try:
-        with file.open("rb") as opened:
-            if opened.read(4) not in (b"PK\x03\x04", b"PK\x05\x06", b"\x93NUM"):  # neither zip nor npy: may be a pickle
-                raise UserError(f"{file} is damaged or not a .npz file")
-        loaded = np.load(file, allow_pickle=False)
-        if not isinstance(loaded, np.lib.npyio.NpzFile):
-            raise UserError(f"{file} contains a single array instead of x and y")
-        with loaded as archive:
-            found = {key: _read_key(file, archive, key) for key in archive.files}
-    except UserError:
-        raise
-    except FileNotFoundError:
-        raise UserError(f"{file}: there is no such file") from None
-    except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
-        raise UserError(f"{file} is damaged or not a .npz file: {error}") from error
-    for key in ("x", "y"):
-        if key not in found:
-            raise UserError(f"{file}: the key {key!r} is missing")
-    return PeerData(**found, name=file.stem)
-
-
-def _read_key(file: Path, archive: np.lib.npyio.NpzFile, key: str) -> Any:
-    if key not in _FILE_KEYS:
-        raise UserError(f"{file}: unknown key {key!r}; allowed keys are {', '.join(_FILE_KEYS)}")
-    try:
-        array = archive[key]
-    except ValueError:
-        raise UserError(f"{file}: {key!r} contains Python objects (pickles), which are not read; use numbers") from None
-    if key != "cluster":
-        return array
-    if array.shape != () or array.dtype.kind not in "iuU":
-        raise UserError(f"{file}: 'cluster' must be a string or a whole number")
-    return array.item()
 
 
 @dataclass(frozen=True)
@@ -153,12 +81,16 @@ def partition_user_data(
     _check_amount("train", train, least=1)
     _check_amount("validation", validation, least=0)
     _check_amount("test", test, least=1)
+    agreed = normalise if isinstance(normalise, AgreedScale) else None
+    peers, class_names = numbered(peers, *(agreed.class_names if agreed else (None, "")))
     checked = [_checked_peer(peer, i) for i, peer in enumerate(peers)]
     _check_alike(checked, validation)
     divided = [_divided(peer, train, validation, test, seed, i) for i, peer in enumerate(checked)]
     (training, validating, testing), preparation = _prepared(divided, normalise)
     targets = [part.y for peer in checked for part in peer.parts()]
     found = None if targets[0].is_floating_point() else 1 + max(int(y.max()) for y in targets)
+    if found is not None and class_names is not None:
+        found = max(found, len(class_names))
     classes = classes_by(normalise, found)
     cluster, cluster_names = _clusters(peers)
     return FederatedData(
@@ -172,7 +104,8 @@ def partition_user_data(
         preparation=preparation,
         names=tuple(peer.name for peer in peers) if any(peer.name for peer in peers) else None,
         target_scale=target_scale_by(normalise, training.y, classes),
-        missing=None if isinstance(normalise, AgreedScale) else missing(torch.cat([own.x for own, _, _ in divided])),
+        class_names=class_names,
+        missing=None if agreed else missing(torch.cat([own.x for own, _, _ in divided])),
     )
 
 

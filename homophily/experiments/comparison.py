@@ -13,7 +13,7 @@ from torch import nn
 from homophily.atomic_io import locked, write_json
 from homophily.config.schema import Config
 from homophily.config.schema import Method as MethodTable
-from homophily.data import PeerData
+from homophily.data.given import Peers, given_peers
 from homophily.errors import UnsuitableError, UserError
 from homophily.experiments.asked import Asked, Compared, asked_for
 from homophily.experiments.callbacks import Callback
@@ -39,7 +39,7 @@ def compare(
     seeds: Sequence[int] | None = None,
     sweep: Mapping[str, Sequence[Any]] | None = None,
     model: nn.Module | None = None,
-    data: Sequence[PeerData] | None = None,
+    data: Peers | None = None,
     loss: Loss | None = None,
     extra_metrics: Mapping[str, ExtraMetric] | None = None,
     callbacks: Callable[[str, int], Sequence[Callback]] | None = None,
@@ -65,7 +65,7 @@ def compare(
     have diverged.
     """
     asked = asked_for(config, overrides or {}, methods, seeds, sweep)
-    objects = UserObjects(model, data, loss, None, extra_metrics or {})
+    objects = UserObjects(model, given_peers(data), loss, None, extra_metrics or {})
     cache = SetupCache()
     wanted, left_out = _suitable(asked, objects, device, cache)
     folder = Path(out) if out else _folder(config)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from homophily.config.schema import Config
-from homophily.data import PeerData
+from homophily.data.given import Peers, given_peers
 from homophily.experiments.runner import as_config, chosen_device
 from homophily.federation.topology import view_of_all
 from homophily.fingerprints.fingerprint import Fingerprints
@@ -98,7 +98,7 @@ def kin(
     config: Config | Mapping[str, Any] | str | Path | None = None,
     *,
     model: nn.Module | None = None,
-    data: Sequence[PeerData] | None = None,
+    data: Peers | None = None,
     loss: Loss | None = None,
     device: str = "auto",
 ) -> Discovery:
@@ -108,7 +108,7 @@ def kin(
     Returns a ``Discovery``. Raises UserError for bad input.
     """
     chosen = as_config(config)
-    experiment, _, plan = prepare(chosen, UserObjects(model, data, loss, Kin()), chosen_device(device))
+    experiment, _, plan = prepare(chosen, UserObjects(model, given_peers(data), loss, Kin()), chosen_device(device))
     shares, exchange = experiment.task.data, experiment.exchange
     assert isinstance(exchange, PeerExchange)
     everyone = torch.ones(shares.peers, dtype=torch.bool)

@@ -253,6 +253,7 @@ def description(config: Config, plan: ExecutionPlan, task: Task) -> dict[str, An
         "plan": asdict(plan),
         **form(task),
         **({} if config.data.name in sources else {"data": task.data.digest}),
+        **({} if task.data.class_names is None else {"class_names": task.data.class_names}),
     }
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from homophily.atomic_io import locked
 from homophily.config.schema import Config
-from homophily.data import PeerData
+from homophily.data.given import Peers, given_peers
 from homophily.errors import UserError
 from homophily.experiments.callbacks import Callback, Callbacks
 from homophily.experiments.runner import (
@@ -110,7 +110,7 @@ class Simulation(_SteppedRun):
         config: Config | Mapping[str, Any] | str | Path | None = None,
         *,
         model: nn.Module | None = None,
-        data: Sequence[PeerData] | None = None,
+        data: Peers | None = None,
         loss: Loss | None = None,
         method: Method | None = None,
         extra_metrics: Mapping[str, ExtraMetric] | None = None,
@@ -123,7 +123,7 @@ class Simulation(_SteppedRun):
         config, model, data, loss, method, extra_metrics, callbacks, out, device: as for ``homophily.run``.
         Raises UserError for bad input.
         """
-        objects = UserObjects(model, data, loss, method, extra_metrics or {})
+        objects = UserObjects(model, given_peers(data), loss, method, extra_metrics or {})
         chosen, called = chosen_device(device), Callbacks(callbacks)
         experiment, complete, plan = prepare(as_config(config), objects, chosen)
         super().__init__(begin(experiment, complete, plan, objects, Path(out) if out else None, called), plan)
@@ -134,7 +134,7 @@ class Simulation(_SteppedRun):
         overrides: Mapping[str, Any] | None = None,
         *,
         model: nn.Module | None = None,
-        data: Sequence[PeerData] | None = None,
+        data: Peers | None = None,
         loss: Loss | None = None,
         method: Method | None = None,
         extra_metrics: Mapping[str, ExtraMetric] | None = None,
@@ -145,7 +145,7 @@ class Simulation(_SteppedRun):
         path, overrides, model, data, loss, method, extra_metrics, callbacks: as for ``homophily.resume``.
         Raises UserError for bad input.
         """
-        found, objects = Run(path), UserObjects(model, data, loss, method, extra_metrics or {})
+        found, objects = Run(path), UserObjects(model, given_peers(data), loss, method, extra_metrics or {})
         return _ResumedSimulation(found, _extended(found, overrides or {}), objects, Callbacks(callbacks))
 
 
@@ -179,7 +179,7 @@ def run(
     config: Config | Mapping[str, Any] | str | Path | None = None,
     *,
     model: nn.Module | None = None,
-    data: Sequence[PeerData] | None = None,
+    data: Peers | None = None,
     loss: Loss | None = None,
     method: Method | None = None,
     extra_metrics: Mapping[str, ExtraMetric] | None = None,
@@ -191,7 +191,8 @@ def run(
 
     config: nested keys, a TOML file, or None for the defaults.
     model: your ``nn.Module``, in place of ``model.name``; every peer starts from its weights.
-    data: one ``PeerData`` per peer, in place of ``data.name``.
+    data: the data of every peer, in a list or by name, in place of ``data.name``: a ``PeerData``, a pair ``(x, y)`` or
+    a torch ``Dataset`` each. ``homophily.data`` reads tables and other formats.
     loss: a function ``(outputs, targets) -> [samples]``, in place of ``training.loss``.
     method: a ``Method`` object, in place of ``method.name``.
     extra_metrics: scores by name, each a function ``(outputs, targets) -> float`` that is computed for every peer.
@@ -222,7 +223,7 @@ def resume(
     overrides: Mapping[str, Any] | None = None,
     *,
     model: nn.Module | None = None,
-    data: Sequence[PeerData] | None = None,
+    data: Peers | None = None,
     loss: Loss | None = None,
     method: Method | None = None,
     extra_metrics: Mapping[str, ExtraMetric] | None = None,
@@ -241,7 +242,7 @@ def resume(
     if found.finished and found.summary["rounds"] == config.rounds:
         finished = Run(path, model)
     else:
-        objects = UserObjects(model, data, loss, method, extra_metrics or {})
+        objects = UserObjects(model, given_peers(data), loss, method, extra_metrics or {})
         finished = _ResumedSimulation(found, config, objects, Callbacks(callbacks)).result()
     warn_of_diverged([finished])
     return finished

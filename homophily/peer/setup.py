@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
 import networkx as nx
 import torch
 from torch import Tensor
 
-from homophily.config.schema import Config
-from homophily.data import AgreedConstants, FederatedData, PreparedData, sources
+from homophily.config.schema import Config, Data
+from homophily.data import AgreedConstants, FederatedData, PeerData, PreparedData, sources
+from homophily.data.setup import peers_in_file
 from homophily.data.types import Split
-from homophily.data.user_data import read_file
 from homophily.errors import UnsuitableError, UserError
 from homophily.experiments.runner import chosen_device
 from homophily.federation.rows import Federation
@@ -166,6 +167,11 @@ def _training(
     data, config = _own_data(settings, config)
     notes = () if peer.share is not None else _own_constants(data)
     shares = replace(data.shares, agreed=peer.share is not None or (not notes and _agreed_targets(data)))
+    if shares.class_names is not None and peer.share is None and "class_names" not in data.settings.get("scale", {}):
+        raise UserError(
+            "data: the classes are strings, so data.scale must give class_names, in the order on which all peers "
+            "agree; `homophily scale` writes them"
+        )
     agreed_classes = (data.settings.get("scale") or {}).get("classes")
     if None not in (peer.classes, agreed_classes) and peer.classes != agreed_classes:
         raise UserError(f"peer.classes = {peer.classes}, but data.scale has classes = {agreed_classes}")
@@ -198,20 +204,35 @@ def _named_data(settings: PeerSettings, config: Config) -> tuple[PreparedData, C
         data = data_of(config, UserObjects(), _CPU, SetupCache())[0]
         return replace(data, shares=_part_of(data.shares, settings.peer.share)), config
     own = settings.path(config.data.name)
-    given = UserObjects()
-    if own.suffix == ".npz":
-        given = UserObjects(data=[read_file(own)])
-    elif own.is_file():
-        raise UserError(f"data.name = {config.data.name!r}: must be a .npz file, a folder or package.module:function")
-    elif own.is_dir() and config.data.name not in sources:
-        config = _with_data(config, name=str(own))
     config = config.model_copy(update={"peers": None})
-    data = data_of(config, given, _CPU, SetupCache())[0]
+    arrays = _peer_in_file(settings, own, config)
+    if arrays is not None:
+        without_keys = Data(**{key: getattr(config.data, key) for key in Data.model_fields})
+        given = UserObjects(data=arrays)
+        return data_of(config.model_copy(update={"data": without_keys}), given, _CPU, SetupCache())[0], config
+    if own.is_file():
+        wanted = "must be a .npz, .csv or .parquet file, a folder or package.module:function"
+        raise UserError(f"data.name = {config.data.name!r}: {wanted}")
+    if own.is_dir() and config.data.name not in sources:
+        config = _with_data(config, name=str(own))
+    data = data_of(config, UserObjects(), _CPU, SetupCache())[0]
     if data.shares.peers != 1:
         raise UserError(
             f"data.name = {config.data.name!r} holds the data of {data.shares.peers} peers: a peer needs its own"
         )
     return data, config
+
+
+def _peer_in_file(settings: PeerSettings, file: Path, config: Config) -> list[PeerData] | None:
+    """This peer's data in a file: all of it, or the rows with the peer's name; None: data.name is not a file."""
+    found = peers_in_file(file, config.data.keys)
+    column = config.data.keys.get("peer")
+    if found is None or column is None:
+        return found
+    mine = [one for one in found if one.name == settings.peer.name]
+    if not mine:
+        raise UserError(f"{file}: no row has {settings.peer.name!r} (peer.name) in the column {column!r} (data.peer)")
+    return mine
 
 
 def _own_constants(data: PreparedData) -> tuple[str, ...]:

@@ -158,7 +158,7 @@ def constants(found: AgreedConstants, path: Path) -> None:
 def _values(value: Any) -> str:
     if not isinstance(value, list):
         return str(value)
-    some = ", ".join(f"{number:.6g}" for number in value[:_SHOWN_VALUES])
+    some = ", ".join(one if isinstance(one, str) else f"{one:.6g}" for one in value[:_SHOWN_VALUES])
     return some if len(value) <= _SHOWN_VALUES else f"{some}, ... ({len(value)} values)"
 
 

@@ -10,6 +10,7 @@ from homophily.config.overlay import as_tables, read
 from homophily.config.schema import TABLES, Config, OpenTable
 from homophily.data.shifts import shifts
 from homophily.data.sources import sources
+from homophily.data.tables import reader_of, readers
 from homophily.errors import UserError
 from homophily.federation.merging import given_to, merges
 from homophily.federation.topology import topologies
@@ -117,6 +118,9 @@ def _still_fitting(table: str, kept: Mapping[str, Any], value: Mapping[str, Any]
 def _keys_of(table: str, key: str, name: Any) -> list[str] | None:
     """The keys that belong to what a table's name or shift stands for; None: any."""
     kind = {("data", "name"): "source", ("data", "shift"): "shift"}.get((table, key), table)
+    read = reader_of(name) if kind == "source" and isinstance(name, str) else None
+    if read is not None:
+        return accepted(read, readers.passed)
     if not isinstance(name, str) or name == GIVEN or (kind == "source" and name not in sources and ":" not in name):
         return []  # not given, a folder, or a mistake that is reported later
     return accepted(_OWNERS[kind].get(name), _OWNERS[kind].passed)

@@ -29,25 +29,12 @@ class UserObjects:
         if self.model is not None and not isinstance(self.model, nn.Module):
             wanted = "model=: must be one nn.Module, from which every peer starts"
             raise UserError(_other(wanted, self.model, "model.name"))
-        if self.data is not None:
-            _refuse_other_data(self.data)
         if self.loss is not None and not callable(self.loss):
             raise UserError(_other("loss=: must be a function of (outputs, targets)", self.loss, "training.loss"))
         if self.method is not None and not isinstance(self.method, Method | ServerMethod):
             raise UserError(_other("method=: must be a homophily.Method object", self.method, "method.name"))
         if not isinstance(self.extra_metrics, Mapping):
             raise UserError("extra_metrics=: must be functions by name")
-
-
-def _refuse_other_data(data: object) -> None:
-    wanted = "data=: must be a list of PeerData, one for each peer"
-    if isinstance(data, PeerData):
-        raise UserError(f"{wanted}, not a single PeerData")
-    if isinstance(data, str) or not isinstance(data, Sequence):
-        raise UserError(_other(wanted, data, "data.name"))
-    for number, peer in enumerate(data):
-        if not isinstance(peer, PeerData):
-            raise UserError(f"{wanted}, and item {number} is {type(peer).__name__}")
 
 
 def _other(wanted: str, given: object, key: str) -> str:

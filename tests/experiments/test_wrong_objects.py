@@ -25,16 +25,10 @@ def peer(**over: Any) -> homophily.PeerData:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"data": 3}, "data=: must be a list of PeerData, one for each peer, not int"),
+        ({"data": 3}, "data=: must be a list with the data of each peer, or a dict by peer name, not int"),
         (
-            {"data": "digits"},
-            "data=: must be a list of PeerData, one for each peer, not 'digits'; a name goes into the",
-        ),
-        ({"data": peer()}, "data=: must be a list of PeerData, one for each peer, not a single PeerData"),
-        ({"data": {"a": peer()}}, "data=: must be a list of PeerData, one for each peer, not dict"),
-        (
-            {"data": [peer(), (np.eye(6), np.arange(6))]},
-            "data=: must be a list of PeerData, one for each peer, and item 1 is tuple",
+            {"data": {"a": 3}},
+            "data=: must be a list with the data of each peer, or a dict by peer name, and peer 'a' is",
         ),
         ({"data": [peer(x=np.zeros((6, 0)))]}, "peer 0: x and y must not be empty"),
         ({"data": [peer(y=np.zeros((6, 0)))]}, "peer 0: x and y must not be empty"),

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from homophily.data.user_data import read_folder
+from homophily.data.npz import read_folder
 from homophily.errors import UserError
 from tests.data.test_user_data import GOOD, share
 

@@ -1,0 +1,34 @@
+"""One peer's samples, as a user passes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+Array = Tensor | np.ndarray[Any, Any] | Sequence[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class PeerData:
+    """One peer's samples, as numpy arrays, torch tensors or nested lists with one row per sample.
+
+    x: [n, ...] uint8 pixels, float features (NaN: missing) or integer tokens.
+    y: [n] integer classes or strings, or [n] or [n, outputs] float targets.
+    validation_x, validation_y: validation samples; None: taken from x and y, as many as ``data.validation`` says.
+    test_x, test_y: test samples; None: taken from x and y, as many as ``data.test`` says, or a fifth.
+    cluster: name or number of the true cluster, if it is known.
+    name: name of the peer in messages and scores.
+    """
+
+    x: Array
+    y: Array
+    validation_x: Array | None = None
+    validation_y: Array | None = None
+    test_x: Array | None = None
+    test_y: Array | None = None
+    cluster: str | int | None = None
+    name: str | None = None

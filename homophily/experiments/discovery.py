@@ -118,4 +118,5 @@ def kin(
         assert heard is not None
         found = kinship(heard.prints, heard.ids, chosen.seed)
     took = time.perf_counter() - began
-    return Discovery(found, heard.prints, shares.cluster, shares.cluster_names, heard.bytes / shares.peers, took)
+    cluster = None if shares.cluster is None else shares.cluster.to(heard.ids.device)
+    return Discovery(found, heard.prints, cluster, shares.cluster_names, heard.bytes / shares.peers, took)

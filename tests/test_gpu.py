@@ -3,6 +3,7 @@
 import copy
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from homophily.training.engines import read_chain
 from homophily.training.one_by_one import OneByOne
 from homophily.training.stacked.cpu import Stacked
 from homophily.training.task import Engine, Task
-from homophily.training.vectorised import Vectorised
+from homophily.training.vectorised import StepKind, Vectorised
 from tests.training.nets import Everything, shares, task, trained
 
 pytestmark = [
@@ -73,6 +74,51 @@ def test_both_engines_agree_with_the_reference_on_the_cpu(name: str) -> None:
         assert all(torch.equal(tables[n].cpu(), kept[n]) for n in kept)
 
 
+@pytest.mark.parametrize("kind", ["recorded", "compiled"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("name", ["mlp", "cnn", "everything"])
+def test_recorded_and_compiled_steps_agree_with_the_reference_on_the_cpu(
+    name: str, optimizer: str, kind: StepKind
+) -> None:
+    """Peers with different sample counts, in fewer chunks and with some peers left out."""
+    torch.manual_seed(3)
+    if kind == "compiled" and (name == "everything" or optimizer == "sgd"):
+        return  # compiled steps need a network without buffers; compiling takes long
+    shape = (1, 14, 14) if name == "cnn" else (1, 8, 8)
+    net = Everything() if name == "everything" else models.get(name)(inputs=shape, outputs=10)
+    problem = task(net, shares(UNEQUAL, shape), torch.float64, optimizer=optimizer, lr=0.01)
+    there, some = on_the_gpu(problem), torch.tensor([0, 2, 3, 5, 1])
+    expected, kept = trained(OneByOne(problem), problem, peers=some)
+    for chunk in (3, 6):
+        found, tables = trained(Vectorised(there, chunk, kind), there, peers=some)
+        assert float((found.cpu() - expected).abs().max()) < 1e-9
+        assert all(torch.equal(tables[n].cpu(), kept[n]) for n in kept)
+
+
+def test_a_run_records_its_steps_and_resumes_with_them(tmp_path: Path) -> None:
+    """The plan holds how steps are computed; a network that is not a chain of layers is trained by recorded steps."""
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Tanh(), nn.Linear(16, 10))
+    config = {"rounds": 4, "checkpoint": 2, "peers": 8}
+    whole = homophily.run(config, model=net, out=tmp_path / "whole")
+    assert whole.about["plan"]["step"] == "recorded"
+    homophily.run({**config, "rounds": 2}, model=net, out=tmp_path / "parts")
+    parts = homophily.resume(tmp_path / "parts", rounds=4, model=net)
+    assert parts.summary["accuracy"] == whole.summary["accuracy"]
+
+
+@pytest.mark.parametrize("engine", ["stacked", "vectorised", "one-by-one"])
+def test_bfloat16_agrees_with_float32_roughly(engine: str) -> None:
+    config = {"rounds": 8, "engine": engine, "peers": 16}
+    full, short = (homophily.run({**config, "precision": precision}).summary for precision in ("full", "bf16"))
+    assert short["loss"] == pytest.approx(full["loss"], rel=0.1)
+    assert short["loss"] != full["loss"]
+
+
+def test_kin_alone_on_the_gpu() -> None:
+    answer = homophily.kin({"peers": 40}).summary()
+    assert (len(answer["families"]), answer["precision"]) == (4, 1.0)
+
+
 @pytest.mark.parametrize("chunk", [2, 6])
 @pytest.mark.parametrize(
     ("optimizer", "momentum", "nesterov"),
@@ -94,7 +140,7 @@ def test_kernels_agree_with_the_reference(
     there, some = on_the_gpu(problem), torch.tensor([0, 2, 3, 5])
     chain = read_chain(there.module, there.layout, there.loss, there.data)
     assert not isinstance(chain, str)
-    engine = StackedKernels(there, chain, chunk, fast=False)
+    engine = StackedKernels(there, chain, chunk)
     expected, _ = trained(OneByOne(problem), problem, peers=some)
     found, _ = trained(engine, there, peers=some)
     assert float((found.cpu() - expected).abs().max()) < 1e-4
@@ -111,7 +157,7 @@ def test_a_diverged_model_does_not_affect_others_in_kernels() -> None:
     )
     chain = read_chain(problem.module, problem.layout, problem.loss, problem.data)
     assert not isinstance(chain, str)
-    engine = StackedKernels(problem, chain, 3, fast=False)
+    engine = StackedKernels(problem, chain, 3)
     healthy, _ = trained(engine, problem, rounds=1)
     rows = problem.layout.read(problem.module)[0].expand(3, -1).clone()
     rows[1] = torch.nan

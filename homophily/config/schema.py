@@ -210,10 +210,16 @@ class Config(Table):
         description='how peers are trained: `"stacked"` layer by layer for all peers at once, `"vectorised"` with '
         '`torch.vmap`, `"one-by-one"` in a loop; `"auto"`: the fastest that supports the network',
     )
-    precision: Literal["full", "fast"] = Field(
+    precision: Literal["full", "fast", "bf16"] = Field(
         "full",
-        description='precision of matrix products on a GPU. `"full"`: that of float32; `"fast"`: that of TF32, which '
-        "is faster",
+        description='precision of matrix products. `"full"`: that of float32; `"fast"`: that of TF32 on a GPU, which '
+        'is faster; `"bf16"`: the network computes in bfloat16 where that is safe (torch.autocast), and its parameters '
+        "stay float32",
+    )
+    compile: Literal["auto", "always", "never"] = Field(
+        "auto",
+        description="whether the engine `vectorised` compiles its training step for a GPU (torch.compile, which can "
+        'take minutes). `"auto"`: if the run is long, and a measurement shows that it is faster',
     )
     init: Literal["common", "independent"] = Field(
         "common",

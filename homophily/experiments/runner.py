@@ -299,8 +299,8 @@ def torch_settings(config: Config, plan: ExecutionPlan, device: torch.device) ->
     """torch's process-wide settings for the time of a run."""
     precision, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     if device.type == "cuda":
-        torch.set_float32_matmul_precision("high" if config.precision == "fast" else "highest")
-        torch.backends.cudnn.allow_tf32 = config.precision == "fast"
+        torch.set_float32_matmul_precision("highest" if config.precision == "full" else "high")
+        torch.backends.cudnn.allow_tf32 = config.precision != "full"
     try:
         with threads(plan.threads):
             yield

@@ -32,6 +32,7 @@ from homophily.training.probe import ASKED_WITH, ModuleTraits, probe
 from homophily.training.resources import ExecutionPlan, plan_execution, threads
 from homophily.training.stacked.chain import Chain
 from homophily.training.task import Engine, Settings, Task
+from homophily.training.tuning import with_fastest_step
 
 
 @dataclass
@@ -89,17 +90,18 @@ def training_setup(
     module = with_keyed_dropout(network.common(config.seed)).eval()
     traits, layout, chain = _read(module, config, loss, made, cache)
     settings = Settings(**config.training.model_dump(exclude={"loss", "patience"}))
-    plan = plan or plan_execution(
-        config.engine, settings.batch, made, layout, traits, chain, ids.device, engine_limits(settings)
-    )
     task = Task(
         on_device(module, ids.device), layout, loss, shares, torch.full_like(ids, config.seed), ids,
-        settings, traits.coupled, traits.draws,
+        settings, traits.coupled, traits.draws, config.precision,
     )  # fmt: skip
     _check_batches(task)
-    fast = config.precision == "fast"
-    engine = engine_of(task, plan.engine, chain, plan.chunk, plan.workers, fast)
-    return TrainingSetup(network, task, engine, plan)
+    if config.precision == "bf16" and layout.dtype != torch.float32:
+        raise UserError(f"precision = 'bf16' needs a network with float32 parameters, not {layout.dtype}")
+    if plan is None:
+        limits = engine_limits(task)
+        plan = plan_execution(config.engine, settings.batch, made, layout, traits, chain, ids.device, limits)
+        plan = with_fastest_step(plan, task, config.compile, config.rounds)
+    return TrainingSetup(network, task, engine_of(task, plan, chain), plan)
 
 
 def data_of(

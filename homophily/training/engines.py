@@ -10,9 +10,10 @@ from homophily.federation.layout import Layout
 from homophily.federation.rows import has_triton
 from homophily.training.losses import Loss, cross_entropy, output_gradients
 from homophily.training.one_by_one import OneByOne
+from homophily.training.resources import ExecutionPlan
 from homophily.training.stacked.chain import Chain, UnsupportedLayer, chain_of
 from homophily.training.stacked.cpu import Stacked
-from homophily.training.task import Engine, Settings, Task
+from homophily.training.task import Engine, Task
 from homophily.training.torch_optimisers import EVERY_ENGINE
 from homophily.training.vectorised import Vectorised
 
@@ -29,25 +30,28 @@ def read_chain(module: nn.Module, layout: Layout, loss: Loss, shares: FederatedD
         return str(error)
 
 
-def engine_limits(settings: Settings) -> dict[str, str]:
-    """Return, for each engine that cannot train with these settings, why not."""
-    if settings.optimizer in EVERY_ENGINE:
-        return {}
-    only = f"training.optimizer = {settings.optimizer!r} trains peers one by one; every engine has "
-    return dict.fromkeys(("stacked", "vectorised"), only + ", ".join(EVERY_ENGINE))
+def engine_limits(task: Task) -> dict[str, str]:
+    """Return, for each engine that cannot train with the task's settings, why not."""
+    optimizer = task.settings.optimizer
+    if optimizer not in EVERY_ENGINE:
+        only = f"training.optimizer = {optimizer!r} trains peers one by one; every engine has "
+        return dict.fromkeys(("stacked", "vectorised"), only + ", ".join(EVERY_ENGINE))
+    if task.precision == "bf16" and not _has_kernels(task):
+        return {"stacked": "precision = 'bf16' needs its kernels, and they cannot train this on this device"}
+    return {}
 
 
-def engine_of(task: Task, name: str, chain: Chain | str, chunk: int, workers: int, fast: bool) -> Engine:
-    """Return the engine called ``name``. fast: matrix products on a GPU use TF32."""
-    if name == "one-by-one":
+def engine_of(task: Task, plan: ExecutionPlan, chain: Chain | str) -> Engine:
+    """Return the engine of the plan. chain: the network as a chain of layers, which the stacked engine needs."""
+    if plan.engine == "one-by-one":
         return OneByOne(task)
-    if name == "vectorised" or isinstance(chain, str):
-        return Vectorised(task, chunk)
+    if plan.engine == "vectorised" or isinstance(chain, str):
+        return Vectorised(task, plan.chunk, plan.step)
     if _has_kernels(task):
         from homophily.training.stacked.gpu import StackedKernels  # needs Triton
 
-        return StackedKernels(task, chain, chunk, fast)
-    return Stacked(task, chain, chunk, workers)
+        return StackedKernels(task, chain, plan.chunk)
+    return Stacked(task, chain, plan.chunk, plan.workers)
 
 
 def _has_kernels(task: Task) -> bool:

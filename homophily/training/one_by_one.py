@@ -54,7 +54,9 @@ class OneByOne(CrossEvaluation):
                 x, y = task.batch(data.start[peer] + batch)
                 self._set_dropout_keys(peer, round, step)
                 optimiser.zero_grad()
-                task.loss(self._forward(x, peer, round, step), y).mean().backward()
+                with task.autocast():
+                    outputs = self._forward(x, peer, round, step)
+                task.loss(task.cast(outputs), y).mean().backward()
                 if task.settings.clip is not None:
                     clip_grad_norm_(parameters, task.settings.clip)
                 optimiser.step()
@@ -84,5 +86,6 @@ class OneByOne(CrossEvaluation):
         with torch.no_grad():
             for peer in range(len(rows)):
                 self.task.layout.write(rows[peer], {name: table[peer] for name, table in kept.items()}, self.module)
-                out.append(self.module(self.task.cast(x[peer])))
+                with self.task.autocast():
+                    out.append(self.task.cast(self.module(self.task.cast(x[peer]))))
         return torch.stack(out)

@@ -15,6 +15,14 @@ class RowOptimiser(ABC):
 
     def __init__(self, rows: Tensor, settings: Settings, lr: Tensor) -> None:
         self.clip, self.weight_decay = settings.clip, settings.weight_decay
+        self.lr = lr
+        self.state: list[Tensor] = []  # [P, T] each
+
+    def restart(self, lr: Tensor) -> None:
+        """Begin a round with the learning rates ``lr`` [P, 1]. Everything is changed in place."""
+        self.lr.copy_(lr)
+        for table in self.state:
+            table.zero_()
 
     def step(self, rows: Tensor, grad: Tensor, which: slice, steps: Tensor) -> None:
         """Update ``rows`` (the rows ``which`` of all) by ``grad``, which is overwritten.
@@ -36,6 +44,7 @@ class RowSGD(RowOptimiser):
         super().__init__(rows, settings, lr)
         self.lr, self.momentum, self.nesterov = lr.to(rows.dtype), settings.momentum, settings.nesterov
         self.velocity = torch.zeros_like(rows) if self.momentum else None
+        self.state = [] if self.velocity is None else [self.velocity]
 
     def _move(self, rows: Tensor, grad: Tensor, which: slice, steps: Tensor) -> None:
         if self.weight_decay:
@@ -53,8 +62,8 @@ class RowAdam(RowOptimiser):
 
     def __init__(self, rows: Tensor, settings: Settings, lr: Tensor) -> None:
         super().__init__(rows, settings, lr)
-        self.lr, self.decoupled = lr, settings.optimizer == "adamw"
-        self.mean, self.square = torch.zeros_like(rows), torch.zeros_like(rows)
+        self.decoupled = settings.optimizer == "adamw"
+        self.state = self.mean, self.square = [torch.zeros_like(rows), torch.zeros_like(rows)]
 
     def _move(self, rows: Tensor, grad: Tensor, which: slice, steps: Tensor) -> None:
         lr = self.lr[which]

@@ -14,6 +14,7 @@ from homophily.errors import UserError
 from homophily.federation.layout import Layout
 from homophily.training.probe import ModuleTraits
 from homophily.training.stacked.chain import Chain
+from homophily.training.vectorised import StepKind
 
 _WORTH_THREADS = 32 << 20  # bytes that a training step must touch to be worth several threads
 _CACHE = 16 << 20  # bytes that one thread works on at a time
@@ -34,6 +35,7 @@ class ExecutionPlan:
     measure_pairs: int  # pairs of models compared at a time
     threads: int  # torch threads per computation
     workers: int = 1  # threads that train chunks of peers in parallel
+    step: StepKind = "plain"  # how the vectorised engine computes a training step
 
 
 def plan_execution(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from homophily.data.types import FederatedData
 from homophily.federation.layout import Kept, Layout
 from homophily.training.losses import Loss
+
+Precision = Literal["full", "fast", "bf16"]
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ class Task:
     settings: Settings
     coupled: bool  # samples of a batch influence one another (BatchNorm)
     draws: bool = False  # the module draws random numbers itself
+    precision: Precision = "full"
 
     @cached_property
     def counts(self) -> Tensor:
@@ -69,6 +72,11 @@ class Task:
     def cast(self, values: Tensor) -> Tensor:
         """Return floats in the network's precision; integers are returned unchanged."""
         return values.to(self.layout.dtype) if values.is_floating_point() else values
+
+    def autocast(self) -> torch.autocast:
+        """Return a context in which the network computes in bfloat16, if ``precision`` says so."""
+        kind = self.ids.device.type
+        return torch.autocast(kind, torch.bfloat16, enabled=self.precision == "bf16", cache_enabled=False)
 
 
 class Engine(Protocol):

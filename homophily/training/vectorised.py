@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
+from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.func import functional_call
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from homophily.federation.layout import Kept
 from homophily.models.copying import shallow
@@ -14,81 +19,222 @@ from homophily.models.keyed_dropout import dropout_keys
 from homophily.randomness import Purpose, bits
 from homophily.training.batching import over_peers
 from homophily.training.cross_evaluation import CrossEvaluation
-from homophily.training.optimisers import RowOptimiser, row_optimiser
+from homophily.training.graphs import RecordedStep
+from homophily.training.optimisers import row_optimiser
 from homophily.training.schedule import Step, batches, chunks
 from homophily.training.task import Task
 
+StepKind = Literal["plain", "recorded", "compiled"]
+"""How a step is computed: operation by operation; as a CUDA graph; or compiled, and then as a CUDA graph."""
 
-@dataclass
+_MOST_GRAPHS = 8  # CUDA graphs that are recorded for one chunk size
+_TIMED = 5  # steps of a measurement
+
+
 class _Chunk:
-    """The state of P peers in training, in descending order of sample counts; the first axis is the peer."""
+    """The state of up to ``room`` peers in training, at fixed addresses; the first axis of each tensor is the peer."""
 
-    peers: Tensor  # [P]
-    rows: Tensor  # [P, D]
-    kept: Kept
-    optimiser: RowOptimiser
+    def __init__(self, task: Task, room: int, kept: Kept, device: torch.device) -> None:
+        self.rows = torch.zeros(room, task.layout.width, dtype=task.layout.dtype, device=device)
+        self.kept = {name: table.new_zeros(room, *table.shape[1:]) for name, table in kept.items()}
+        lr = torch.zeros(room, 1, dtype=torch.float64, device=device)
+        self.optimiser = row_optimiser(self.rows[:, : task.layout.trainable], task.settings, lr)
+        self.recorded: dict[tuple[int, int, int, bool], RecordedStep] = {}
+
+    def load(self, rows: Tensor, kept: Kept, lr: Tensor) -> None:
+        """Start a round with these models: rows [P, D], kept [P, ...] each, lr [P, 1]."""
+        self.rows[: len(rows)] = rows
+        for name, table in self.kept.items():
+            table[: len(rows)] = kept[name]
+        self.optimiser.restart(F.pad(lr, (0, 0, 0, len(self.rows) - len(lr))))
+
+    @property
+    def changed(self) -> list[Tensor]:
+        """Everything that a training step changes."""
+        return [self.rows, *self.kept.values(), *self.optimiser.state]
 
 
 class Vectorised(CrossEvaluation):
-    """Trains ``chunk`` peers at a time."""
+    """Trains ``chunk`` peers at a time. step: how a training step is computed; all but "plain" need a GPU."""
 
     name = "vectorised"
 
-    def __init__(self, task: Task, chunk: int) -> None:
-        self.task, self.chunk = task, chunk
+    def __init__(self, task: Task, chunk: int, step: StepKind = "plain") -> None:
+        self.task, self.chunk, self.step = task, chunk, step
         self.training, self.evaluating = shallow(task.module).train(), shallow(task.module).eval()
         self.keys = dropout_keys(task.module)
         self.trained = [c.name for c in task.layout.columns if c.trainable]
         self.buffers = [c.name for c in task.layout.columns if not c.parameter]
+        self.rooms: dict[int, _Chunk] = {}
+        self.compiled: dict[tuple[int, int], Callable[..., Tensor]] = {}
 
     def train(self, rows: Tensor, kept: Kept, peers: Tensor, round: int) -> None:
         for chunk in chunks(self.task, peers, self.chunk):
             self._train(rows, kept, chunk.to(rows.device), round)
 
     def _train(self, rows: Tensor, kept: Kept, peers: Tensor, round: int) -> None:
-        work = rows[peers]
-        optimiser = row_optimiser(
-            work[:, : self.task.layout.trainable], self.task.settings, self.task.lr_in(round, peers)
-        )
-        chunk = _Chunk(peers, work, {name: table[peers] for name, table in kept.items()}, optimiser)
+        chunk = self._room_for(len(peers), kept, rows.device)
+        chunk.load(rows[peers], {name: table[peers] for name, table in kept.items()}, self.task.lr_in(round, peers))
         for step in batches(self.task, peers, round):
-            self._step(chunk, step, round)
-        rows[peers] = chunk.rows
+            self._step(chunk, step, peers, round)
+        rows[peers] = chunk.rows[: len(peers)]
         for name, table in kept.items():
-            table[peers] = chunk.kept[name]
+            table[peers] = chunk.kept[name][: len(peers)]
 
-    def _step(self, chunk: _Chunk, step: Step, round: int) -> None:
-        task, which = self.task, step.which
-        x, y = task.batch(step.samples)
-        rows = chunk.rows[which]
-        views = task.layout.views(rows)
+    def _step(self, chunk: _Chunk, step: Step, peers: Tensor, round: int) -> None:
+        """Take a step of the peers [P] in the chunk."""
+        keys = self._dropout_keys(peers[step.which], round, step.before)
+        if self.step == "plain":
+            x, y = self.task.batch(step.samples)
+            self._take_step(chunk, step.which, x, y, step.share, step.before, *keys)
+        else:
+            self._replay(chunk, *self._padded(step, keys))
+
+    def seconds_per_step(self) -> float:
+        """Measure a step of the first chunk of peers, on a GPU; nothing of it is kept."""
+        device, (peers, *_) = self.task.ids.device, chunks(self.task, torch.arange(self.task.data.peers), self.chunk)
+        row, kept = self.task.layout.read(self.task.module)
+        tables = {name: buffer.expand(len(peers), *buffer.shape) for name, buffer in kept.items()}
+        peers = peers.to(device)
+        chunk = self._room_for(len(peers), tables, device)
+        chunk.load(row.expand(len(peers), -1), tables, self.task.lr_in(1, peers))
+        step = next(iter(batches(self.task, peers, 1)))
+        self._step(chunk, step, peers, 1)
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        for _ in range(_TIMED):
+            self._step(chunk, step, peers, 1)
+        torch.cuda.synchronize()
+        return (time.perf_counter() - began) / _TIMED
+
+    def _room_for(self, peers: int, kept: Kept, device: torch.device) -> _Chunk:
+        """Return a workspace; those with graphs are kept, in few sizes."""
+        if self.step == "plain":
+            return _Chunk(self.task, peers, kept, device)
+        room = min(size for size in self._sizes if size >= peers) if self._pads else peers
+        if room not in self.rooms:
+            self.rooms[room] = _Chunk(self.task, room, kept, device)
+        return self.rooms[room]
+
+    @cached_property
+    def _pads(self) -> bool:
+        """Whether peers without a batch can take part in a step: nothing but their rows would have to be restored."""
+        return not self.task.coupled and not self.task.layout.kept
+
+    @cached_property
+    def _sizes(self) -> list[int]:
+        """The numbers of peers for which a step is recorded: few, since each takes time and memory."""
+        return [self.chunk] if self.step == "compiled" else sorted({-(-self.chunk // part) for part in (1, 2, 4)})
+
+    def _padded(self, step: Step, keys: Sequence[Tensor]) -> tuple[Step, Tensor | None, Sequence[Tensor]]:
+        """Return the step with full batches for one of few numbers of peers, who takes it, and dropout keys.
+
+        Who takes it is [P] bool; None: all.
+        """
+        if not self._pads:
+            return step, None, keys
+        peers, samples = step.samples.shape
+        size = min(size for size in self._sizes if size >= peers)
+        rest, more = size - peers, self.task.settings.batch - samples
+        own = torch.cat([step.samples, step.samples[:, -1:].expand(-1, more)], dim=1)
+        share, before = F.pad(step.share, (0, more, 0, rest)), F.pad(step.before, (0, rest))
+        live = torch.arange(size, device=own.device) < peers if rest else None
+        padded = Step(slice(0, size), F.pad(own, (0, 0, 0, rest)), share, before)
+        return padded, live, [F.pad(key, (0, rest)) for key in keys]
+
+    def _replay(self, chunk: _Chunk, step: Step, live: Tensor | None, keys: Sequence[Tensor]) -> None:
+        """Take a step as a CUDA graph, which is recorded if it is new."""
+        inputs = [*self.task.batch(step.samples), step.share, step.before, *keys]
+        shape = step.which.start, step.which.stop, step.samples.shape[1], live is None
+        take = partial(self._take_step, chunk, step.which)
+        if live is not None:
+            take, inputs = partial(self._take_step_of_some, chunk, step.which), [live, *inputs]
+        if shape not in chunk.recorded:
+            if len(chunk.recorded) == _MOST_GRAPHS:
+                take(*inputs)
+                return
+            chunk.recorded[shape] = RecordedStep(take, inputs, chunk.changed, self._pool)
+        chunk.recorded[shape](*inputs)
+
+    @cached_property
+    def _pool(self) -> Any:
+        return torch.cuda.graph_pool_handle()
+
+    def _take_step(
+        self,
+        chunk: _Chunk,
+        which: slice,
+        x: Tensor,
+        y: Tensor,
+        share: Tensor,
+        before: Tensor,
+        *keys: Tensor,
+    ) -> None:
+        """Change the chunk's rows ``which`` by one step on a batch."""
+        rows, kept = chunk.rows[which], {name: table[which] for name, table in chunk.kept.items()}
+        buffers: dict[str, Tensor] = {}
+        if self.step == "compiled":
+            flat = self._compiled(rows, x, y, share, *keys)
+        else:
+            flat, buffers = self._gradients(rows, kept, x, y, share, *keys)
+        with torch.no_grad():
+            trainable = rows[:, : self.task.layout.trainable]
+            chunk.optimiser.step(trainable, flat, which, (before + 1)[:, None].double())
+            views = self.task.layout.views(rows)
+            for name, value in buffers.items():
+                views[name].copy_(value)
+
+    def _take_step_of_some(self, chunk: _Chunk, which: slice, live: Tensor, *inputs: Tensor) -> None:
+        """Take the step of the rows that are ``live`` [P] bool; the others stay as they are."""
+        tables = [table[which] for table in chunk.changed]
+        old = [table.clone() for table in tables]
+        self._take_step(chunk, which, *inputs)
+        for table, before in zip(tables, old, strict=True):
+            table.copy_(torch.where(live[:, None], table, before))
+
+    def _gradients(
+        self, rows: Tensor, kept: Kept, x: Tensor, y: Tensor, share: Tensor, *keys: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the gradients [P, T] of the trained columns, and the buffers in the rows as the step leaves them."""
+        views = self.task.layout.views(rows)
         # Buffers are copied: they share storage with parameters that autograd has saved.
         fixed = {n: v.clone() if n in self.buffers else v for n, v in views.items() if n not in self.trained}
-        fixed |= {name: table[which] for name, table in chunk.kept.items()}
-        fixed |= self._dropout_keys(chunk.peers[which], round, step.before)
+        fixed |= kept | dict(zip(self.keys, keys, strict=True))
         trained = {name: views[name].detach().requires_grad_() for name in self.trained}
-        loss = over_peers(self._loss, trained, fixed, x, y, step.share)
+        loss = over_peers(self._loss, trained, fixed, x, y, share)
         grads = torch.autograd.grad(loss.sum(), list(trained.values()))
-        with torch.no_grad():
-            flat = torch.cat([g.reshape(len(rows), -1) for g in grads], dim=1)
-            chunk.optimiser.step(rows[:, : task.layout.trainable], flat, which, (step.before + 1)[:, None].double())
-            for name in self.buffers:
-                views[name].copy_(fixed[name])
+        flat = torch.cat([grad.reshape(len(rows), -1) for grad in grads], dim=1)
+        return flat, {name: fixed[name] for name in self.buffers}
+
+    def _compiled(self, *inputs: Tensor) -> Tensor:
+        """Return the gradients [P, T] by compiled code. inputs: those of _gradients, without kept buffers."""
+        shape = inputs[1].shape[0], inputs[1].shape[1]
+        if shape not in self.compiled:
+
+            def gradients(rows: Tensor, x: Tensor, y: Tensor, share: Tensor, *keys: Tensor) -> Tensor:
+                return self._gradients(rows, {}, x, y, share, *keys)[0]
+
+            # Tracing to operations first means that the compiler never sees the network's Python code.
+            self.compiled[shape] = torch.compile(make_fx(gradients)(*inputs))
+        return self.compiled[shape](*inputs)
 
     def _loss(
         self, trained: dict[str, Tensor], fixed: dict[str, Tensor], x: Tensor, y: Tensor, share: Tensor
     ) -> Tensor:
         """Return one peer's mean loss over its batch."""
-        losses = self.task.loss(functional_call(self.training, (trained, fixed), (x,)), y)
-        return (losses * share).sum()
+        with self.task.autocast():
+            outputs = functional_call(self.training, (trained, fixed), (x,))
+        return (self.task.loss(self.task.cast(outputs), y) * share).sum()
 
-    def _dropout_keys(self, peers: Tensor, round: int, step: Tensor) -> dict[str, Tensor]:
+    def _dropout_keys(self, peers: Tensor, round: int, step: Tensor) -> list[Tensor]:
+        """Return the key of each dropout layer: [P] each."""
         seed, ids = self.task.seed[peers], self.task.ids[peers]
-        return {name: bits(seed, ids, round, Purpose.DROPOUT, step, layer) for layer, name in enumerate(self.keys)}
+        return [bits(seed, ids, round, Purpose.DROPOUT, step, layer) for layer in range(len(self.keys))]
 
     def predict(self, rows: Tensor, kept: Kept, x: Tensor) -> Tensor:
         def one(tensors: dict[str, Tensor], x: Tensor) -> Tensor:
-            return functional_call(self.evaluating, tensors, (x,))  # type: ignore[no-any-return]
+            with self.task.autocast():
+                return functional_call(self.evaluating, tensors, (x,))  # type: ignore[no-any-return]
 
         with torch.no_grad():
-            return over_peers(one, self.task.layout.views(rows) | kept, self.task.cast(x))
+            return self.task.cast(over_peers(one, self.task.layout.views(rows) | kept, self.task.cast(x)))

@@ -106,7 +106,7 @@ BAD_RUNS = [
     # Values that are not among the choices.
     fails("score=after", says=["score", '"after"', "'after-merge' or 'after-training'"]),
     fails("engine=fast", says=["engine", '"fast"', "'auto', 'stacked', 'vectorised' or 'one-by-one'"]),
-    fails("precision=half", says=["precision", '"half"', "'full' or 'fast'"]),
+    fails("precision=half", says=["precision", '"half"', "'full', 'fast' or 'bf16'"]),
     fails("init=zero", says=["init", '"zero"', "'common' or 'independent'"]),
     fails("training.optimizer=rmsprop", says=["'rmsprop'", "did you mean 'RMSprop'?", "is sgd, adam, adamw, "]),
     fails("training.optimizer=LBFGS", says=["training.optimizer = 'LBFGS'", "several times per step"]),

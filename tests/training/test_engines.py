@@ -1,18 +1,20 @@
 """The faster engines agree with the one-by-one engine for every model and optimiser."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from homophily.models import models
+from homophily.training import vectorised
 from homophily.training.losses import mse
 from homophily.training.one_by_one import OneByOne
 from homophily.training.stacked.chain import chain_of
 from homophily.training.stacked.cpu import Stacked
 from homophily.training.task import Engine, Task
-from homophily.training.vectorised import Vectorised
+from homophily.training.vectorised import StepKind, Vectorised
 from tests.training.nets import Drawing, Everything, shares, task, trained
 
 SMALL = {"cnn": (1, 14, 14), "dac-cnn": (3, 32, 32), "cifar-cnn": (3, 8, 8), "mlp": (1, 8, 8), "linear": (6,)}
@@ -193,3 +195,67 @@ def test_training_no_peers_does_nothing() -> None:
     for engine in (Vectorised(problem, 1), stacked(problem, 1)):
         rows, _ = trained(engine, problem, peers=torch.zeros(0, dtype=torch.int64))
         assert torch.equal(rows[0], problem.layout.read(problem.module)[0])
+
+
+class Unrecorded:
+    """Stands in for a CUDA graph on a CPU: takes the step with the inputs at fixed addresses."""
+
+    def __init__(self, step: Callable[..., None], inputs: Sequence[Tensor], changed: object, pool: object) -> None:
+        self.step, self.inputs = step, [value.clone() for value in inputs]
+
+    def __call__(self, *inputs: Tensor) -> None:
+        for mine, given in zip(self.inputs, inputs, strict=True):
+            mine.copy_(given)
+        self.step(*self.inputs)
+
+
+@pytest.mark.parametrize("kind", ["recorded", "compiled"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("name", ["mlp", "dropout", "everything"])
+def test_steps_padded_for_cuda_graphs_agree(
+    name: str, optimizer: str, kind: StepKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Peers with fewer batches, or outside the list, stay as they are while others take a step of the same graph."""
+    monkeypatch.setattr(vectorised, "RecordedStep", Unrecorded)
+    monkeypatch.setattr(Vectorised, "_pool", None)
+    monkeypatch.setattr(torch, "compile", lambda traced: traced)
+    dropout = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 10))
+    net, inputs = (dropout, (1, 8, 8)) if name == "dropout" else nets()[name]
+    if kind == "compiled" and name == "everything":
+        return  # it has buffers, for which steps are not compiled
+    problem = task(net, shares(UNEQUAL, inputs), optimizer=optimizer, lr=0.01)
+    some = torch.tensor([0, 2, 3, 5, 1])
+    plain, kept = trained(Vectorised(problem, 5), problem, peers=some)
+    padded, kept_padded = trained(Vectorised(problem, 5, kind), problem, peers=some)
+    fewer, _ = trained(Vectorised(problem, 6, kind), problem, peers=some)
+    assert float((plain - padded).abs().max()) < 1e-9
+    assert float((plain - fewer).abs().max()) < 1e-9
+    assert all(torch.equal(kept[n], kept_padded[n]) for n in kept)
+
+
+def test_a_finished_peer_is_not_touched_by_the_steps_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its model may give no finite loss for the sample that pads its batch."""
+    monkeypatch.setattr(vectorised, "RecordedStep", Unrecorded)
+    monkeypatch.setattr(Vectorised, "_pool", None)
+    problem = task(nn.Linear(2, 3), shares([8, 2], [2], outputs=3), batch=2, epochs=1)
+    data = problem.data.train.x.clone()
+    data[0] = torch.inf  # a sample of the first peer
+    split = replace(problem.data.train, x=data)
+    problem = replace(problem, data=replace(problem.data, train=split))
+    rows, _ = trained(Vectorised(problem, 2, "recorded"), problem, rounds=1)
+    assert bool(rows[0].isnan().any())
+    assert torch.equal(rows[1], trained(Vectorised(problem, 2), problem, rounds=1)[0][1])
+
+
+@pytest.mark.parametrize("engine", [OneByOne, lambda problem: Vectorised(problem, 6)])
+def test_bfloat16_is_used_in_products_only(engine: Callable[[Task], Engine]) -> None:
+    """Rows stay float32 and move nearly as with float32; they would be equal if nothing were rounded to bfloat16."""
+    net, inputs = nets()["mlp"]
+    full = task(net, shares(UNEQUAL, inputs), torch.float32)
+    short = replace(full, precision="bf16")
+    expected, _ = trained(engine(full), full)
+    found, _ = trained(engine(short), short)
+    moved = (expected - full.layout.read(full.module)[0]).norm()
+    assert found.dtype == torch.float32
+    assert 1e-5 < float((found - expected).norm() / moved) < 0.05
+    assert engine(short).predict(found, {}, full.data.test.x[:2].expand(6, 2, *inputs)).dtype == torch.float32

@@ -12,17 +12,19 @@ from homophily.errors import UserError
 from homophily.training.engines import engine_limits, read_chain
 from homophily.training.probe import probe
 from homophily.training.resources import ExecutionPlan, plan_execution
-from homophily.training.task import Settings
+from homophily.training.task import Precision, Settings
 from tests.training.nets import Drawing, Everything, shares, task
 
 CHAIN = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
 
 
-def planned(net: nn.Module, engine: str = "auto", peers: int = 3, optimizer: str = "sgd") -> ExecutionPlan:
+def planned(
+    net: nn.Module, engine: str = "auto", peers: int = 3, optimizer: str = "sgd", precision: Precision = "full"
+) -> ExecutionPlan:
     problem = task(net, shares([6] * peers, [1, 8, 8]), torch.float32)
     found = probe(problem.module, problem.loss, problem.data.train.x, problem.data.train.y)
     chain = read_chain(problem.module, problem.layout, problem.loss, problem.data)
-    limits = engine_limits(Settings(optimizer))
+    limits = engine_limits(replace(problem, settings=Settings(optimizer), precision=precision))
     return plan_execution(engine, 4, problem.data, problem.layout, found, chain, torch.device("cpu"), limits)
 
 
@@ -39,6 +41,17 @@ def test_auto_takes_the_fastest_engine_that_can_train_the_network(net: nn.Module
     found = planned(net)
     assert found.engine == engine
     assert why in found.why
+
+
+def test_bfloat16_on_a_cpu_needs_autocast() -> None:
+    assert planned(CHAIN, precision="bf16").engine != "stacked"
+    with pytest.raises(UserError, match="engine = 'stacked': precision = 'bf16' needs its kernels"):
+        planned(CHAIN, "stacked", precision="bf16")
+    double = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).double()
+    with pytest.raises(
+        UserError, match=r"precision = 'bf16' needs a network with float32 parameters, not torch\.float"
+    ):
+        homophily.run({"precision": "bf16", "rounds": 1}, model=double)
 
 
 @pytest.mark.parametrize("engine", ["stacked", "vectorised", "one-by-one"])

@@ -19,17 +19,18 @@ from homophily.training.stacked.written_out import arranged
 from homophily.training.task import Task
 
 _KEPT_BYTES = 4 << 30  # largest size of the prepared training samples that are kept in GPU memory
-_FULL, _FAST = "tf32x3", "tf32"  # three TF32 products that together have about float32 precision, or a single one
+# Three TF32 products together have about float32 precision.
+_PRODUCTS = {"full": "tf32x3", "fast": "tf32", "bf16": "bf16"}
 
 
 class StackedKernels:
-    """Trains ``chunk`` peers at a time. fast: matrix products use TF32."""
+    """Trains ``chunk`` peers at a time."""
 
     name = "stacked"
 
-    def __init__(self, task: Task, chain: Chain, chunk: int, fast: bool) -> None:
+    def __init__(self, task: Task, chain: Chain, chunk: int) -> None:
         self.task, self.chunk = task, chunk
-        self.stages = StageKernels(chain, _FAST if fast else _FULL)
+        self.stages = StageKernels(chain, _PRODUCTS[task.precision])
         self.columns = chain.columns.to(task.ids.device)
         self.slots = self.stages.slots.to(task.ids.device)
         self.back = self.slots[self.columns.argsort()]
@@ -38,7 +39,7 @@ class StackedKernels:
         self.samples: Tensor | None = None  # [N, n, ...]: all peers' training samples, for cross-evaluation
 
     def on(self, task: Task, chunk: int) -> StackedKernels:
-        return StackedKernels(task, self.stages.chain, chunk, self.stages.precision == _FAST)
+        return StackedKernels(task, self.stages.chain, chunk)
 
     def train(self, rows: Tensor, kept: Kept, peers: Tensor, round: int) -> None:
         for chunk in chunks(self.task, peers, self.chunk):

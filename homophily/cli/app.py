@@ -40,7 +40,8 @@ from homophily.papers import recipe as recipes
 from homophily.papers.reproduce import Reproduction
 from homophily.plugins.registry import Registry
 from homophily.report import console as show
-from homophily.report import paper_figures, papers
+from homophily.report import paper_figures, papers, plots
+from homophily.report.sweep_figure import panels
 from homophily.runs.comparison import Comparison, Contents
 from homophily.runs.reader import Run
 from homophily.runs.writer import RunWriter
@@ -136,8 +137,11 @@ def compare(
     else:
         with _stoppable(lambda run: f"continue with the same command and --out {run.parent}"), show.comparing() as bars:
             comparison = compare_methods(config, nested(assignments), out=out, device=device, callbacks=bars)
+    whole, picture = Comparison(comparison.path), None
+    if panels(whole):
+        picture = show.picture(partial(plots.sweep, whole), comparison.path / "sweep.png")
     table = {"methods": comparison.table(fairness), "run": str(comparison.path)}
-    _print(table, as_json, lambda: show.comparison(comparison, fairness))
+    _print(table, as_json, lambda: show.comparison(comparison, fairness, picture))
 
 
 @app.command("kin")
@@ -148,7 +152,7 @@ def show_kin(words: Words = None, out: Out = None, device: Device = "auto", as_j
     found = compare_fingerprints(chosen, device=device)
     folder = RunWriter.create(out, f"kin-{Path(chosen.data.name).name}-{chosen.seed}").path
     write_json(folder / "kin.json", found.summary())
-    picture = show.picture(found, folder / "kin.png")
+    picture = show.picture(partial(plots.acquaintance, found), folder / "kin.png")
     _print({**found.summary(), "run": str(folder)}, as_json, lambda: show.acquaintance(found, picture))
 
 

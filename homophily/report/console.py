@@ -18,7 +18,6 @@ from homophily.experiments.callbacks import Callback, RunHandle
 from homophily.experiments.discovery import Discovery
 from homophily.methods.kin import power
 from homophily.methods.kin.method import ADVICE, TOO_FEW
-from homophily.report import plots as pictures
 from homophily.report.tables import print_pairs, print_table
 from homophily.runs.comparison import Comparison, short_names
 from homophily.runs.reader import Run
@@ -101,8 +100,11 @@ def _notes(method: str, runs: Sequence[Run]) -> list[str]:
     return [*own, *(f"{method}: {note}" for note in shared)]
 
 
-def comparison(result: Comparison, fair: bool = False) -> None:
-    """Print all methods as one table, mean ± standard deviation over seeds. fair: with the worst tenth of the peers."""
+def comparison(result: Comparison, fair: bool = False, picture: Path | None = None) -> None:
+    """Print all methods as one table, mean ± standard deviation over seeds.
+
+    fair: with the worst tenth of the peers; picture: the figure of a sweep, if there is one.
+    """
     console, rows = Console(), result.rows
     if rows:
         headings, lines = _comparison_table(result, fair)
@@ -115,6 +117,8 @@ def comparison(result: Comparison, fair: bool = False) -> None:
     for note in notes:
         console.print(f"note: {escape(note)}", soft_wrap=True, highlight=False)
     console.print(f"run folder: {escape(str(result.path))}", soft_wrap=True, highlight=False)
+    if picture is not None:
+        console.print(f"figure: {escape(str(picture))}", soft_wrap=True, highlight=False)
 
 
 def _comparison_table(result: Comparison, fair: bool) -> tuple[list[str], list[list[str]]]:
@@ -162,10 +166,10 @@ def _values(value: Any) -> str:
     return some if len(value) <= _SHOWN_VALUES else f"{some}, ... ({len(value)} values)"
 
 
-def picture(found: Discovery, path: Path) -> Path | None:
-    """Draw kin's result and return the path; without matplotlib, print a note to stderr and return None."""
+def picture(draw: Callable[[Path], None], path: Path) -> Path | None:
+    """Draw a picture and return the path; without matplotlib, print a note to stderr and return None."""
     try:
-        pictures.acquaintance(found, path)
+        draw(path)
     except UserError as reason:
         Console(stderr=True).print(f"note: {escape(str(reason))}", soft_wrap=True, highlight=False)
         return None

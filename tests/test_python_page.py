@@ -17,7 +17,7 @@ from docs.generate.pages import DOCS
 from homophily.peer import Peer
 
 PAGE = (DOCS / "python.md").read_text(encoding="utf-8")
-READERS = {name: getattr(homophily.data, name) for name in homophily.data.__all__ if name.startswith("from_")}
+READERS = {name: getattr(homophily.data, name) for name in homophily.data.__all__ if name.startswith(("from_", "pad"))}
 PUBLIC = {**{name: getattr(homophily, name) for name in homophily.__all__}, **READERS, "Peer": Peer}
 WITHOUT_ARGUMENTS = (Exception, int, homophily.Config)  # errors, Purpose; the keys of a config are on another page
 

@@ -99,6 +99,18 @@ class Data(OpenTable):
         description='test samples per peer; `"all"`: the whole test set of its cluster. Left out: the default of the '
         "data set, else 100; for your own data all of `test_x`, else a fifth of `x`",
     )
+    length: int | None = Field(
+        None,
+        ge=1,
+        le=_LIMIT,
+        description="length to which your own samples are padded at the end, if they are sequences of different "
+        "lengths. Left out: that of the longest sample of all peers; real peers must give it",
+    )
+    pad: float | None = Field(
+        None,
+        allow_inf_nan=False,
+        description="value of the padding. Left out: 0. Classes of positions are padded with -100, which losses ignore",
+    )
     balanced: bool = Field(False, description="whether each peer gets the same number of samples of each class")
 
 

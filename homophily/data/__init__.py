@@ -5,6 +5,7 @@ Importing this package registers the bundled data sets and shifts.
 
 from homophily.data.constants import AgreedConstants, write_constants
 from homophily.data.datasets import from_dataset, from_datasets
+from homophily.data.padding import padded
 from homophily.data.peer_data import PeerData
 from homophily.data.setup import PreparedData, prepared_data, sample_constants
 from homophily.data.shifts import shifts
@@ -27,6 +28,7 @@ __all__ = [
     "from_datasets",
     "from_frame",
     "from_parquet",
+    "padded",
     "prepared_data",
     "sample_constants",
     "shifts",

@@ -150,7 +150,7 @@ def _value(value: Any, where: str, which: str) -> Any:
         remedy = "give the dataset a transform that returns a tensor"
         raise UserError(f"{where}: {which} must be a tensor, an array or numbers, not {type(value).__name__}; {remedy}")
     try:
-        return torch.as_tensor(np.asarray(value))
+        return torch.tensor(np.asarray(value))
     except (TypeError, ValueError) as error:
         raise UserError(f"{where}: {which} is not an array of numbers: {error}") from None
 

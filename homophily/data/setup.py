@@ -9,6 +9,7 @@ from typing import Any
 
 from homophily.data.constants import AgreedConstants, AgreedScale, constants_of
 from homophily.data.npz import read_file, read_folder
+from homophily.data.padding import aligned
 from homophily.data.partition import partition_source
 from homophily.data.peer_data import PeerData
 from homophily.data.shifts import shifts
@@ -21,7 +22,7 @@ from homophily.plugins.parameters import accepted, checked, keys_of, must_take, 
 from homophily.plugins.registry import GIVEN, import_object
 
 _PARTITION_KEYS = ("shift", "sizes", "normalise", "train", "validation", "test", "balanced")
-_OWN_KEYS = ("name", "train", "validation", "test", "normalise", "scale")  # for data that is already divided
+_OWN_KEYS = ("name", "train", "validation", "test", "normalise", "scale", "length", "pad")  # of divided data
 _DEFAULTS = {"peers": 60, "shift": "rotation", "normalise": "standard", "train": 20, "validation": 0, "test": 100}
 
 
@@ -153,6 +154,11 @@ def _partitioned(
     seed: int,
 ) -> PreparedData:
     """Return the data of a source under its shift, partitioned among peers."""
+    for key in ("length", "pad"):
+        if key in given:
+            raise UserError(
+                f"data.{key}: only your own data is padded, and {source.name!r} is a data set; leave it out"
+            )
     defaults = ["peers", *_PARTITION_KEYS]
     refuse_unknown("defaults", source.defaults, defaults, f"data set {source.name!r} may have {', '.join(defaults)}")
     merged = {**_DEFAULTS, **source.defaults, **given}
@@ -205,7 +211,10 @@ def _from_arrays(
             raise UserError(f"data.{key}: your own data is already divided among peers; leave it out")
     if peers is not None and peers != len(arrays):
         raise UserError(f"peers = {peers}: the data has {len(arrays)} peers")
+    arrays, length = aligned(arrays, given.get("length"), given.get("pad", 0))
     partition_settings = {key: given.get(key) for key in ("train", "validation", "test")}
     normalise, scaling = _scaling(given, given.get("normalise", "unit"))
     shares = partition_user_data(list(arrays), **partition_settings, seed=seed, normalise=normalise)
-    return PreparedData(shares, {**(made_with or {}), **partition_settings, **scaling, "shift": "natural"})
+    return PreparedData(
+        shares, {**(made_with or {}), **partition_settings, **scaling, "shift": "natural", "length": length}
+    )

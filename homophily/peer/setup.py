@@ -172,6 +172,8 @@ def _training(
             "data: the classes are strings, so data.scale must give class_names, in the order on which all peers "
             "agree; `homophily scale` writes them"
         )
+    if peer.share is None and config.data.length is None and data.settings.get("length") is not None:
+        raise UserError("data.length is missing: samples differ in length, and all peers must pad them to the same one")
     agreed_classes = (data.settings.get("scale") or {}).get("classes")
     if None not in (peer.classes, agreed_classes) and peer.classes != agreed_classes:
         raise UserError(f"peer.classes = {peer.classes}, but data.scale has classes = {agreed_classes}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -69,3 +70,21 @@ def test_mistakes_are_reported(clinic: Path, data: str, message: str) -> None:
     with pytest.raises(UserError) as error:
         prepared(clinic, data)
     assert message in str(error.value)
+
+
+def test_samples_of_different_lengths_need_an_agreed_length(clinic: Path) -> None:
+    tokens = pd.DataFrame({"ids": [[1, 2, 3], [4]] * 10, "y": [0, 1] * 10})
+    tokens.to_parquet(clinic / "text.parquet")
+    (clinic / "words.py").write_text(
+        "from torch import nn\n\ndef words(outputs):\n"
+        "    return nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(16, outputs))\n"
+    )
+    data = 'name = "text.parquet", target = "y"'
+    with pytest.raises(UserError, match=r"data\.length is missing: samples differ in length"):
+        prepared(clinic, data)
+    sys.path.insert(0, str(clinic))
+    try:
+        setup = prepared(clinic, f'{data}, length = 4 }}\nmodel = {{ name = "words:words"')
+    finally:
+        sys.path.remove(str(clinic))
+    assert setup.training.task.data.inputs == (4,)

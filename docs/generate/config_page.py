@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from homophily.config.schema import TABLES, Config
+from homophily.config.schema import TABLES, Config, Lora
 from homophily.data import shifts, sources
 from homophily.data.tables import readers
 from homophily.federation.merging import merges
@@ -134,6 +134,7 @@ _PLUGINS = {
     ],
 }
 
+_INNER = {"model": {"lora": Lora}}  # tables inside a table
 _TYPES = {"integer": "integer", "number": "float", "string": "string", "boolean": "boolean", "object": "table"}
 _BOUNDS = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
 
@@ -143,6 +144,8 @@ def page() -> str:
     parts = [_INTRO, "## Top level\n", _table_of(Config)]
     for name, table in TABLES.items():
         parts += [f"## [{name}]\n", f"{table.__doc__}\n", _table_of(table)]
+        for inner, keys in _INNER.get(name, {}).items():
+            parts += [f"### [{name}.{inner}]\n", f"{keys.__doc__}\n", _table_of(keys)]
         for plugins in _PLUGINS[name]:
             parts += [f"### Keys of a {plugins.registry.kind}\n", f"{plugins.text}\n", *_tables_of(plugins)]
     return "\n".join(parts)
@@ -152,6 +155,7 @@ def keys_without_meaning() -> list[str]:
     """The keys of the config and of every registered item that have no description."""
     tables: dict[str, dict[str, Schema]] = {"config": _properties(Config)}
     tables |= {f"[{name}]": _properties(table) for name, table in TABLES.items()}
+    tables |= {f"[{name}.{key}]": _properties(one) for name, inner in _INNER.items() for key, one in inner.items()}
     for plugins in chain(*_PLUGINS.values()):
         tables |= {f"{plugins.registry.kind} {name}": keys for name, keys in plugins.keys().items()}
     return [
@@ -193,6 +197,8 @@ def _type(schema: Schema, plural: str = "") -> str:
     """The type in words. plural: the ending of a noun."""
     if "anyOf" in schema:
         return " or ".join(_type(one, plural) for one in schema["anyOf"] if one.get("type") != "null")
+    if "$ref" in schema:
+        return "table"
     if "enum" in schema or "const" in schema:
         return ", ".join(f'`"{word}"`' for word in schema.get("enum", [schema.get("const")]))
     if schema["type"] == "array":

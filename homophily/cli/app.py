@@ -223,11 +223,12 @@ def list_names(kind: Annotated[str | None, typer.Argument(help=", ".join(_KINDS)
 @app.command()
 def export(
     run: Annotated[Path, typer.Argument(help="A finished run's folder.")],
-    file: Annotated[Path, typer.Argument(help="The safetensors file to write.")],
+    file: Annotated[Path, typer.Argument(help="The safetensors file to write; with --adapter, the folder.")],
     peer: Annotated[int, typer.Option("--peer", help="The number of the peer.")],
+    adapter: Annotated[bool, typer.Option("--adapter", help="Only the LoRA adapters, in the format of peft.")] = False,
 ) -> None:
     """Write one peer's final model as safetensors, under state-dict names."""
-    print(Run(run).export(peer, file))
+    print(Run(run).export_adapter(peer, file) if adapter else Run(run).export(peer, file))
 
 
 @app.command("theory")

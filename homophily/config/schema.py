@@ -114,6 +114,24 @@ class Data(OpenTable):
     balanced: bool = Field(False, description="whether each peer gets the same number of samples of each class")
 
 
+class Lora(Table):
+    """Low-rank adapters (LoRA) of linear layers; everything else of the network is frozen."""
+
+    rank: int = Field(8, ge=1, le=_LIMIT, description="rank of the adapters")
+    targets: list[str] = Field([], description="name patterns of the linear layers that get adapters")
+    alpha: float = Field(
+        16.0, gt=0, le=1e30, allow_inf_nan=False, description="adapters are multiplied by `alpha` / `rank`"
+    )
+    train: list[str] = Field(
+        [], description="name patterns of layers that are trained in full, such as a new classifier"
+    )
+    merge: Literal["factors", "freeze-a", "product"] = Field(
+        "factors",
+        description='what is averaged in a merge. `"factors"`: A and B; `"freeze-a"`: only B is trained, A keeps its '
+        'common initial value; `"product"`: the products B A, of which the best approximation of this rank is kept',
+    )
+
+
 class Model(OpenTable):
     """The network that every peer trains."""
 
@@ -125,6 +143,9 @@ class Model(OpenTable):
         [],
         description="name patterns of layers that are not trained; they are the same for all peers, are never sent, "
         "and run in evaluation mode",
+    )
+    lora: Lora | None = Field(
+        None, description="low-rank adapters (LoRA): see [the keys of LoRA](#modellora). Left out: none"
     )
 
 

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from homophily.errors import UserError
 from homophily.models.freezing import in_frozen_module
 from homophily.models.keyed_dropout import KeyedDropout
+from homophily.models.lora import factor_pairs
 from homophily.models.patterns import selected
 
 Kept = dict[str, Tensor]
@@ -49,6 +50,7 @@ class Layout:
     aliases: Mapping[str, str]  # other state-dict names of the same tensor (tied weights)
     saved: frozenset[str]  # names in the state dict
     dtype: torch.dtype
+    factors: tuple[tuple[str, str], ...] = ()  # LoRA factors A and B whose products are merged
 
     @classmethod
     def of(
@@ -57,11 +59,13 @@ class Layout:
         personal: Iterable[str] = (),
         unused: Iterable[str] = (),
         changing: Iterable[str] | None = None,
+        products: bool = False,
     ) -> Layout:
         """Return the layout of ``module``.
 
         personal: name patterns of tensors that are never merged; unused: parameters that get no gradient; changing:
-        buffers that training changes (None: any buffer may change).
+        buffers that training changes (None: any buffer may change); products: LoRA factors are merged by their
+        products.
         """
         unused = set(unused)
         parameters = dict(module.named_parameters())
@@ -90,7 +94,8 @@ class Layout:
         first = {id(tensor): name for name, tensor in [*parameters.items(), *buffers.items()]}
         aliases = {name: first[id(t)] for name, t in saved.items() if id(t) in first and first[id(t)] != name}
         kept = tuple(n for n in buffers if n not in floats)
-        return cls(tuple(columns), kept, tuple(frozen), aliases, frozenset(saved), dtype)
+        factors = _shared_factors(columns) if products else ()
+        return cls(tuple(columns), kept, tuple(frozen), aliases, frozenset(saved), dtype, factors)
 
     @property
     def width(self) -> int:
@@ -169,6 +174,7 @@ class Layout:
             "aliases": dict(self.aliases),
             "saved": sorted(self.saved),
             "dtype": str(self.dtype).removeprefix("torch."),
+            **({"factors": [list(pair) for pair in self.factors]} if self.factors else {}),
         }
 
     @classmethod
@@ -176,7 +182,19 @@ class Layout:
         columns = tuple(Column(**{**c, "shape": tuple(c["shape"])}) for c in data["columns"])
         dtype = getattr(torch, data["dtype"])
         kept, frozen = tuple(data["kept"]), tuple(data["frozen"])
-        return cls(columns, kept, frozen, data["aliases"], frozenset(data["saved"]), dtype)
+        factors = tuple((a, b) for a, b in data.get("factors", []))
+        return cls(columns, kept, frozen, data["aliases"], frozenset(data["saved"]), dtype, factors)
+
+
+def _shared_factors(columns: list[Column]) -> tuple[tuple[str, str], ...]:
+    """Return the names of the LoRA factors; raise a UserError if one of a pair is personal."""
+    pairs = factor_pairs(column.name for column in columns)
+    personal = {column.name for column in columns if column.personal}
+    for name in (name for pair in pairs for name in pair if name in personal):
+        raise UserError(
+            f"model.personal: {name} is a LoRA factor, and model.lora.merge = 'product' merges both factors"
+        )
+    return tuple(pairs)
 
 
 def _one_dtype(tensors: list[Tensor]) -> torch.dtype:

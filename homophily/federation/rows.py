@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from homophily.errors import UserError
+from homophily.federation.factors import with_mean_products
 from homophily.federation.layout import Kept, Layout
 from homophily.federation.merging import Merge, MergeGroup, is_rowwise
 from homophily.plugins.validation import answer
@@ -61,6 +62,7 @@ class Federation:
                 rows = self._rowwise(models[among], mask.to(device), group.is_self[peers].to(device), how, here)
             else:
                 rows = self._sum(models, among, mask, share[peers])
+                rows = with_mean_products(rows, self.layout, models, among, share[peers].to(device))
             merged.append((here, rows))
         for here, rows in merged:
             if self.layout.has_personal:

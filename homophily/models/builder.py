@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -13,6 +15,7 @@ from homophily.errors import UserError
 from homophily.models import models
 from homophily.models.copying import copied, on_device
 from homophily.models.freezing import freeze
+from homophily.models.lora import add_adapters, freeze_base
 from homophily.plugins.parameters import checked, taken
 from homophily.plugins.registry import GIVEN
 from homophily.randomness import Purpose, word
@@ -23,7 +26,7 @@ class Network:
 
     def __init__(self, config: Config, pattern: nn.Module | None, inputs: tuple[int, ...], outputs: int) -> None:
         self.name = config.model.name
-        self._frozen = config.model.frozen
+        self._frozen, self._lora = config.model.frozen, config.model.lora
         self.pattern = None if pattern is None else on_device(copied(pattern, share_frozen=False), torch.device("cpu"))
         self.keys: dict[str, Any] = {}  # the values of all config keys of the network
         self._passed: dict[str, Any] = {}
@@ -36,17 +39,29 @@ class Network:
         elif any(map(is_lazy, pattern.parameters())):
             raise UserError("model: the network has lazy layers of unknown size; call it on a sample first")
         if self.pattern is not None:
-            freeze(self.pattern, self._frozen)
+            self._freeze(self.pattern)
 
     def common(self, seed: int) -> nn.Module:
         """Return the network that all peers start from: with the weights of the pattern, or drawn from the seed."""
-        return copied(self.pattern) if self.pattern is not None else self.fresh(seed)
+        if self.pattern is None:
+            return self.fresh(seed)
+        with _drawing(seed):
+            return self._adapted(copied(self.pattern))
 
     def fresh(self, *keys: int) -> nn.Module:
         """Return a network with weights drawn from the keys (the seed first)."""
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(word(keys[0], Purpose.INIT, *keys[1:]) >> 1)  # not CUDA's
-            return _reset(copied(self.pattern)) if self.pattern is not None else self._built()
+        with _drawing(*keys):
+            return self._adapted(_reset(copied(self.pattern)) if self.pattern is not None else self._built())
+
+    def _freeze(self, module: nn.Module) -> None:
+        if self._lora is not None:
+            freeze_base(module, self._lora)
+        freeze(module, self._frozen)
+
+    def _adapted(self, module: nn.Module) -> nn.Module:
+        if self._lora is not None:
+            add_adapters(module, self._lora)
+        return module
 
     def _built(self) -> nn.Module:
         try:
@@ -61,8 +76,16 @@ class Network:
         if any(map(is_lazy, module.parameters())):
             raise UserError(f"model.name = {self.name!r}: has lazy layers of unknown size; give their sizes")
         module = copied(module, f"model.name = {self.name!r}")
-        freeze(module, self._frozen)
+        self._freeze(module)
         return module
+
+
+@contextmanager
+def _drawing(*keys: int) -> Iterator[None]:
+    """Draw weights from the keys (the seed first) within this context."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(word(keys[0], Purpose.INIT, *keys[1:]) >> 1)  # not CUDA's
+        yield
 
 
 def _reset(module: nn.Module) -> nn.Module:

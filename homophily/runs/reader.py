@@ -17,7 +17,9 @@ from homophily.data.preparation import Preparation
 from homophily.errors import UserError
 from homophily.federation.layout import Layout
 from homophily.models.builder import Network
+from homophily.models.lora import is_peft
 from homophily.plugins.parameters import parsed
+from homophily.runs.adapter import write_adapter
 
 FORMAT = 2  # of run folders; a folder of another format is refused
 FROZEN = "frozen.safetensors"
@@ -136,6 +138,18 @@ class Run:
         inputs = json.dumps(plain(self._preparation(peer).as_dict(peer)))
         write_tensors(Path(path), self.state_dict(peer), {"inputs": inputs})
         return Path(path)
+
+    def export_adapter(self, peer: int, folder: Path | str) -> Path:
+        """Write the LoRA adapters of ``peer``'s final model to a folder that ``peft`` loads. Returns the folder."""
+        lora, layout, folder = self.config.model.lora, Layout.from_json(self.about["layout"]), Path(folder)
+        if is_peft(self._pattern):
+            module: Any = self.model(peer)
+            module.save_pretrained(folder, save_embedding_layers=False)
+        elif lora is None:
+            raise UserError(f"{self.path} has no LoRA adapters: its config has no table [model.lora]")
+        else:
+            write_adapter(folder, lora, layout, self.state_dict(peer))
+        return folder
 
     def _preparation(self, peer: int) -> Preparation:
         self._check(peer)

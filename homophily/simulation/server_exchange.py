@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from homophily.federation.factors import with_mean_products
 from homophily.federation.peer_sets import pick
 from homophily.federation.rows import Federation
 from homophily.methods.server import ServerMethod
@@ -93,7 +94,10 @@ class ServerExchange:
                 share = (weights / weights.sum()).to(federation.rows.dtype)
                 everyone = bool(mine.all())  # others are excluded, not multiplied by zero: they may have diverged
                 rows = federation.rows if everyone else federation.rows[mine]
-                self.models[model] = (share if everyone else share[mine]) @ rows
+                share = share if everyone else share[mine]
+                among = torch.arange(len(rows), device=rows.device)[None]
+                mean = (share @ rows)[None]
+                self.models[model] = with_mean_products(mean, federation.layout, rows, among, share[None])[0]
         self._hand_out(federation, ~stopped)
         sent = torch.where(self.taking_part, len(self.models) + (~diverged).to(torch.int64), 0)[:, None]
         self.traffic.count(sent, torch.ones_like(sent), federation.layout.model_bytes)

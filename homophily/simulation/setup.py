@@ -14,7 +14,7 @@ from torch import Tensor
 from homophily.config.schema import Config
 from homophily.errors import UnsuitableError, UserError
 from homophily.federation.layout import Layout
-from homophily.federation.merging import merges, needs_similarity
+from homophily.federation.merging import is_rowwise, merges, needs_similarity
 from homophily.federation.rows import Federation
 from homophily.federation.similarity import cost_of
 from homophily.federation.topology import all_distances, topologies, view_of_all
@@ -184,6 +184,11 @@ def _start_notes(method: Method, start: Tensor) -> list[str]:
 
 
 def check_merge(config: Config, evaluator: PairwiseEvaluator | None) -> None:
+    lora = config.model.lora
+    if lora is not None and lora.merge == "product" and is_rowwise(merges.get(config.merge)):
+        raise UnsuitableError(
+            f"merge = {config.merge!r} has no weights for products: set model.lora.merge to 'factors' or 'freeze-a'"
+        )
     if needs_similarity(merges.get(config.merge)) and evaluator is None:
         raise UnsuitableError(
             f"merge = {config.merge!r} needs a method that compares models, and {config.method.name!r} does not"

@@ -20,6 +20,7 @@ from homophily.fingerprints.fingerprint import Fingerprints, format_of
 from homophily.models.builder import Network
 from homophily.models.copying import on_device
 from homophily.models.keyed_dropout import with_keyed_dropout
+from homophily.models.lora import check_used
 from homophily.plugins.registry import GIVEN, import_object
 from homophily.runs.fields import RESERVED
 from homophily.simulation.evaluation import COLUMNS, ExtraMetric, Scorer
@@ -153,7 +154,10 @@ def _read(
     name = f"{config.model.model_dump_json()} {config.training.loss} {shares.inputs} {shares.outputs}"
     if name not in cache.networks:
         traits = _traits(module, loss, shares)
-        layout = Layout.of(module, config.model.personal, traits.unused, traits.changing)
+        check_used(traits.unused)
+        lora = config.model.lora
+        products = lora is not None and lora.merge == "product"
+        layout = Layout.of(module, config.model.personal, traits.unused, traits.changing, products)
         cache.networks[name] = traits, layout, read_chain(module, layout, loss, shares)
     return cache.networks[name]
 

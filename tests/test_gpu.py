@@ -42,6 +42,7 @@ def on_the_gpu(problem: Task) -> Task:
         data=problem.data.to(there),
         seed=problem.seed.to(there),
         ids=problem.ids.to(there),
+        lr_by_peer=None if problem.lr_by_peer is None else problem.lr_by_peer.to(there),
     )
 
 

@@ -26,6 +26,24 @@ def _amount(least: int, word: str) -> Any:
     return Annotated[Any, pydantic.AfterValidator(check), pydantic.WithJsonSchema(allowed)]
 
 
+def _by_peer(kind: type, most: float) -> Any:
+    """Return the type of a key with one value per peer, as a list or as a table by names: above 0, at most ``most``."""
+    least = "number above 0" if kind is float else "whole number of at least 1"
+
+    def fits(one: Any) -> bool:
+        return type(one) in (int, kind) and 0 < one <= most
+
+    def check(value: Any) -> Any:
+        values = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [None]
+        if value is None or all(map(fits, values)):
+            return value
+        raise ValueError(f"must be a list, one {least} per peer, or a table of these by the name of a peer or cluster")
+
+    json = "number" if kind is float else "integer"
+    allowed = {"anyOf": [{"type": "array", "items": {"type": json}}, {"type": "object"}]}
+    return Annotated[Any, pydantic.AfterValidator(check), pydantic.WithJsonSchema(allowed)]
+
+
 def _path_or_table(value: Any) -> Any:
     if value is None or isinstance(value, str | dict):
         return value
@@ -165,7 +183,14 @@ class Training(Table):
         description='the loss: `"cross-entropy"`, `"mse"` or `package.module:name`; `"auto"`: cross-entropy for '
         "classification, mean squared error for regression",
     )
-    lr: float = Field(0.05, gt=0, le=1e30, allow_inf_nan=False, description="learning rate in the first round")
+    lr: float = Field(
+        0.05, gt=0, le=1e30, allow_inf_nan=False, description="the learning rate, before `schedule` and `warmup`"
+    )
+    lr_by_peer: _by_peer(float, 1e30) = Field(  # type: ignore[valid-type]
+        None,
+        description="learning rates that replace `lr`: a list with one per peer, or a table by the name of a peer or a "
+        "cluster; a peer without a name has its number, from 0. Left out: `lr` for all",
+    )
     momentum: float = Field(0.9, ge=0, lt=1, description='momentum of `"sgd"`; other optimizers ignore it')
     nesterov: bool = Field(False, description='whether `"sgd"` uses Nesterov momentum')
     weight_decay: float = Field(
@@ -182,11 +207,26 @@ class Training(Table):
         description="the largest norm of a peer's gradient over all trained parameters; a longer gradient is scaled to "
         "this norm. Left out: not clipped",
     )
+    schedule: Literal["exponential", "cosine", "constant"] = Field(
+        "exponential",
+        description='how the learning rate changes from round to round. `"exponential"`: it is multiplied by `decay` '
+        'after every round; `"cosine"`: it falls along a half cosine over `rounds`; `"constant"`: it stays',
+    )
     decay: float = Field(
-        0.99, gt=0, le=1, description="factor by which the learning rate is multiplied after every round"
+        0.99, gt=0, le=1, description='factor of the learning rate per round, with `schedule = "exponential"`'
+    )
+    warmup: int = Field(
+        0,
+        ge=0,
+        le=_LIMIT,
+        description="rounds at the start in which the learning rate rises linearly to its full value",
     )
     batch: int = Field(10, ge=1, le=_LIMIT, description="samples per batch")
     epochs: int = Field(3, ge=1, le=_LIMIT, description="local epochs per round")
+    epochs_by_peer: _by_peer(int, _LIMIT) = Field(  # type: ignore[valid-type]
+        None,
+        description="epochs that replace `epochs`: a list or a table, like `lr_by_peer`. Left out: `epochs` for all",
+    )
     patience: int = Field(
         0,
         ge=0,

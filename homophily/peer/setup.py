@@ -43,6 +43,7 @@ from homophily.simulation.training_setup import (
     training_setup,
 )
 from homophily.simulation.user_objects import UserObjects
+from homophily.training.per_peer import PeerNames, values_by_peer
 from homophily.training.task import Task
 
 _CPU = torch.device("cpu")
@@ -200,12 +201,23 @@ def _with_data(config: Config, **keys: Any) -> Config:
     return config.model_copy(update={"data": config.data.model_copy(update=keys)})
 
 
+def _with_own_training(config: Config, peers: PeerNames, place: int) -> Config:
+    """The config with this peer's own learning rate and epochs, of those that the file gives for all peers."""
+    own = {key: values[place] for key, values in values_by_peer(config.training, peers).items()}
+    return config.model_copy(
+        update={"training": config.training.model_copy(update={**own, **{f"{key}_by_peer": None for key in own}})}
+    )
+
+
 def _named_data(settings: PeerSettings, config: Config) -> tuple[PreparedData, Config]:
     if settings.peer.share is not None:
         config = config.model_copy(update={"peers": len(settings.peer.allow)})
         data = data_of(config, UserObjects(), _CPU, SetupCache())[0]
+        config = _with_own_training(config, PeerNames.of(data.shares), settings.peer.share)
         return replace(data, shares=_part_of(data.shares, settings.peer.share)), config
     own = settings.path(config.data.name)
+    names = settings.peer.allow
+    config = _with_own_training(config, PeerNames(names), names.index(settings.peer.name))
     config = config.model_copy(update={"peers": None})
     arrays = _peer_in_file(settings, own, config)
     if arrays is not None:

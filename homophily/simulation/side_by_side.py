@@ -134,11 +134,24 @@ def joined(tasks: Sequence[Task]) -> Task:
         validation=_joined(validations) if validations else None,
         cluster=None,
     )
-    return replace(tasks[0], data=data, seed=_cat([t.seed for t in tasks]), ids=_cat([t.ids for t in tasks]))
+    return replace(
+        tasks[0],
+        data=data,
+        seed=_cat([task.seed for task in tasks]),
+        ids=_cat([task.ids for task in tasks]),
+        lr_by_peer=_cat_if_any([task.lr_by_peer for task in tasks]),
+        epochs_by_peer=_cat_if_any([task.epochs_by_peer for task in tasks]),
+    )
 
 
 def _cat(tensors: Sequence[Tensor]) -> Tensor:
     return torch.cat(list(tensors))
+
+
+def _cat_if_any(tensors: Sequence[Tensor | None]) -> Tensor | None:
+    """The tensors of all tasks, which have them all or none: they train with the same settings."""
+    found = [tensor for tensor in tensors if tensor is not None]
+    return _cat(found) if found else None
 
 
 def _joined(splits: Sequence[Split]) -> Split:

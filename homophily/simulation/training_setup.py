@@ -29,11 +29,14 @@ from homophily.simulation.rounds import Experiment
 from homophily.simulation.user_objects import UserObjects
 from homophily.training.engines import engine_limits, engine_of, read_chain
 from homophily.training.losses import Loss, losses
+from homophily.training.per_peer import PeerNames, values_by_peer
 from homophily.training.probe import ASKED_WITH, ModuleTraits, probe
 from homophily.training.resources import ExecutionPlan, plan_execution, threads
 from homophily.training.stacked.chain import Chain
 from homophily.training.task import Engine, Settings, Task
 from homophily.training.tuning import with_fastest_step
+
+_NOT_SETTINGS = {"loss", "patience", "lr_by_peer", "epochs_by_peer"}  # keys of [training] that are read here
 
 
 @dataclass
@@ -90,10 +93,10 @@ def training_setup(
     loss = _loss(config.training, given, made)
     module = with_keyed_dropout(network.common(config.seed)).eval()
     traits, layout, chain = _read(module, config, loss, made, cache)
-    settings = Settings(**config.training.model_dump(exclude={"loss", "patience"}))
+    settings = Settings(**config.training.model_dump(exclude=_NOT_SETTINGS), rounds=config.rounds)
     task = Task(
         on_device(module, ids.device), layout, loss, shares, torch.full_like(ids, config.seed), ids,
-        settings, traits.coupled, traits.draws, config.precision,
+        settings, traits.coupled, traits.draws, config.precision, *_by_peer(config.training, made, ids.device),
     )  # fmt: skip
     _check_batches(task)
     if config.precision == "bf16" and layout.dtype != torch.float32:
@@ -103,6 +106,13 @@ def training_setup(
         plan = plan_execution(config.engine, settings.batch, made, layout, traits, chain, ids.device, limits)
         plan = with_fastest_step(plan, task, config.compile, config.rounds)
     return TrainingSetup(network, task, engine_of(task, plan, chain), plan)
+
+
+def _by_peer(training: Training, made: FederatedData, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
+    """The learning rates and the epochs of the peers; None: they are the same for all."""
+    values = values_by_peer(training, PeerNames.of(made))
+    lr = torch.tensor(values["lr"], dtype=torch.float64, device=device) if "lr" in values else None
+    return lr, torch.tensor(values["epochs"]) if "epochs" in values else None
 
 
 def data_of(

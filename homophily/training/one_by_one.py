@@ -42,12 +42,12 @@ class OneByOne(CrossEvaluation):
     def _train(self, peer: int, round: int) -> None:
         task, data = self.task, self.task.data.train
         parameters = self._trained()
-        optimiser = torch_optimiser(parameters, task.settings, task.settings.lr_in(round))
+        optimiser = torch_optimiser(parameters, task.settings, float(task.lr_in(round, torch.tensor([peer]))))
         count = int(data.count[peer])
         sizes = batch_sizes(count, task.settings.batch, task.coupled)
         step = 0
         self.module.train()
-        for epoch in range(task.settings.epochs):
+        for epoch in range(task.epochs_of(torch.tensor([peer]))):
             one = slice(peer, peer + 1)
             order = shuffled(task.seed[one], task.ids[one], data.count[one], count, round, epoch)[0]
             for batch in order.split(sizes):

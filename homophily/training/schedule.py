@@ -71,10 +71,18 @@ def steps(counts: list[int], batch: int, coupled: bool) -> list[list[Group]]:
 
 
 def chunks(task: Task, peers: Tensor, size: int) -> tuple[Tensor, ...]:
-    """Return the peers [P] in descending order of sample counts, split into chunks of ``size``, on the CPU."""
+    """Return the peers [P] in descending order of sample counts, split into chunks of ``size``, on the CPU.
+
+    The peers of a chunk have the same number of epochs.
+    """
     peers = peers.cpu()
-    order = task.counts[peers].argsort(descending=True, stable=True)
-    return peers[order].split(size) if len(peers) else ()
+    if not len(peers):
+        return ()
+    peers = peers[task.counts[peers].argsort(descending=True, stable=True)]
+    if task.epochs_by_peer is None:
+        return tuple(peers.split(size))
+    epochs = task.epochs_by_peer[peers]
+    return tuple(chunk for number in epochs.unique() for chunk in peers[epochs == number].split(size))
 
 
 @dataclass(frozen=True)
@@ -88,13 +96,14 @@ class Step:
 
 
 def batches(task: Task, peers: Tensor, round: int) -> Iterator[Step]:
-    """Yield the steps of a round for ``peers`` [P], which are in descending order of sample counts."""
+    """Yield the steps of a round for the peers [P] of a chunk."""
     data, settings = task.data.train, task.settings
-    counts, peers = task.counts[peers.cpu()].tolist(), peers.to(task.ids.device)
+    there = peers.cpu()
+    counts, epochs, peers = task.counts[there].tolist(), task.epochs_of(there), peers.to(task.ids.device)
     start, count = data.start[peers], data.count[peers]
     per_epoch = torch.tensor([len(batch_sizes(n, settings.batch, task.coupled)) for n in counts], device=peers.device)
     schedule = steps(counts, settings.batch, task.coupled)
-    for epoch in range(settings.epochs):
+    for epoch in range(epochs):
         order = shuffled(task.seed[peers], task.ids[peers], count, counts[0], round, epoch)
         samples = start[:, None] + order.minimum(count[:, None] - 1)
         for number, groups in enumerate(schedule):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import cos, pi
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
@@ -28,13 +29,21 @@ class Settings:
     nesterov: bool = False
     weight_decay: float = 0.0
     clip: float | None = None  # largest norm of a peer's gradient; None: any
-    decay: float = 0.99  # factor of the learning rate per round
+    schedule: Literal["exponential", "cosine", "constant"] = "exponential"
+    decay: float = 0.99  # factor of the learning rate per round, if it is exponential
+    warmup: int = 0  # rounds
+    rounds: int = 60  # over which a cosine falls
     batch: int = 10
     epochs: int = 3
 
-    def lr_in(self, round: int) -> float:
-        """Return the learning rate of a round (rounds count from 1)."""
-        return self.lr * self.decay ** (round - 1)
+    def lr_factor(self, round: int) -> float:
+        """Return the factor of the learning rate in a round (rounds count from 1)."""
+        if round <= self.warmup:
+            return round / (self.warmup + 1)
+        over = round - 1 - self.warmup
+        if self.schedule == "cosine":
+            return (1 + cos(pi * over / (self.rounds - self.warmup))) / 2
+        return self.decay**over if self.schedule == "exponential" else 1.0
 
 
 @dataclass(frozen=True)
@@ -55,6 +64,8 @@ class Task:
     coupled: bool  # samples of a batch influence one another (BatchNorm)
     draws: bool = False  # the module draws random numbers itself
     precision: Precision = "full"
+    lr_by_peer: Tensor | None = None  # [N] float64; None: settings.lr for all
+    epochs_by_peer: Tensor | None = None  # [N] int64 on the CPU; None: settings.epochs for all
 
     @cached_property
     def counts(self) -> Tensor:
@@ -63,7 +74,15 @@ class Task:
 
     def lr_in(self, round: int, peers: Tensor) -> Tensor:
         """Return the learning rates of ``peers`` [P] in a round: [P, 1] float64."""
-        return torch.full((len(peers), 1), self.settings.lr_in(round), dtype=torch.float64, device=peers.device)
+        if self.lr_by_peer is None:
+            rates = torch.full((len(peers),), self.settings.lr, dtype=torch.float64, device=peers.device)
+        else:
+            rates = self.lr_by_peer[peers]
+        return (rates * self.settings.lr_factor(round))[:, None]
+
+    def epochs_of(self, peers: Tensor) -> int:
+        """Return the epochs per round of ``peers`` [P] on the CPU, which all have the same number."""
+        return self.settings.epochs if self.epochs_by_peer is None else int(self.epochs_by_peer[peers[0]])
 
     def batch(self, samples: Tensor) -> tuple[Tensor, Tensor]:
         """Return training samples by index [...], in the network's precision: x [..., *inputs], y [...]."""

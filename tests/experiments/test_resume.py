@@ -72,6 +72,7 @@ KINDS = {
     "early stopping": ("training.patience=2", "data.validation=10", "training.lr=0.2", "rounds=60"),
     "scored after training": ("score=after-training", "evaluate=3"),
     "BatchNorm and dropout": ("model=own_nets:Coupled", "model.personal=['bn*']", "training.optimizer=adam"),
+    "schedule": ("training.schedule=cosine", "training.warmup=4", "training.lr_by_peer.0=0.2", "training.clip=1.0"),
     "draws by itself": ("model=own_nets:Drawing", "init=independent"),
 }
 

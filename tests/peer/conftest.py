@@ -1,12 +1,14 @@
-"""Fixtures: the authority of the federation, and another one that issues the same names."""
+"""Fixtures: the authority of the federation, another one that issues the same names, and the folder of a clinic."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from homophily.peer import certificates
 from tests.peer.linked import Pair, close_all
 from tests.peer.people import People
 
@@ -37,3 +39,16 @@ def _closed() -> Iterator[None]:
 @pytest.fixture
 def pair(people: People) -> Pair:
     return Pair(people)
+
+
+@pytest.fixture
+def clinic(tmp_path: Path) -> Path:
+    """The folder of ann, who is alone: her certificate, and samples of which one has a missing value."""
+    certificates.init(tmp_path / "certs")
+    certificates.issue(tmp_path / "certs", "ann", ["127.0.0.1"])
+    x = np.random.default_rng(0).normal(size=(40, 2)).astype(np.float32)
+    np.savez(tmp_path / "whole.npz", x=x, y=np.arange(40) % 2)
+    np.savez(tmp_path / "numbers.npz", x=x, y=x[:, 0])
+    x[3, 0] = np.nan
+    np.savez(tmp_path / "ann.npz", x=x, y=np.arange(40) % 2)
+    return tmp_path

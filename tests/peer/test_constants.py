@@ -6,13 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from homophily.errors import UserError
-from homophily.peer import Peer, certificates
+from homophily.peer import Peer
 from homophily.peer.deploy import deploy, status, write_files
 from homophily.peer.identity import Refused
 from homophily.peer.settings import load
@@ -24,19 +23,6 @@ from tests.peer.test_commands import started
 SCALED = "inputs are scaled by this peer's own data (data.normalise = 'standard'); give data.scale, written by "
 FILLED = "missing values are filled with means of this peer's own data; give data.scale, written by "
 TABLE = "scale = { mean = [1.0, 2.0], std = [2.0, 0.5], classes = 2 }"
-
-
-@pytest.fixture
-def clinic(tmp_path: Path) -> Path:
-    """The folder of ann, who is alone: her certificate, and samples of which one has a missing value."""
-    certificates.init(tmp_path / "certs")
-    certificates.issue(tmp_path / "certs", "ann", ["127.0.0.1"])
-    x = np.random.default_rng(0).normal(size=(40, 2)).astype(np.float32)
-    np.savez(tmp_path / "whole.npz", x=x, y=np.arange(40) % 2)
-    np.savez(tmp_path / "numbers.npz", x=x, y=x[:, 0])
-    x[3, 0] = np.nan
-    np.savez(tmp_path / "ann.npz", x=x, y=np.arange(40) % 2)
-    return tmp_path
 
 
 def ann(clinic: Path, data: str, peer: str = "") -> Path:

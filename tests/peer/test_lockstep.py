@@ -124,6 +124,17 @@ def test_personal_layers_stay_with_their_peers(tmp_path: Path) -> None:
     assert_identical(found)
 
 
+def test_settings_by_peer_and_a_schedule_match_the_simulation(tmp_path: Path) -> None:
+    training = {
+        "optimizer": "adamw", "weight_decay": 0.01, "clip": 1.0, "schedule": "cosine", "warmup": 1,
+        "lr": 0.01, "lr_by_peer": {"180°": 0.02}, "epochs_by_peer": [1, 2, 3, 2],
+    }  # fmt: skip
+    found = played(tmp_path, 4, method={"name": "random", "k": 2}, training=training)
+    assert_identical(found)
+    assert [run.config.training.lr for run in found.peers] == [0.01, 0.01, 0.02, 0.02]
+    assert [run.config.training.epochs for run in found.peers] == [1, 2, 3, 2]
+
+
 def test_with_batch_norm_a_last_batch_of_one_joins_the_previous_one(tmp_path: Path) -> None:
     data, training = {"train": 21, "test": 10, "angles": [0, 180]}, {"batch": 20}
     assert_identical(played(tmp_path, 2, method={"name": "random", "k": 1}, data=data, training=training, model=NORMAL))

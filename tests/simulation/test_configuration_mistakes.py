@@ -41,7 +41,7 @@ BAD_RUNS = [
     fails("model.hiden=[3]", says=["unknown key model.hiden", "did you mean hidden?", "'mlp' are name, personal"]),
     fails(
         "model.outputs=3",
-        says=["unknown key model.outputs", "the keys of model 'mlp' are name, personal, frozen, hidden"],
+        says=["unknown key model.outputs", "the keys of model 'mlp' are name, personal", ", hidden"],
     ),
     fails(
         "training.momentun=0",
@@ -132,6 +132,13 @@ BAD_RUNS = [
     fails("training.nesterov=1", says=["training.nesterov = 1", "must be true or false"]),
     fails("training.nesterov=true", "training.momentum=0", says=["training.nesterov", "training.momentum above 0"]),
     fails("training.nesterov=true", "training.optimizer=adam", says=["training.nesterov", "'sgd'", "'adam'"]),
+    fails("training.schedule=step", says=["training.schedule", "'exponential', 'cosine' or 'constant'"]),
+    fails("training.warmup=-1", says=["training.warmup = -1", "must be at least 0"]),
+    fails("training.lr_by_peer=0.1", says=["training.lr_by_peer = 0.1", "must be a list, one number above 0 per peer"]),
+    fails("training.lr_by_peer=[0.1,0]", says=["training.lr_by_peer", "one number above 0 per peer, or a table"]),
+    fails("training.lr_by_peer=[0.1]", says=["training.lr_by_peer has 1 values, but there are 8 peers"]),
+    fails("training.lr_by_peer.9=0.1", says=["training.lr_by_peer: no peer or cluster is called '9'", "0°, 90°"]),
+    fails("training.epochs_by_peer.1=1.5", says=["training.epochs_by_peer", "one whole number of at least 1 per peer"]),
     fails("training.clip=0", says=["training.clip = 0", "must be greater than 0"]),
     fails(
         "training.optimizer=RMSprop",

@@ -43,8 +43,9 @@ def rows(run: Run) -> torch.Tensor:
         {},
         {"score": "after-training", "evaluate": 4},
         {"training": {"epochs": 1, "patience": 1}, "data": {"train": 15, "test": 20, "validation": 5}, "rounds": 12},
+        {"training": {"lr_by_peer": {"0": 0.2}, "epochs_by_peer": [1, 2] * 4, "schedule": "cosine"}},
     ],
-    ids=["after each merge", "after training, now and then", "some stop early"],
+    ids=["after each merge", "after training, now and then", "some stop early", "rates and epochs by peer"],
 )
 def test_runs_side_by_side_end_as_alone(tmp_path: Path, keys: dict[str, Any]) -> None:
     cache = SetupCache()

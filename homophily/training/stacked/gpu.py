@@ -45,7 +45,7 @@ class StackedKernels:
         for chunk in chunks(self.task, peers, self.chunk):
             trainer, mask = self._trainer(len(chunk)), chunk.to(rows.device)
             trainer.rows[: len(chunk)].index_copy_(1, self.slots, rows[mask][:, self.columns])
-            trainer.train(self._plan(chunk, mask, round), round)
+            trainer.train(self._plan(chunk, mask, round), self.task.lr_in(round, mask))
             rows[mask] = trainer.rows[: len(chunk)][:, self.back]
             # The next round is planned while the GPU computes this one, so nothing here may synchronise with the GPU.
             self.ahead = (round + 1, chunk, self._plan(chunk, mask, round + 1)) if len(peers) == len(chunk) else None
@@ -54,7 +54,7 @@ class StackedKernels:
         """Return the plan of a round. chunk: the peers' rows on the CPU; mask: the same on the GPU."""
         if self.ahead is not None and self.ahead[0] == round and torch.equal(self.ahead[1], chunk):
             return self.ahead[2]
-        return plan(self.task, mask, int(self.task.counts[chunk[0]]), round)
+        return plan(self.task, mask, int(self.task.counts[chunk[0]]), self.task.epochs_of(chunk), round)
 
     def _trainer(self, peers: int) -> Trainer:
         """Return a trainer for at least this many peers; sizes are rounded up, so that few CUDA graphs are captured."""
@@ -115,7 +115,8 @@ class Trainer:
         self.task, self.stages = task, stages
         data, settings, device = task.data.train, task.settings, task.ids.device
         batch, chain = settings.batch, stages.chain.stages
-        steps = settings.epochs * -(-int(task.counts.max()) // batch)
+        epochs = settings.epochs if task.epochs_by_peer is None else int(task.epochs_by_peer.max())
+        steps = epochs * -(-int(task.counts.max()) // batch)
 
         def memory(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.zeros(*shape, dtype=dtype, device=device)
@@ -132,25 +133,27 @@ class Trainer:
             parts=memory(stages.parts(peers, batch)),
             step=memory(1, dtype=torch.int64),
             live=memory(steps, peers, dtype=torch.int8),
-            before=memory(steps, peers, dtype=torch.int64),
-            rates=_bias_corrections(steps).to(device),
+            rate=memory(steps, peers, dtype=torch.int64),
+            rates=_bias_corrections(steps).repeat(peers, 1).to(device),
             settings=settings,
         )
-        self.corrections = self.learning.rates[:, :2].clone()
+        self.corrections = self.learning.rates[:steps, :2].clone()
+        self.first_rate = steps * torch.arange(peers, device=device)  # [P]: where a peer's rates begin
         self.values = [memory(peers, batch, *stages.shape(i)) for i in range(len(chain) + 1)]
         self.output_grads = [memory(peers, batch, *stage.shape) for stage in chain]
         self.largest = [memory(peers, batch, *stage.shape, dtype=torch.int8) if stage.pool else None for stage in chain]
         self.y, self.share = memory(peers, batch, dtype=data.y.dtype), memory(peers, batch)
         self.graph: torch.cuda.CUDAGraph | None = None
 
-    def train(self, plan: StepPlan, round: int) -> None:
-        """Train the peers of the plan, whose rows are the first ones here, for one round."""
+    def train(self, plan: StepPlan, lr: Tensor) -> None:
+        """Train the peers of the plan, whose rows are the first ones here, for one round. lr: [P, 1]."""
         at, steps, those = self.learning, len(plan.live), slice(0, plan.live.shape[1])
         for table in (*self.state, at.live):
             table.zero_()
-        torch.mul(self.corrections, at.settings.lr_in(round), out=at.rates[:, :2])
+        at.rates.unflatten(0, (len(self.rows), -1))[those, :, :2] = self.corrections * lr.float()[..., None]
         self.samples[:steps, those], self.shares[:steps, those] = plan.samples, plan.shares
-        at.live[:steps, those], at.before[:steps, those] = plan.live, plan.before.clamp(max=len(at.rates) - 1)
+        at.live[:steps, those] = plan.live
+        at.rate[:steps, those] = plan.before.clamp(max=len(self.corrections) - 1) + self.first_rate[those]
         at.step.zero_()
         for _ in range(steps):
             self._next()

@@ -228,7 +228,7 @@ def _move(rows, first, second, at, mask, gradient, rate, decay, momentum, OPTIMI
 
 @triton.jit
 def learn(
-    g, largest, x, rows, first, second, parts, step, before, live, rates, peers, decay, momentum, width, weight_at,
+    g, largest, x, rows, first, second, parts, step, rate_at, live, rates, peers, decay, momentum, width, weight_at,
     bias_at, B: tl.constexpr, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, N: tl.constexpr, KH: tl.constexpr,
     KW: tl.constexpr, POOL: tl.constexpr, SPLITS: tl.constexpr, OPTIMISER: tl.constexpr, PRECISION: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
@@ -282,7 +282,7 @@ def learn(
     else:
         now = tl.load(step) * peers + p
         alive = tl.load(live + now) != 0
-        rate = rates + tl.load(before + now) * 3
+        rate = rates + tl.load(rate_at + now) * 3
         at = p * width + weight_at + n[:, None] * K + k[None, :]
         _move(rows, first, second, at, inside & alive, total, rate, decay, momentum, OPTIMISER)
         at = p * width + bias_at + n
@@ -291,7 +291,7 @@ def learn(
 
 @triton.jit
 def gather_parts(
-    rows, first, second, parts, step, before, live, rates, peers, decay, momentum, width, weight_at,
+    rows, first, second, parts, step, rate_at, live, rates, peers, decay, momentum, width, weight_at,
     NUMBERS: tl.constexpr, SPLITS: tl.constexpr, OPTIMISER: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Add the parts of a stage's gradient (weights, then bias) that ``learn`` stored, and take the optimiser's step."""
@@ -303,6 +303,6 @@ def gather_parts(
         total += tl.load(parts + (split * peers + p) * NUMBERS + i, mask=i < NUMBERS, other=0.0)
     now = tl.load(step) * peers + p
     alive = tl.load(live + now) != 0
-    rate = rates + tl.load(before + now) * 3
+    rate = rates + tl.load(rate_at + now) * 3
     at = p * width + weight_at + i
     _move(rows, first, second, at, (i < NUMBERS) & alive, total, rate, decay, momentum, OPTIMISER)

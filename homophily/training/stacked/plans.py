@@ -21,9 +21,9 @@ class StepPlan:
     before: Tensor  # [S, P] int64: steps that the peer took earlier in this round
 
 
-def plan(task: Task, peers: Tensor, most: int, round: int) -> StepPlan:
+def plan(task: Task, peers: Tensor, most: int, epochs: int, round: int) -> StepPlan:
     """Return the plan of a round for ``peers`` [P], who have at most ``most`` samples each."""
-    data, batch, epochs = task.data.train, task.settings.batch, task.settings.epochs
+    data, batch = task.data.train, task.settings.batch
     count, per_epoch = data.count[peers], -(-most // batch)
     epoch = torch.arange(epochs, device=peers.device)[:, None, None]
     order = shuffled(task.seed[peers], task.ids[peers], count, most, round, epoch)

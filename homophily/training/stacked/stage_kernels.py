@@ -29,8 +29,8 @@ class Learning:
     parts: Tensor  # buffer for gradients that are computed in several parts
     step: Tensor  # [1] int64: the index of the next step
     live: Tensor  # [S, P] int8: whether the peer takes the step
-    before: Tensor  # [S, P] int64: steps that the peer took earlier in this round
-    rates: Tensor  # [steps in a round, 3]: learning rate, Adam's step size and root
+    rate: Tensor  # [S, P] int64: the row of rates for the peer's step
+    rates: Tensor  # [P * steps in a round, 3]: learning rate, Adam's step size and root
     settings: Settings
 
     @property
@@ -150,7 +150,7 @@ class StageKernels:
         stage, place = self.chain.stages[i], self.places[i]
         peers, batch = x.shape[:2]
         b, tiles, shared = self._cut(i, peers, batch)
-        state = (at.rows, at.first, at.second, at.parts, at.step, at.before, at.live, at.rates, peers,
+        state = (at.rows, at.first, at.second, at.parts, at.step, at.rate, at.live, at.rates, peers,
                  at.settings.weight_decay, at.settings.momentum, self.width, place.start)  # fmt: skip
         kernels.learn[(peers * tiles * shared,)](
             g, largest, x, *state, place.bias, batch, *self._geometry(i), POOL=stage.pool, SPLITS=shared,

@@ -55,11 +55,16 @@ def locked(folder: Path) -> Iterator[None]:
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file atomically: a reader sees either the old content or the new."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file atomically."""
     partial = path.with_name(path.name + ".part")
     with writing(path):
         try:
-            with partial.open("w", encoding="utf-8") as file:
-                file.write(text)
+            with partial.open("wb") as file:
+                file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
             partial.replace(path)

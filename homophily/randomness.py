@@ -38,6 +38,7 @@ class Purpose(IntEnum):
     SKETCH = 16  # buckets and signs of kin's sketches
     FINGERPRINT = 17  # the samples that a fingerprint is computed from
     KIN = 18  # kin's simulated noise, initial centres of k-means, reference point clouds
+    RECORD = 19  # the order in which peers are recorded
 
 
 _WORD = (1 << 64) - 1

@@ -309,6 +309,11 @@ class Config(Table):
     checkpoint: int = Field(
         10, ge=1, le=_LIMIT, description="a checkpoint is saved every this many rounds, and after the last"
     )
+    record: bool = Field(
+        True,
+        description="whether scores of each peer, merges, similarities and the method's diagnostics are recorded by "
+        "round, in the folder `history` of the run",
+    )
     extra_metrics: list[str] = Field([], description="your own metrics, each as `package.module:name`")
     data: Data = Data()
     model: Model = Model()

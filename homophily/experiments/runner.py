@@ -89,6 +89,12 @@ class ActiveRun:
 
     # What is written
 
+    def record(self) -> None:
+        """Add the entries of the last round to the history."""
+        recorded = self.state.exchange.recorded
+        if recorded is not None:
+            self.writer.history.add(self.state.round, self.state.entries, recorded.about)
+
     def save(self) -> None:
         """Write a checkpoint."""
         numbers = {**self.state.numbers(), "callbacks": self.callbacks.state()}
@@ -103,7 +109,7 @@ class ActiveRun:
             except (KeyError, TypeError, AttributeError, RuntimeError) as error:
                 raise UserError(f"{path} is damaged, or of another version: {error}") from error
             self.callbacks.restore(numbers.get("callbacks", []))
-        self.writer.cut_metrics(self.state.round)
+        self.writer.cut(self.state.round)
 
     def finish(self, summary: dict[str, Any], scores: Scores) -> Run:
         """Write the results of a finished run."""
@@ -177,6 +183,7 @@ class RoundPlayer:
         with ExitStack() as lines:  # every run's line is written, also if a callback is interrupted or fails
             for number, run in going.items():
                 lines.callback(run.writer.append, metrics[number])
+                lines.callback(run.record)
             for number, run in going.items():
                 run.callbacks.round(run, metrics[number])
         _save_if_due(list(going.values()))
@@ -222,9 +229,7 @@ def _outcome(state: RunState, summary: dict[str, Any], scores: Scores) -> Outcom
     """The results of a finished run."""
     models, data = state.models(), state.experiment.task.data
     columns = {
-        "mse" if scores.regression else "accuracy": scores.value,
-        "loss": scores.loss,
-        **scores.extra,
+        **scores.columns,
         "models_received": state.exchange.traffic.received,
         "diverged_rounds": state.diverged_rounds,
     }

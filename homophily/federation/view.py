@@ -18,9 +18,9 @@ class View:
     hops: Tensor  # [P, B] int64: distance in the topology
     same: Tensor | None  # [P, B] bool: truly in the same cluster; only a simulation knows
 
-    def rows(self, some: slice) -> View:
-        """Return the view of some of the deciding peers."""
-        if some.start == 0 and some.stop >= len(self.me):
+    def rows(self, some: slice | Tensor) -> View:
+        """Return the view of some of the deciding peers. some: a slice, or rows [W] int64."""
+        if isinstance(some, slice) and some.start == 0 and some.stop >= len(self.me):
             return self
         same = None if self.same is None else self.same[some]
         return View(self.me[some], self.seed[some], self.contacts[some], self.known[some], self.hops[some], same)

@@ -2,9 +2,10 @@
 
 from homophily.federation.view import View
 from homophily.methods import baselines, dac, dpg, kin, panm, pens, server
-from homophily.methods.base import Memory, Method, RoundContext, methods
+from homophily.methods.base import Findings, Memory, Method, RoundContext, methods
 
 __all__ = [
+    "Findings",
     "Memory",
     "Method",
     "RoundContext",

@@ -6,7 +6,7 @@ A simulation calls it once for all peers, a real peer for itself alone: P is the
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Annotated, Any, Literal, get_type_hints
 
@@ -25,6 +25,15 @@ from homophily.plugins.registry import Registry
 from homophily.randomness import Purpose, bits, uniform
 
 Memory = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a method found in fingerprints: what peers remember of it, and diagnostics for the history of the run."""
+
+    memory: Memory  # tables [P, ...], with a row for each peer that decides
+    peers: Mapping[str, Tensor] = field(default_factory=dict)  # [M, ...], with a row for each fingerprint
+    values: Mapping[str, Tensor] = field(default_factory=dict)  # about all fingerprints together
 
 
 def nothing_shared(name: str, friends: Tensor) -> Tensor:
@@ -186,15 +195,24 @@ class Method:
         """
         return met
 
-    def on_fingerprints(self, view: View, prints: Fingerprints, ids: Tensor, limited: bool) -> Memory:
+    def on_fingerprints(self, view: View, prints: Fingerprints, ids: Tensor, limited: bool) -> Memory | Findings:
         """Return what the peers of ``view`` remember of the fingerprints ``prints``: the tables of their memory.
 
+        A method with diagnostics for the history of the run returns ``Findings``.
         ids: [M], ascending, the peers that the fingerprints belong to; limited: the contacts of a peer, with which it
         can merge, are only some of these peers.
         """
         raise UserError(
             f"method: {type(self).__name__} uses fingerprints, and has no on_fingerprints, which says what to remember"
         )
+
+    def diagnostics(self, now: RoundContext, met: Tensor, similarity: Tensor | None) -> Mapping[str, Tensor]:
+        """Return how a few peers chose, for the history of the run: tables [P, ...] by name.
+
+        It is called after ``choose`` with the same ``met`` and ``similarity``, for the peers that are watched;
+        ``now.memory`` is the memory before that choice. If the run records nothing, it is not called.
+        """
+        return {}
 
     def compares(self, now: RoundContext) -> bool:
         """Whether similarities are needed in the round of ``now``; return False to save their cost."""

@@ -126,6 +126,26 @@ def choose(
     return out, after
 
 
+def diagnostics(
+    method: Method, view: View, rows: Tensor, round: int, memory: Memory, met: Tensor, similarity: Tensor | None
+) -> Mapping[str, Tensor]:
+    """What the method reports of the choices of the peers in ``rows`` [W]: tables [W, ...]. memory: before them."""
+    now = RoundContext(view.rows(rows), round, {name: table[rows] for name, table in memory.items()})
+    found = method.diagnostics(now, met[rows], None if similarity is None else similarity[rows])
+    return reported(found, len(rows), "diagnostics")
+
+
+def reported(tables: object, rows: int | None, name: str) -> Mapping[str, Tensor]:
+    """Return diagnostics of a method, or raise a UserError: they must be tensors by name, with this many ``rows``."""
+    if not isinstance(tables, Mapping) or not all(isinstance(key, str) for key in tables):
+        raise UserError(f"method: {name} must be tables by name, not {tables!r}")
+    for key, table in tables.items():
+        shape = table.shape if isinstance(table, Tensor) else ()
+        wanted = f"method: {name}[{key!r}] must be a tensor" + ("" if rows is None else f" with {rows} rows")
+        answer(table, tuple(shape) if rows is None else (rows, *shape[1:]), wanted)
+    return tables
+
+
 def neighbours(method: Method, view: View, round: int, memory: Memory, partners: Tensor) -> Tensor:
     """Whom all peers of ``view`` hold to be alike: [P, B] bool, or weights."""
     parts = [

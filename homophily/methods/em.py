@@ -63,6 +63,28 @@ def _split(mask: Tensor, sample: Tensor, y: Tensor, spanned: Tensor) -> Tensor:
     return torch.where(upper.any(1, keepdim=True), upper, best & mask)
 
 
+def group_statistics(members: Tensor, upper: Tensor, similarity: Tensor) -> dict[str, Tensor]:
+    """Mean, standard deviation (``sigma``) and ``share`` of the members in the upper and in the lower group: [P, 2].
+
+    members, upper: [P, B] bool; similarity: [P, B] float64, finite for members. A standard deviation is at least a
+    tenth of the range of the similarities, as in the fit. An empty group has mean and sigma NaN.
+    """
+    lowest, highest = (
+        torch.where(members, similarity, edge).aminmax(dim=1, keepdim=True) for edge in (torch.inf, -torch.inf)
+    )
+    floor = _FLOOR * (highest.max - lowest.min)
+    y = torch.where(members, similarity, 0.0)
+    mean, squares, size = _moments(members, upper, y)
+    means, sigmas = [], []
+    for mu, square, n in zip(mean, squares, size, strict=True):
+        sigma = (square / n.clamp(min=1)).sqrt().maximum(floor)
+        means.append(torch.where(n > 0, mu, torch.nan))
+        sigmas.append(torch.where(n > 0, sigma, torch.nan))
+    sizes = torch.cat(size, 1)
+    share = sizes / sizes.sum(1, keepdim=True).clamp(min=1)
+    return {"mean": torch.cat(means, 1), "sigma": torch.cat(sigmas, 1), "share": share}
+
+
 def _clear_distance(count: Tensor) -> Tensor:
     """The distance of means, in pooled standard deviations, above which ``count`` points are two groups: [P, 1].
 

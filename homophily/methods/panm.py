@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
+import torch
 from pydantic import Field
 from torch import Tensor
 
+from homophily.federation.peer_sets import compact
 from homophily.methods.base import (
     Candidates,
     Count,
@@ -22,7 +25,7 @@ from homophily.methods.base import (
     methods,
     metric_cost,
 )
-from homophily.methods.em import two_groups
+from homophily.methods.em import group_statistics, two_groups
 from homophily.randomness import Purpose
 
 
@@ -75,12 +78,31 @@ class Panm(Method):
             neighbours = now.top(met & similarity.isfinite(), self.k, similarity)
             now.memory["neighbours"] = neighbours
             return neighbours
-        sample = met & neighbours & similarity.isfinite()  # a diverged model says nothing about its peer
-        alike = two_groups(met & ~neighbours, sample, similarity, now.ties(met))
+        sample, alike = self._matched(now, met, similarity)
         remaining = (neighbours & ~sample) | alike
         # If all peers asked have diverged, the peer keeps the neighbours it has.
         now.memory["neighbours"] = remaining | (neighbours & ~remaining.any(1, keepdim=True))
         return now.pick(alike, self.k, Purpose.CHOOSE)
+
+    def _matched(self, now: RoundContext, met: Tensor, similarity: Tensor) -> tuple[Tensor, Tensor]:
+        """Sampled neighbours, and the peers that the EM assigns to the own cluster: [P, B] bool each."""
+        neighbours = now.recall_set("neighbours")
+        sample = met & neighbours & similarity.isfinite()  # a diverged model says nothing about its peer
+        return sample, two_groups(met & ~neighbours, sample, similarity, now.ties(met))
+
+    def diagnostics(self, now: RoundContext, met: Tensor, similarity: Tensor | None) -> Mapping[str, Tensor]:
+        """The two groups of the EM: ``others`` [P, M] (ids, -1 for padding), whether each is in the upper group, and
+        mean, standard deviation and share of the upper and of the lower group, [P, 2] each."""
+        if similarity is None or self._stage(now) != "hnm":
+            return {}
+        _, upper = self._matched(now, met, similarity)
+        members = met & similarity.isfinite()
+        columns, mask = compact(members)
+        return {
+            "others": torch.where(mask, now.view.contacts.gather(1, columns), -1),
+            "upper": upper.gather(1, columns) & mask,
+            **group_statistics(members, upper, similarity),
+        }
 
     def neighbours(self, now: RoundContext, partners: Tensor) -> Tensor:
         return now.recall_set("neighbours")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -127,7 +128,7 @@ class Reproduction:
             "config": run.config.toml(),
             "summary": run.summary,
             "curve": [{key: line[key] for key in _CURVES if key in line} for line in lines],
-            **_figure_data(run, lines),
+            **_figure_data(run),
             "machine": about["machine"],
             "versions": about["versions"],
             "engine": about["plan"]["engine"],
@@ -143,25 +144,30 @@ def _name(config: Config) -> str:
     return f"{method}-{config.seed}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
-def _figure_data(run: Run, lines: list[dict[str, Any]]) -> dict[str, Any]:
+def _figure_data(run: Run) -> dict[str, Any]:
     """Return the data of a run that only figures need."""
     clusters = run.scores["cluster"]
     return {
         "clusters": clusters,
         "merges": run.merges().tolist(),
         "neighbours": [mine.nonzero()[0].tolist() for mine in run.neighbours()],
-        "similarities": _similarities(lines[-_RECENT:], clusters),
+        "similarities": _similarities(run, clusters),
     }
 
 
-def _similarities(lines: list[dict[str, Any]], clusters: list[str]) -> dict[str, list[float]]:
-    """Return the first recorded peer's latest similarities to its own cluster (inside) and to others (outside)."""
-    last: dict[str, float] = {}
-    for line in lines:
-        if line.get("similarities"):
-            me, mine = next(iter(line["similarities"].items()))
-            last |= {peer: value for peer, value in mine.items() if value is not None}
+def _similarities(run: Run, clusters: list[str]) -> dict[str, list[float]]:
+    """Return the first watched peer's latest similarities to its own cluster (inside) and to others (outside)."""
+    history = run.history
+    me = int(history.watched[0])
+    last: dict[int, float] = {}
+    for measured in history.similarities(me):
+        if measured.round > run.summary["rounds"] - _RECENT:
+            last |= {
+                id: value
+                for id, value in zip(measured.ids.tolist(), measured.values.tolist(), strict=True)
+                if not math.isnan(value)
+            }
     found: dict[str, list[float]] = {"inside": [], "outside": []}
     for peer, value in last.items():
-        found["inside" if clusters[int(peer)] == clusters[int(me)] else "outside"].append(value)
+        found["inside" if clusters[peer] == clusters[me] else "outside"].append(value)
     return found

@@ -23,6 +23,7 @@ from homophily.peer.wire import MAX_FINGERPRINT_BYTES
 from homophily.runs.fields import Discovered, RoundMetrics
 from homophily.simulation.communication import Traffic
 from homophily.simulation.observers import RoundRecord
+from homophily.simulation.recording import Entries, RecordedPeers
 
 _ANNOUNCE_SECONDS = 1.0  # seconds between two announcements of a status that has not changed
 _REQUEST_SECONDS = 10.0  # for a request over one hop
@@ -149,9 +150,11 @@ def _plan(config: Config) -> str:
 class NamedObserver:
     """Records by name whom a real peer met and merged with. It knows no true clusters."""
 
-    def __init__(self, source: NetworkSource, notes: Sequence[str] = ()) -> None:
+    def __init__(self, source: NetworkSource, notes: Sequence[str] = (), recorded: RecordedPeers | None = None) -> None:
         """notes: on this peer's data, for the summary."""
         self._source, self._notes = source, notes
+        self.recorded = recorded
+        self.entries: Entries = {}
 
     def observe(self, record: RoundRecord) -> RoundMetrics:
         ids = set(record.group.ids[record.merged].tolist())
@@ -166,7 +169,23 @@ class NamedObserver:
         }
         if record.similarity is not None:
             metrics["similarities"] = self._similarities(record)
+        if self.recorded is not None:
+            self.entries = self._entries(self.recorded, record, merged)
         return metrics
+
+    def _entries(self, recorded: RecordedPeers, record: RoundRecord, merged: Tensor) -> Entries:
+        contacts = record.view.contacts
+        partners = contacts[merged]
+        entries: Entries = {
+            "merges": {
+                **recorded.merges(torch.zeros_like(partners), partners),
+                "met": recorded.as_ids(contacts[record.met]),
+                "unreachable": recorded.as_ids(self._source.ids_of(self._source.unreachable)),
+            }
+        }
+        if record.similarity is not None:
+            entries["similarities"] = recorded.similarities(record.met, contacts, record.similarity)
+        return entries
 
     def _similarities(self, record: RoundRecord) -> dict[str, float]:
         assert record.similarity is not None

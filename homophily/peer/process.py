@@ -36,6 +36,7 @@ from homophily.peer.transport import ZenohLinks
 from homophily.runs.reader import Run
 from homophily.runs.writer import RunWriter
 from homophily.simulation.exchange import PeerExchange
+from homophily.simulation.recording import RecordedPeers
 from homophily.simulation.rounds import RunState
 from homophily.simulation.user_objects import UserObjects
 
@@ -211,7 +212,7 @@ def _active_run(setup: PeerSetup, network: PeerNetwork, writer: RunWriter, callb
         merges.get(setup.config.merge),
         setup.evaluator,
         network.source,
-        NamedObserver(network.source, setup.notes),
+        NamedObserver(network.source, setup.notes, _recorded(setup) if setup.config.record else None),
         1,
         _CPU,
     )
@@ -220,6 +221,13 @@ def _active_run(setup: PeerSetup, network: PeerNetwork, writer: RunWriter, callb
     active.restore()
     writer.write_config(setup.config)  # only after the state was restored without an error
     return active
+
+
+def _recorded(setup: PeerSetup) -> RecordedPeers:
+    """A real peer records itself, and the names of the peers that it may meet."""
+    me, row = setup.me, torch.zeros(1, dtype=torch.int64)
+    names = {me.id: setup.settings.peer.name, **me.contacts}
+    return RecordedPeers(row, torch.tensor([me.id]), len(names), None, names)
 
 
 def _opened_folder(setup: PeerSetup) -> RunWriter:

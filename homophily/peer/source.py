@@ -214,6 +214,10 @@ class NetworkSource:
         """The names of a set of contacts [1, B] bool."""
         return [name for name, chosen in zip(self._names, some[0].tolist(), strict=True) if chosen]
 
+    def ids_of(self, names: Sequence[str]) -> Tensor:
+        """The ids of contacts."""
+        return self._ids[[self._names.index(name) for name in names]]
+
     def _whole(self, parameters: Tensor | None) -> Tensor:
         """Received parameters joined with this peer's personal ones: [1, D]; NaN if the received model has diverged."""
         assert self._own is not None

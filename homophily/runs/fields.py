@@ -46,8 +46,8 @@ class RoundMetrics(Accuracies, Discovered, total=False):
     """The round, from 1."""
     models_sent_per_peer: float
     """Models sent so far, times the hops they travelled, mean over peers."""
-    similarities: dict[str, dict[str, float]] | dict[str, float]
-    """The similarities that a few peers measured to each peer they met; a real peer has only its own."""
+    similarities: dict[str, float]
+    """A real peer: the similarity that it measured to each peer that it met, by name."""
     clients_of_model: list[int]
     """With a server: how many clients have chosen each of its models."""
     met: list[str]

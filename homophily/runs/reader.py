@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,6 +20,11 @@ from homophily.models.builder import Network
 from homophily.models.lora import is_peft
 from homophily.plugins.parameters import parsed
 from homophily.runs.adapter import write_adapter
+from homophily.runs.frame import run_frame
+from homophily.runs.history import History
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FORMAT = 2  # of run folders; a folder of another format is refused
 FROZEN = "frozen.safetensors"
@@ -27,7 +32,7 @@ _ABOUT = ("device", "format", "frozen", "inputs", "layout", "machine", "outputs"
 
 
 class Run:
-    """Reads a run's folder: ``summary``, ``scores``, ``metrics()``, ``merges()``, ``model(i)``."""
+    """Reads a run's folder: ``summary``, ``scores``, ``metrics()``, ``history``, ``frame()``, ``model(i)``."""
 
     def __init__(self, path: Path | str, model: nn.Module | None = None) -> None:
         """path: the folder of a run; model: the network, if the run began with a model object."""
@@ -84,6 +89,26 @@ class Run:
             path.read_text(encoding="utf-8").split("\n") if path.exists() else [""]
         )  # the last may be incomplete
         return [json.loads(line) for line in lines]
+
+    @property
+    def recorded(self) -> bool:
+        """Whether the run has a history: not with ``record = false``, and not before its first round has ended."""
+        return (self.path / "history" / "peers.json").is_file()
+
+    @property
+    def history(self) -> History:
+        """What was recorded by round: scores of each peer, merges, similarities and the method's diagnostics."""
+        if not self.recorded:
+            why = "no round has ended" if self.config.record else "record = false"
+            raise UserError(f"{self.path} has no history: {why}")
+        return History(self.path / "history")
+
+    def frame(self) -> pd.DataFrame:
+        """All metrics by round as a pandas DataFrame with the columns round, peer, cluster, metric and value.
+
+        peer is missing in rows about several peers, and cluster in rows about all peers.
+        """
+        return run_frame(self.metrics(), self.history if self.recorded else None)
 
     def merges(self) -> np.ndarray[Any, np.dtype[np.int64]]:
         """How often peer i merged peer j's model: [N, N]; all 0 if the method uses a server."""

@@ -19,6 +19,7 @@ from homophily.atomic_io import (
     read_folder,
     read_tensors,
     sync,
+    write_bytes,
     write_folder,
     write_json,
     write_tensors,
@@ -29,8 +30,10 @@ from homophily.config.schema import Config
 from homophily.data.preparation import Preparation
 from homophily.errors import UserError
 from homophily.models.copying import copied
+from homophily.runs.history import HistoryWriter
 from homophily.runs.reader import FORMAT, FROZEN, Run, frozen_tensors
 
+_METRICS_BYTES = 32 << 20  # of metrics.jsonl, above which every second line is removed
 _START = "start.safetensors"
 _CHECKPOINT = re.compile(r"round-(\d{6,})")
 Checkpoint = tuple[dict[str, Tensor], dict[str, Any]]  # tensors, and the rest as JSON
@@ -52,6 +55,7 @@ class RunWriter:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.history = HistoryWriter(path / "history")
 
     @classmethod
     def create(cls, path: Path | None, name: str) -> RunWriter:
@@ -118,10 +122,12 @@ class RunWriter:
             raise UserError(f"cannot resume {self.path}: data = {config.data.name} has changed since the run began")
 
     def append(self, metrics: dict[str, Any]) -> None:
-        """Append a line to metrics.jsonl."""
+        """Append a line to metrics.jsonl. Above a limit, every second line before it is removed."""
         path = self.path / "metrics.jsonl"
         with writing(path):
             length = path.stat().st_size if path.exists() else 0
+            if length > _METRICS_BYTES:
+                length = _halve(path)
             try:
                 with path.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(plain(metrics), ensure_ascii=False) + "\n")
@@ -132,6 +138,7 @@ class RunWriter:
 
     def save(self, round: int, tensors: dict[str, Tensor], rest: dict[str, Any]) -> None:
         """Write a checkpoint; older ones are removed once the new one is complete. rest: written as JSON."""
+        self.history.sync()
         metrics = self.path / "metrics.jsonl"
         if metrics.exists():
             with writing(metrics):
@@ -149,8 +156,9 @@ class RunWriter:
         found = _checkpoints(self.path)
         return (found[-1][1], read_folder(found[-1][1])) if found else None
 
-    def cut_metrics(self, last: int) -> None:
-        """Remove the metrics of rounds after ``last``."""
+    def cut(self, last: int) -> None:
+        """Remove the metrics and the history of rounds after ``last``."""
+        self.history.cut(last)
         metrics = self.path / "metrics.jsonl"
         if metrics.exists():
             with writing(metrics):
@@ -201,11 +209,19 @@ def _length_until(last: int, metrics: Path) -> int:
     with metrics.open("rb") as lines:
         while done < last and (line := lines.readline()).endswith(b"\n"):
             try:
-                done = json.loads(line)["round"]
+                done = int(json.loads(line)["round"])
             except (ValueError, TypeError, KeyError) as error:
                 raise UserError(f"{metrics} is damaged after round {done}: {error}") from error
-            length += len(line)
+            length += len(line) if done <= last else 0
     return length
+
+
+def _halve(metrics: Path) -> int:
+    """Remove every second line, but not the last; returns the length of the file."""
+    lines = metrics.read_bytes().splitlines(keepends=True)
+    kept = b"".join(lines[::-1][::2][::-1])
+    write_bytes(metrics, kept)
+    return len(kept)
 
 
 def _without_none(value: Any) -> Any:

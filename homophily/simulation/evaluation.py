@@ -34,6 +34,11 @@ class Scores:
     diverged: Tensor  # [N] bool
     extra: dict[str, Tensor] = field(default_factory=dict)  # [N] float64 each
 
+    @property
+    def columns(self) -> dict[str, Tensor]:
+        """All scores by name, [N] float64 each."""
+        return {"mse" if self.regression else "accuracy": self.value, "loss": self.loss, **self.extra}
+
     def of(self, peers: slice) -> Scores:
         """The scores of some peers."""
         extra = {name: values[peers] for name, values in self.extra.items()}

@@ -23,13 +23,14 @@ from homophily.federation.peer_sets import compact
 from homophily.federation.rows import Federation
 from homophily.federation.view import View
 from homophily.methods import dispatch
-from homophily.methods.base import Memory, Method, RoundContext
+from homophily.methods.base import Findings, Memory, Method, RoundContext
 from homophily.plugins.validation import answer
 from homophily.runs.fields import RoundMetrics, Summary
 from homophily.simulation.communication import Traffic
 from homophily.simulation.observers import Observer, RoundRecord
 from homophily.simulation.pairwise import PairwiseEvaluator, refuse_nan, similarity_table
-from homophily.simulation.sources import LocalModels, ModelSource, Published
+from homophily.simulation.recording import Entries, RecordedPeers
+from homophily.simulation.sources import Heard, LocalModels, ModelSource, Published
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,10 @@ class Exchange(Protocol):
 
     traffic: Traffic
 
+    @property
+    def recorded(self) -> RecordedPeers | None:
+        """The peers in the run's history; None: it has none."""
+
     def before_training(self, federation: Federation, round: int, active: Tensor) -> Tensor:
         """Who trains in this round: [P] bool, like ``active`` on the CPU."""
 
@@ -85,6 +90,9 @@ class Exchange(Protocol):
 
     def conclude(self, merged: Tensor | None) -> RoundMetrics:
         """End the exchange. merged: whose models were merged. Returns the round's metrics."""
+
+    def entries(self) -> Entries:
+        """What the exchange that is over adds to the run's history, beside scores."""
 
     def summary(self, rounds: int) -> Summary:
         """Over the whole run."""
@@ -139,6 +147,11 @@ class PeerExchange:
         self.traffic = Traffic(peers, device)
         self._trained = torch.ones(peers, dtype=torch.bool, device=device)
         self._now: _Round | None = None
+        self._diagnostics: dict[str, Any] = {}  # of the current round, arrays by name
+
+    @property
+    def recorded(self) -> RecordedPeers | None:
+        return self.observer.recorded
 
     def before_training(self, federation: Federation, round: int, active: Tensor) -> Tensor:
         """Every active peer trains from its own model.
@@ -146,13 +159,22 @@ class PeerExchange:
         Fingerprints are exchanged before the first round, and again every ``renew`` rounds.
         """
         self._trained = active.to(self._trained.device)
+        self._diagnostics = {}
         if self.method.uses_fingerprints:
             heard = self.source.fingerprints(round, self.method.renew, active, needed=not self.memory)
             if heard is not None:
-                found = self.method.on_fingerprints(heard.view, heard.prints, heard.ids, heard.limited)
-                self.memory = self.memory | dispatch.remembered(found, len(heard.view.me))
-                self.traffic.extra_bytes(heard.bytes)
+                self._take_fingerprints(heard)
         return active
+
+    def _take_fingerprints(self, heard: Heard) -> None:
+        found = self.method.on_fingerprints(heard.view, heard.prints, heard.ids, heard.limited)
+        findings = found if isinstance(found, Findings) else Findings(found)
+        self.memory = self.memory | dispatch.remembered(findings.memory, len(heard.view.me))
+        self.traffic.extra_bytes(heard.bytes)
+        dispatch.reported(findings.values, None, "Findings.values")
+        dispatch.reported(findings.peers, len(heard.ids), "Findings.peers")
+        if self.recorded is not None:
+            self._diagnostics |= self.recorded.found(findings, heard.ids)
 
     def wants_rows_before(self, round: int) -> bool:
         if self.source.asynchronous:
@@ -207,6 +229,10 @@ class PeerExchange:
         now.partners, memory = dispatch.choose(
             self.method, view, now.round, self.memory, now.asked, models.met, wanted, shared
         )
+        if self.recorded is not None:
+            rows = self.recorded.watched.to(view.me.device)
+            found = dispatch.diagnostics(self.method, view, rows, now.round, self.memory, models.met, wanted)
+            self._diagnostics |= self.recorded.reported(found)
         self.memory = {name: self._kept(name, table, keeps_memory) for name, table in memory.items()}
         now.group = gather(view, now.partners, models.local, models.samples, now.similarity)
         return MergeRequest(now.federation, models, now.group, self.merge)
@@ -267,6 +293,9 @@ class PeerExchange:
         if models.table_bytes is not None:
             extra_bytes = extra_bytes + torch.where(mask, models.table_bytes[you], 0)
         self.traffic.count(count, view.hops.gather(1, columns), model_bytes, extra_bytes)
+
+    def entries(self) -> Entries:
+        return {**self.observer.entries, **({"diagnostics": self._diagnostics} if self._diagnostics else {})}
 
     def summary(self, rounds: int) -> Summary:
         view = self.source.view(rounds)

@@ -21,10 +21,13 @@ class MergeCounts:
         self._waiting = 0
 
     def add(self, group: MergeGroup, merged: Tensor, me: Tensor) -> Tensor:
-        """Count one round's merges, ``merged`` [P, K] of a gathering; returns the pairs [M, 2] (peer, partner)."""
+        """Count one round's merges, ``merged`` [P, K] of a group.
+
+        Returns the pairs [M, 2] (peer, partner) on the CPU, sorted by peer.
+        """
         row, slot = merged.nonzero(as_tuple=True)
-        pairs = torch.stack([me[row], group.ids[row, slot]], dim=1)
-        self._pending.append((pairs[:, 0] * self.peers + pairs[:, 1]).cpu())
+        pairs = torch.stack([me[row], group.ids[row, slot]], dim=1).cpu()
+        self._pending.append(pairs[:, 0] * self.peers + pairs[:, 1])
         self._waiting += len(pairs)
         if self._waiting > _PENDING:
             self._settle()

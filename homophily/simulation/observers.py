@@ -14,8 +14,7 @@ from homophily.runs.fields import Discovered, RoundMetrics
 from homophily.simulation.communication import Traffic
 from homophily.simulation.evaluation import precision_and_recall
 from homophily.simulation.merge_counts import MergeCounts
-
-_WATCHED = 4  # peers whose similarities are logged
+from homophily.simulation.recording import Entries, RecordedPeers
 
 
 @dataclass(frozen=True)
@@ -33,6 +32,9 @@ class RoundRecord:
 
 class Observer(Protocol):
     """Sees every exchange and derives the run's metrics and summary from it."""
+
+    recorded: RecordedPeers | None  # the peers in the run's history; None: it has none
+    entries: Entries  # what the last exchange adds to the history
 
     def observe(self, record: RoundRecord) -> RoundMetrics:
         """The metrics of a round."""
@@ -59,9 +61,21 @@ class Observer(Protocol):
 class ClusterObserver:
     """Counts merges by pair of peers, and scores neighbours by the true clusters."""
 
-    def __init__(self, view: View, cluster: Tensor | None, finds: bool, notes: list[str]) -> None:
+    def __init__(
+        self,
+        view: View,
+        cluster: Tensor | None,
+        finds: bool,
+        notes: list[str],
+        recorded: RecordedPeers | None = None,
+    ) -> None:
         """view: of all N peers; cluster: [N]; finds: the method has neighbours to score."""
-        self._cluster, self._finds, self._notes = cluster, finds, notes
+        self._cluster, self._finds, self._notes = None if cluster is None else cluster.cpu(), finds, notes
+        self.recorded = recorded
+        self.entries: Entries = {}
+        if recorded is not None:
+            self._watched = recorded.watched.to(view.me.device)
+            self._watched_contacts = view.contacts[self._watched].cpu()
         self._peers, self._me = len(view.me), view.me
         self._contacts = view.contacts
         self._merges = MergeCounts(self._peers)
@@ -74,38 +88,28 @@ class ClusterObserver:
         if self._finds:
             found = precision_and_recall(record.view, record.neighbours, record.stopped)
             self._found = found if found[1] is not None else self._found
-        same = self._same_cluster(self._merges.add(record.group, record.merged, record.view.me))
+        pairs = self._merges.add(record.group, record.merged, record.view.me)
+        if self.recorded is not None:
+            self.entries = self._entries(self.recorded, record, pairs)
         precision, recall = self._found
-        metrics: RoundMetrics = {
+        return {
             "neighbour_precision": precision,
             "neighbour_recall": recall,
-            "same_cluster_merges": same,
+            "same_cluster_merges": self._same_cluster(pairs),
         }
-        if record.similarity is not None:
-            metrics["similarities"] = self._watched(record)
-        return metrics
+
+    def _entries(self, recorded: RecordedPeers, record: RoundRecord, pairs: Tensor) -> Entries:
+        merges = recorded.merges(pairs[:, 0], pairs[:, 1])
+        if record.similarity is None:
+            return {"merges": merges}
+        met, similarity = (table[self._watched].cpu() for table in (record.met, record.similarity))
+        return {"merges": merges, "similarities": recorded.similarities(met, self._watched_contacts, similarity)}
 
     def _same_cluster(self, pairs: Tensor) -> float | None:
         """Share of the merges [M, 2] between peers of one cluster."""
         if self._cluster is None or not len(pairs):
             return None
         return float((self._cluster[pairs[:, 0]] == self._cluster[pairs[:, 1]]).double().mean())
-
-    def _watched(self, record: RoundRecord) -> dict[str, dict[str, float]]:
-        """Similarities of a few peers, one of each cluster first, by the ids met."""
-        assert record.similarity is not None
-        out = {}
-        for peer in self._few():
-            columns = record.met[peer].nonzero()[:, 0]
-            ids, values = self._contacts[peer, columns].tolist(), record.similarity[peer, columns].tolist()
-            out[str(peer)] = {str(i): v for i, v in zip(ids, values, strict=True)}
-        return out
-
-    def _few(self) -> list[int]:
-        if self._cluster is None:
-            return list(range(min(_WATCHED, self._peers)))
-        firsts = [int((self._cluster == c).nonzero()[0, 0]) for c in self._cluster.unique().tolist()]
-        return list(dict.fromkeys([*firsts, *range(self._peers)]))[:_WATCHED]
 
     def summary(self) -> Discovered:
         precision, recall = self._found

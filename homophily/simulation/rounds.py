@@ -20,6 +20,7 @@ from homophily.federation.rows import Federation
 from homophily.runs.fields import RoundMetrics
 from homophily.simulation.evaluation import Scorer, Scores, diverged_notes, summarised
 from homophily.simulation.exchange import Exchange, MergeRequest, SimilarityRequest
+from homophily.simulation.recording import Entries
 from homophily.training.task import Engine, Task
 
 
@@ -56,6 +57,7 @@ class RunState:
         self.scored: Federation | None = None  # the models behind the final scores, if they are not the current ones
         self.may_end = False  # before its last round, by a callback
         self._ended, self._scored_round = False, 0
+        self.entries: Entries = {}  # what the last round adds to the history
 
     @property
     def finished(self) -> bool:
@@ -105,7 +107,10 @@ class RunState:
         self.federation.recover(self.experiment.start, ~self.stopped)
 
     def metrics(self, exchanged: RoundMetrics, diverged: Tensor, scores: Scores | None) -> dict[str, Any]:
-        """The metrics of a round."""
+        """The metrics of a round. Its entries in the history are kept until the next round."""
+        self.entries = self.exchange.entries()
+        if self.exchange.recorded is not None and scores is not None:
+            self.entries |= {"scores": self.exchange.recorded.scores(scores.columns)}
         lost = diverged if scores is None else diverged | scores.diverged.cpu()
         return {
             "round": self.round,

@@ -16,6 +16,7 @@ from homophily.randomness import Purpose, bits
 from homophily.runs.fields import RoundMetrics, Summary
 from homophily.simulation.communication import Traffic
 from homophily.simulation.pairwise import cross_loss
+from homophily.simulation.recording import Entries, RecordedPeers
 from homophily.training.task import Engine, Task
 
 
@@ -29,6 +30,7 @@ class ServerExchange:
     models: Tensor  # [c, D]
     chunk: int  # client and model pairs evaluated at a time
     notes: list[str]  # what a user should know
+    recorded: RecordedPeers | None = None  # the peers in the run's history
 
     def __post_init__(self) -> None:
         peers, device = self.task.data.peers, self.models.device
@@ -113,6 +115,12 @@ class ServerExchange:
             "models_sent_per_peer": float(self.traffic.received.double().mean()),
             "clients_of_model": self.choice.bincount(minlength=len(self.models)).tolist(),
         }
+
+    def entries(self) -> Entries:
+        """The model that each client has chosen, if there are several."""
+        if self.recorded is None or len(self.models) == 1:
+            return {}
+        return {"diagnostics": self.recorded.of_peers({"choice": self.choice.to(torch.int16)})}
 
     def summary(self, rounds: int) -> Summary:
         nominal = self.method.nominal(rounds, self.wanted / len(self.choice))

@@ -28,6 +28,7 @@ from homophily.randomness import Purpose
 from homophily.simulation.exchange import Exchange, PeerExchange
 from homophily.simulation.observers import ClusterObserver
 from homophily.simulation.pairwise import PairwiseEvaluator
+from homophily.simulation.recording import RecordedPeers, recorded_peers
 from homophily.simulation.rounds import Experiment
 from homophily.simulation.server_exchange import ServerExchange
 from homophily.simulation.sources import InMemory
@@ -61,13 +62,16 @@ def prepare(
     ready = training_setup(config, given, data.shares, shares, torch.arange(shares.peers, device=device), plan, cache)
     network, task, engine, plan = ready.network, ready.task, ready.engine, ready.plan
     start = start_of(network, config, task.layout, task.ids.tolist(), device)
+    recorded = recorded_peers(data.shares, config.seed) if config.record else None
     exchange: Exchange
     graph, topology_keys = graph_of(config, shares.peers)
     if isinstance(method, ServerMethod):
         rows = _server_rows(network, config, task.layout, method.count, device)
-        exchange = ServerExchange(method, task, engine, rows, plan.measure_pairs, _ignored_by_a_server(config))
+        exchange = ServerExchange(
+            method, task, engine, rows, plan.measure_pairs, _ignored_by_a_server(config), recorded
+        )
     else:
-        exchange = _peer_exchange(config, method, task, engine, start, graph, plan.measure_pairs)
+        exchange = _peer_exchange(config, method, task, engine, start, graph, plan.measure_pairs, recorded)
     experiment = ready.experiment(config, given, start, exchange)
     keys = {"data": data.settings, "model": network.keys, "method": method_keys, "topology": topology_keys}
     return experiment, _complete(config, given, shares.peers, keys), plan
@@ -153,7 +157,14 @@ def _server_rows(network: Network, config: Config, layout: Layout, count: int, d
 
 
 def _peer_exchange(
-    config: Config, method: Method, task: Task, engine: Engine, start: Federation, graph: Any, chunk: int
+    config: Config,
+    method: Method,
+    task: Task,
+    engine: Engine,
+    start: Federation,
+    graph: Any,
+    chunk: int,
+    recorded: RecordedPeers | None,
 ) -> PeerExchange:
     data = task.data
     contacts = None if config.contacts == "all" else int(config.contacts)
@@ -171,7 +182,7 @@ def _peer_exchange(
         distances=all_distances(graph).to(where) if method.uses_fingerprints and graph is not None else None,
         limited=contacts is not None and contacts < data.peers - 1,
     )
-    observer = ClusterObserver(view, cluster, method.finds, _start_notes(method, start.rows))
+    observer = ClusterObserver(view, cluster, method.finds, _start_notes(method, start.rows), recorded)
     return PeerExchange(method, merge, evaluator, source, observer, data.peers, where)
 
 

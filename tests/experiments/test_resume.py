@@ -31,6 +31,7 @@ def outcome(run: Path) -> dict[str, Any]:
         "scores": (run / "scores.json").read_bytes(),
         "models": (run / "models.safetensors").read_bytes(),
         "merges": (run / "merges.safetensors").read_bytes(),
+        "history": {path.name: path.read_bytes() for path in (run / "history").iterdir()},
         "config": tomllib.loads((run / "config.toml").read_text()),
         "files": sorted(str(path.relative_to(run)) for path in run.rglob("*")),
     }

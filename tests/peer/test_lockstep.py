@@ -98,13 +98,38 @@ def assert_identical(found: Deployment) -> None:
     assert any(line["merged"] for line in lines), "peers that never merge prove nothing"
 
 
+def assert_same_history(found: Deployment) -> None:
+    """Each real peer has recorded its own rounds as the simulation has recorded them."""
+    all_peers = found.simulation.history
+    assert sorted(all_peers.watched) == list(range(len(found.peers)))
+    for peer, run in enumerate(found.peers):
+        mine = run.history
+        rounds = mine.merge_rounds
+        assert (mine.peers.tolist(), mine.names[peer], len(rounds) > 0) == ([peer], f"peer-{peer}", True)
+        for round in rounds.tolist():
+            pairs = all_peers.merges(round)
+            assert np.array_equal(mine.merges(round), pairs[pairs[:, 0] == peer])
+            contacts = mine.contacts(round)
+            assert set(mine.merges(round)[:, 1]) <= set(contacts["met"])
+            assert len(contacts["unreachable"]) == 0
+        for name, scores in mine.scores.items():
+            assert np.array_equal(scores[:, 0], all_peers.scores[name][: len(rounds), peer])
+        measured = zip(mine.similarities(peer), all_peers.similarities(peer), strict=False)
+        for real, simulated in measured:
+            assert real.round == simulated.round
+            assert np.array_equal(real.ids, simulated.ids)
+            assert np.array_equal(real.values, simulated.values, equal_nan=True)
+
+
 @pytest.mark.parametrize(
     "method",
     [{"name": "panm", "k": 2, "t1": 2}, {"name": "dac", "k": 2}, {"name": "kin", "k": 2}],
     ids=lambda m: m["name"],
 )
 def test_eight_peers_match_the_simulation(method: dict[str, Any], tmp_path: Path) -> None:
-    assert_identical(played(tmp_path, 8, method=method))
+    found = played(tmp_path, 8, method=method)
+    assert_identical(found)
+    assert_same_history(found)
 
 
 def test_the_summaries_of_real_peers_have_the_notes_of_kin(tmp_path: Path) -> None:
@@ -204,11 +229,7 @@ def test_a_stopped_peer_has_no_update_and_no_new_fingerprint(method: dict[str, A
     found = played(tmp_path, 4, rounds=6, data=data, method=method, training=training)
     assert_identical(found)
     assert len({len(run.metrics()) for run in found.peers}) > 1
-    for number, line in enumerate(found.simulation.metrics()):
-        for peer, expected in line.get("similarities", {}).items():
-            real = found.peers[int(peer)].metrics()
-            if number < len(real):
-                assert real[number]["similarities"] == {f"peer-{other}": value for other, value in expected.items()}
+    assert_same_history(found)
 
 
 def test_a_peer_that_diverged_in_a_personal_layer_and_stopped_stays_diverged_for_the_others(tmp_path: Path) -> None:

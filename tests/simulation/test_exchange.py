@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import networkx as nx
@@ -19,6 +20,7 @@ from homophily.methods import Method, RoundContext, View
 from homophily.simulation.exchange import PeerExchange, nominal_models
 from homophily.simulation.observers import ClusterObserver
 from homophily.simulation.pairwise import PairwiseEvaluator
+from homophily.simulation.recording import RecordedPeers
 from homophily.simulation.sources import InMemory
 from homophily.training.one_by_one import OneByOne
 from tests.simulation.tiny import CPU, MODEL, federation, fingerprints, flags, in_memory, tiny_task, view_of
@@ -62,8 +64,16 @@ def exchange(
         metric, keys = metrics.get(method.metric), {} if on is None else {"on": on}
         evaluator = PairwiseEvaluator(partial(metric, **keys), task, OneByOne(task), 100, cost_of(metric, keys))
     source = in_memory(view, torch.zeros(4, 2), COUNTS) if source is None else source
-    observer = ClusterObserver(view, torch.arange(4) % 2, finds=True, notes=["by the observer"])
+    recorded = RecordedPeers(torch.arange(4), torch.arange(4), 4, None, {})
+    observer = ClusterObserver(view, torch.arange(4) % 2, finds=True, notes=["by the observer"], recorded=recorded)
     return PeerExchange(method, merges.get(merge), evaluator, source, observer, 4, CPU)
+
+
+def measured(of: PeerExchange) -> list[dict[int, float]]:
+    """The recorded similarities of each peer in the last round, by the other's id."""
+    entry = of.entries()["similarities"]
+    pairs = iter(zip(entry["others"].tolist(), entry["values"].tolist(), strict=True))
+    return [dict(islice(pairs, count)) for count in entry["counts"].tolist()]
 
 
 def play(
@@ -119,8 +129,9 @@ def test_the_steps_of_a_round() -> None:
     assert line["models_sent_per_peer"] == 2.0
     assert line["same_cluster_merges"] == 0.75
     assert line["neighbour_precision"] == 0.75
-    similarities = line["similarities"]
-    assert similarities["0"] == {"1": pytest.approx(1 / 5), "2": pytest.approx(1 / 2)}
+    assert measured(found)[0] == {1: pytest.approx(1 / 5), 2: pytest.approx(1 / 2)}
+    merges = found.entries()["merges"]
+    assert (merges["counts"].tolist(), merges["partners"].tolist()) == ([1, 1, 1, 1], [2, 2, 0, 1])
     assert found.memory["rounds"].tolist() == [1.0] * 4
 
 
@@ -132,6 +143,7 @@ def test_a_method_that_compares_nobody_gets_no_similarities() -> None:
     assert found.meet(models, None, 1, NOBODY, NOBODY) is None
     line = found.conclude(found.choose(None).compute())
     assert method.given == [None]
+    assert "similarities" not in found.entries()
     assert "similarities" not in line
 
 
@@ -145,8 +157,8 @@ def test_a_merge_by_similarity_measures_although_the_method_does_not_compare() -
             return met
 
     found = exchange(Silent(), merge="fedsim")
-    rows, line = play(found)
-    assert set(line["similarities"]) == {"0", "1", "2", "3"}
+    rows, _ = play(found)
+    assert [set(mine) for mine in measured(found)] == [{1, 2}, {2, 3}, {0, 3}, {0, 1}]
     weights = torch.tensor([1 / 2, 1 / 5, 1 / 2])  # peer 0: itself like its most similar partner, then peers 1 and 2
     assert torch.allclose(rows[0], weights / weights.sum() @ torch.tensor([ROWS[0], ROWS[1], ROWS[2]]))
 
@@ -258,7 +270,7 @@ def test_a_peer_that_has_stopped_asks_nobody_and_keeps_its_memory_and_model() ->
 def test_a_diverged_model_is_like_nobody_is_not_merged_and_does_not_travel() -> None:
     method = NextTwo()
     found = exchange(method)
-    rows, line = play(found, rows=[ROWS[0], [torch.nan, 4.0], ROWS[2], ROWS[3]])
+    rows, _ = play(found, rows=[ROWS[0], [torch.nan, 4.0], ROWS[2], ROWS[3]])
     assert method.given[0] is not None
     assert method.given[0][0] == [-INF, -INF, 0.5, -INF]  # peer 0 asked peers 1 and 2
     assert method.given[0][1] == [-INF, -INF, 0.0, 0.0]  # its own model has diverged: a constant, so that it merges
@@ -266,7 +278,7 @@ def test_a_diverged_model_is_like_nobody_is_not_merged_and_does_not_travel() -> 
     assert found.traffic.bytes == 6 * MODEL
     assert bool(rows.isfinite().all())
     assert rows[1].tolist() in (ROWS[2], ROWS[3])  # it takes a partner's model as it is
-    assert line["similarities"]["0"] == {"1": -INF, "2": 0.5}
+    assert measured(found)[0] == {1: pytest.approx(torch.nan, nan_ok=True), 2: 0.5}
 
 
 def test_a_diverged_peer_keeps_what_it_remembered() -> None:

@@ -11,11 +11,12 @@ from torch import Tensor
 from homophily.federation import peer_sets as sets
 from homophily.federation.view import View
 from homophily.fingerprints.fingerprint import Fingerprints
-from homophily.methods.base import Memory, Method, Partners, Reach, Renewal, RoundContext, methods
+from homophily.methods.base import Findings, Memory, Method, Partners, Reach, Renewal, RoundContext, methods
 from homophily.methods.kin import power
 from homophily.methods.kin.families import Kinship, kinship
 from homophily.randomness import Purpose
 
+_DIRECTIONS = 3  # in which places are reported
 _SHOWN = 8  # families whose sizes are listed one by one
 CONTINUUM = "found no families but a continuum, and draws partners by likeness"
 TOO_FEW = "too few samples to compare anyone: all peers with a fingerprint count as one family"
@@ -35,11 +36,12 @@ class Kin(Method):
     renew: Renewal = 0
     uses_fingerprints = True
 
-    def on_fingerprints(self, view: View, prints: Fingerprints, ids: Tensor, limited: bool) -> Memory:
+    def on_fingerprints(self, view: View, prints: Fingerprints, ids: Tensor, limited: bool) -> Findings:
         found = kinship(prints, ids, int(view.seed[0]))
         place = torch.searchsorted(ids, view.contacts.clamp(min=0)).clamp(max=len(ids) - 1)
         columns = torch.where(view.known & (ids[place] == view.contacts), place, -1)
-        return _memory(found, torch.searchsorted(ids, view.me), columns, limited)
+        memory = _memory(found, torch.searchsorted(ids, view.me), columns, limited)
+        return Findings(memory, *_diagnostics(found, prints.count))
 
     def meet(self, now: RoundContext) -> Tensor:
         """Kin at random; in a continuum, of twice as many drawn from the mixture, those that balance each other."""
@@ -138,3 +140,23 @@ def _memory(found: Kinship, rows: Tensor, columns: Tensor, limited: bool) -> Mem
     away = place[columns.gather(1, counting).clamp(min=0)] - place[rows, None]
     away = torch.where(mask[..., None], away, 0.0)
     return {"weights": weights, "family": torch.full_like(rows, -1), "away": away, **trust}
+
+
+def _diagnostics(found: Kinship, count: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """For the history: the place and family of each peer, and the spectrum, its noise edge and the families' centres.
+
+    count: [M], samples behind each fingerprint. family: -1 without a fingerprint, and in a continuum.
+    """
+    place, edge = found.place[:, :_DIRECTIONS], found.edge**0.5 if found.enough_samples else math.nan
+    family = torch.full_like(count, -1) if found.family is None else found.family
+    members = family >= 0
+    weight = count[members].double()
+    summed = place.new_zeros(1 + int(family.max()), 1 + place.shape[1])
+    summed.index_add_(0, family[members], torch.cat([weight[:, None], weight[:, None] * place[members]], 1))
+    values = {
+        "singular_values": found.squared.clamp(min=0).sqrt(),
+        "edge": place.new_tensor([edge]),
+        "rank": torch.tensor([found.rank]),
+        "centres": summed[:, 1:] / summed[:, :1],
+    }
+    return {"place": place, "family": family}, values

@@ -34,7 +34,7 @@ def test_kin_meets_its_family_only() -> None:
     prints, label = clusters([8, 4], 30, gap=0.5, seed=1)
     view = view_of(12)
     kin = methods.get("kin")(k=3)
-    memory = kin.on_fingerprints(view, prints, view.me, False)
+    memory = kin.on_fingerprints(view, prints, view.me, False).memory
     often = sum(meet(kin, view, round, memory).double() for round in range(1, 60))
     assert not bool(often[label[:, None] != label].any())
     assert meet(kin, view, 1, memory).sum(1).tolist() == [3] * 12
@@ -45,27 +45,29 @@ def test_kin_meets_its_family_only() -> None:
 def test_kin_says_what_it_found() -> None:
     kin, view = methods.get("kin")(k=3), view_of(12)
     prints, _ = clusters([8, 4], 30, gap=0.5, seed=1)
-    assert kin.notes(view, kin.on_fingerprints(view, prints, view.me, False)) == ["found 2 families, of 8, 4 peers"]
+    assert kin.notes(view, kin.on_fingerprints(view, prints, view.me, False).memory) == [
+        "found 2 families, of 8, 4 peers"
+    ]
     prints, _ = clusters([5, 3, *[4] * 8], 30, gap=0.5, seed=1)
-    many = kin.notes(view_of(40), kin.on_fingerprints(view_of(40), prints, torch.arange(40), False))
+    many = kin.notes(view_of(40), kin.on_fingerprints(view_of(40), prints, torch.arange(40), False).memory)
     assert many == ["found 10 families, of 3 to 5 peers"]
-    continuum = kin.on_fingerprints(view_of(40), gaussian(line(40), [40] * 40, 1), torch.arange(40), False)
+    continuum = kin.on_fingerprints(view_of(40), gaussian(line(40), [40] * 40, 1), torch.arange(40), False).memory
     assert kin.notes(view_of(40), continuum) == ["found no families but a continuum, and draws partners by likeness"]
 
 
 def test_a_real_peer_says_what_kin_found_for_it() -> None:
     kin, view = methods.get("kin")(k=3), view_of(12)
     prints, label = clusters([8, 4], 30, gap=0.5, seed=1)
-    families = kin.on_fingerprints(view, prints, view.me, None)
+    families = kin.on_fingerprints(view, prints, view.me, None).memory
     for peer, size in enumerate(torch.where(label == label[0], int((label == label[0]).sum()), 0).tolist()):
         one = {name: table[peer : peer + 1] for name, table in families.items()}
         found = kin.peer_notes(view.rows(slice(peer, peer + 1)), one)
         assert found == [f"this peer belongs to a family of {size or int((label != label[0]).sum())} peers"]
     same, _ = clusters([12], 30, gap=0.5, seed=1)
-    memory = kin.on_fingerprints(view, same, view.me, None)
+    memory = kin.on_fingerprints(view, same, view.me, None).memory
     one = {name: table[:1] for name, table in memory.items()}
     assert kin.peer_notes(view.rows(slice(0, 1)), one) == kin.notes(view, memory)
-    continuum = kin.on_fingerprints(view_of(40), gaussian(line(40), [40] * 40, 1), torch.arange(40), None)
+    continuum = kin.on_fingerprints(view_of(40), gaussian(line(40), [40] * 40, 1), torch.arange(40), None).memory
     one = {name: table[:1] for name, table in continuum.items()}
     assert kin.peer_notes(view_of(40).rows(slice(0, 1)), one) == kin.notes(view_of(40), continuum)
     assert kin.peer_notes(view, {}) == []
@@ -75,7 +77,7 @@ def test_kin_says_what_it_could_not_have_found() -> None:
     """One family is no claim that the data are alike."""
     kin, view = methods.get("kin")(k=3), view_of(12)
     prints, _ = clusters([12], 30, gap=0.5, seed=1)
-    memory = kin.on_fingerprints(view, prints, view.me, False)
+    memory = kin.on_fingerprints(view, prints, view.me, False).memory
     evidence = kinship(prints, torch.arange(12), 0).evidence
     assert evidence is not None
     limit = homophily.methods.kin.power.smallest_difference(evidence)
@@ -96,14 +98,14 @@ def test_kin_says_what_it_could_not_have_found() -> None:
 def test_fingerprints_without_any_noise_say_nothing_of_the_smallest_difference() -> None:
     kin, view = methods.get("kin")(k=3), view_of(12)
     still = gaussian(torch.zeros(12, 512).double(), [30] * 12, 1, torch.zeros(512))
-    found, _ = kin.notes(view, kin.on_fingerprints(view, still, view.me, False))
+    found, _ = kin.notes(view, kin.on_fingerprints(view, still, view.me, False).memory)
     assert found == "found no difference between the fingerprints of 12 peers, so all count as one family"
 
 
 def test_with_limited_contacts_kin_says_what_was_found_among_all() -> None:
     prints, _ = clusters([10, 10], 30, gap=0.5, seed=1)
     view, kin = limited_view(20, 5), methods.get("kin")()
-    memory = kin.on_fingerprints(view, prints, view.me, True)
+    memory = kin.on_fingerprints(view, prints, view.me, True).memory
     assert kin.notes(view, memory) == ["found 2 families, of 10, 10 peers"]
 
 
@@ -148,7 +150,7 @@ def test_in_a_continuum_partners_are_of_the_mixture_and_nearer_together_than_by_
     peers, k = 40, 3
     view, prints = view_of(peers).rows(slice(18, 22)), gaussian(line(peers), [40] * peers, 1)
     kin = methods.get("kin")(k=k)
-    memory = kin.on_fingerprints(view, prints, torch.arange(peers), limited)
+    memory = kin.on_fingerprints(view, prints, torch.arange(peers), limited).memory
     weights, at = memory["weights"], torch.linspace(-1, 1, peers).double()
     assert memory["family"].tolist() == [-1] * 4
     off, by_lot, met = [], [], set()
@@ -169,7 +171,7 @@ def test_in_a_continuum_limited_contacts_are_weighed_among_themselves() -> None:
     peers = 40
     prints, kin = gaussian(line(peers), [40] * peers, 1), methods.get("kin")(k=2)
     view = limited_view(peers, 6)
-    memory = kin.on_fingerprints(view, prints, view.me, True)
+    memory = kin.on_fingerprints(view, prints, view.me, True).memory
     found = kinship(prints, view.me, 0)
     columns = torch.where(view.known, view.contacts, -1)
     assert torch.equal(memory["weights"], found.weights(view.me, columns, True))
@@ -182,7 +184,7 @@ def test_in_a_continuum_limited_contacts_are_weighed_among_themselves() -> None:
 def test_a_peer_without_a_fingerprint_meets_nobody_in_a_continuum() -> None:
     prints, kin, view = without(gaussian(line(40), [40] * 40, 1), 5), methods.get("kin")(k=3), limited_view(40, 12)
     for limited in (False, True):
-        memory = kin.on_fingerprints(view, prints, view.me, limited)
+        memory = kin.on_fingerprints(view, prints, view.me, limited).memory
         often = sum(meet(kin, view, round, memory).double() for round in range(1, 30))
         assert not often[5].any()
         assert not often[view.contacts == 5].any()
@@ -194,8 +196,8 @@ def test_contacts_limit_partners_and_not_knowledge(limited: bool) -> None:
     """One decision for all: each peer keeps to its family among its contacts, even if it knows nobody else."""
     prints, label = clusters([10, 10], 30, gap=0.5, seed=1)
     view, kin = limited_view(20, 4), methods.get("kin")()
-    memory = kin.on_fingerprints(view, prints, view.me, limited)
-    whole = kin.on_fingerprints(view_of(20), prints, view.me, False)
+    memory = kin.on_fingerprints(view, prints, view.me, limited).memory
+    whole = kin.on_fingerprints(view_of(20), prints, view.me, False).memory
     assert torch.equal(memory["family"], whole["family"])
     assert torch.equal(memory["family"], label)
     assert torch.equal(memory["weights"] > 0, label[:, None] == label[view.contacts])
@@ -251,9 +253,9 @@ def test_the_answer_does_not_depend_on_how_models_start() -> None:
 def test_a_new_fingerprint_changes_the_answer_of_all() -> None:
     prints, _ = clusters([8, 8], 30, gap=0.5, seed=1)
     view, kin = limited_view(16, 5), methods.get("kin")()
-    before = kin.on_fingerprints(view, prints, view.me, True)
+    before = kin.on_fingerprints(view, prints, view.me, True).memory
     prints.mean[15] += 5 * normal(1, torch.arange(512)).float()
-    after = kin.on_fingerprints(view, prints, view.me, True)
+    after = kin.on_fingerprints(view, prints, view.me, True).memory
     assert before["family"].tolist() == [0] * 8 + [1] * 8
     assert after["family"].tolist() == [0] * 8 + [1] * 7 + [2]
     changed = (before["weights"] != after["weights"]).any(1)

@@ -68,7 +68,7 @@ def status(
     folder: Annotated[Path, typer.Argument(help="A peer's state folder.")],
     as_json: Json = False,
 ) -> None:
-    """Show a peer's status: round, neighbours, similarities, accuracy, traffic, unreachable peers."""
+    """Show a peer's status: round, neighbours, similarities, score, traffic, unreachable peers."""
     found = deploy.status(folder)
     if as_json:
         print(json.dumps(found, ensure_ascii=False))
@@ -109,11 +109,11 @@ def run_deployment(
     largest = result["largest_difference"]
     difference = "only one side's weights have diverged" if largest is None else f"weights differ by {largest:.3g}"
     weights = "weights are identical, bit for bit" if result["identical"] else difference
-    real, simulated = (_score(result[side]) for side in ("accuracy", "simulated_accuracy"))
-    accuracy = f"real {real}, simulated {simulated}"
+    real, simulated = (_score(result[side]) for side in ("score", "simulated_score"))
+    scores = f"{result['headline']}: real {real}, simulated {simulated}"
     communication = compared_communication(result)
     Console(soft_wrap=True).print(
-        f"{local} real peers and the simulation: {weights}; {communication}; {accuracy}; {result['run']}"
+        f"{local} real peers and the simulation: {weights}; {communication}; {scores}; {result['run']}"
     )
 
 

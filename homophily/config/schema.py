@@ -75,6 +75,12 @@ class Data(OpenTable):
         description="the data set: a registered name, a `.csv` or `.parquet` file, a folder of `.npz` files, or "
         "`package.module:function`",
     )
+    task: Literal["classification", "tokens", "multi-label", "regression"] | None = Field(
+        None,
+        description="the kind of the targets ([tasks.md](tasks.md)). Left out: inferred from them: whole numbers are "
+        "classes, of a sample or of each of its positions (tokens); booleans are labels (multi-label); floats are a "
+        "regression",
+    )
     shift: str | None = Field(
         None,
         description="the shift: how the data of clusters differ (the kind of heterogeneity). A registered name or "
@@ -180,8 +186,9 @@ class Training(Table):
     )
     loss: str = Field(
         "auto",
-        description='the loss: `"cross-entropy"`, `"mse"` or `package.module:name`; `"auto"`: cross-entropy for '
-        "classification, mean squared error for regression",
+        description='the loss: `"cross-entropy"`, `"binary-cross-entropy"`, `"mse"` or `package.module:name`; '
+        '`"auto"`: that of the task ([tasks.md](tasks.md)). It is a mean over the positions, labels or outputs of a '
+        "sample, then over samples",
     )
     lr: float = Field(
         0.05, gt=0, le=1e30, allow_inf_nan=False, description="the learning rate, before `schedule` and `warmup`"

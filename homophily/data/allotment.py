@@ -54,9 +54,6 @@ class Pool:
         """Return the pool of the samples ``index``. y: targets of all samples; None: the draw ignores classes."""
         if y is None:
             return cls(index, torch.zeros(1, dtype=torch.int64), torch.zeros_like(index), name)
-        if y.dim() > 1:
-            shape = list(y.shape[1:])
-            raise UserError(f"data: dividing samples by class needs one class per sample, but y has shape {shape} each")
         classes, label = torch.unique(y[index], return_inverse=True)
         return cls(index, classes, label, name)
 

@@ -20,6 +20,7 @@ from homophily.config.overlay import read
 from homophily.data.missing import imputed
 from homophily.data.normalise import Scale
 from homophily.data.preparation import Preparation, raw_kind
+from homophily.data.task_kinds import REGRESSION, TaskKind
 from homophily.data.types import FederatedData, Split
 from homophily.errors import UserError
 from homophily.plugins.parameters import parsed, refuse_unknown
@@ -113,25 +114,25 @@ class AgreedScale:
         """The agreed names of the classes (None: not given), and what error messages call them."""
         return self.constants.class_names, f"class_names of {self.where}"
 
-    def classes(self, found: int | None) -> int | None:
-        """The agreed number of classes, if it is given. found: that of the data; None: a regression."""
+    def classes(self, found: int | None, kind: TaskKind) -> int | None:
+        """The agreed number of classes, if it is given. found: that of the data; None: its kind has no classes."""
         names = self.constants.class_names
         agreed = self.constants.classes if names is None else len(names)
         if agreed is None:
             return found
         if found is None:
-            raise UserError(f"{self.where}: classes = {agreed}, but the data is a regression")
+            raise UserError(f"{self.where}: classes = {agreed}, but the data is a {kind.name} task")
         if found > agreed:
             raise UserError(f"{self.where}: classes = {agreed}, but the data has {found} classes")
         return agreed
 
-    def targets(self, y: Tensor, classes: int | None) -> tuple[Tensor, Tensor] | None:
+    def targets(self, y: Tensor, kind: TaskKind) -> tuple[Tensor, Tensor] | None:
         """Mean and standard deviation [outputs] of targets like ``y`` [n, outputs]; None: they are not given."""
         mean, std = self.constants.target_mean, self.constants.target_std
         if mean is None or std is None:
             return None
-        if classes is not None:
-            raise UserError(f"{self.where}: target_mean and target_std are given, but the data has classes")
+        if kind is not REGRESSION:
+            raise UserError(f"{self.where}: target_mean and target_std are given, but the data is a {kind.name} task")
         outputs = y.flatten(1).shape[1]
         if len(mean) != outputs:
             raise UserError(
@@ -173,18 +174,18 @@ def scale_by(normalise: str | AgreedScale, reference: Tensor) -> Scale:
     return normalise.scale(reference) if isinstance(normalise, AgreedScale) else Scale.of(normalise, reference)
 
 
-def classes_by(normalise: str | AgreedScale, found: int | None) -> int | None:
-    """The number of classes: agreed by all peers, or ``found`` in the data (None: a regression)."""
-    return normalise.classes(found) if isinstance(normalise, AgreedScale) else found
+def classes_by(normalise: str | AgreedScale, found: int | None, kind: TaskKind) -> int | None:
+    """The number of classes: agreed by all peers, or ``found`` in the data (None: its kind has no classes)."""
+    return normalise.classes(found, kind) if isinstance(normalise, AgreedScale) else found
 
 
-def target_scale_by(normalise: str | AgreedScale, y: Tensor, classes: int | None) -> tuple[Tensor, Tensor] | None:
-    """Mean and standard deviation [outputs] of targets: agreed by all peers, or those of ``y`` [n, outputs].
+def target_scale_by(normalise: str | AgreedScale, y: Tensor, kind: TaskKind) -> tuple[Tensor, Tensor] | None:
+    """Mean and standard deviation [outputs] of targets: agreed by all peers, or those of ``y`` [n, ...].
 
-    None: there are classes.
+    None: the targets are not those of a regression.
     """
-    agreed = normalise.targets(y, classes) if isinstance(normalise, AgreedScale) else None
-    if agreed is not None or classes is not None:
+    agreed = normalise.targets(y, kind) if isinstance(normalise, AgreedScale) else None
+    if agreed is not None or kind is not REGRESSION:
         return agreed
     flat = y.flatten(1).double()
     return flat.mean(0).float(), flat.std(0, correction=0).float()

@@ -15,7 +15,8 @@ from homophily.data.constants import AgreedScale, classes_by, scale_by, target_s
 from homophily.data.missing import impute, missing
 from homophily.data.preparation import Preparation, raw_kind
 from homophily.data.proportions import apportion
-from homophily.data.types import ClusterSpec, FederatedData, PartitionPlan, Samples, Source, Split, check_classes
+from homophily.data.task_kinds import CLASSIFICATION, as_targets, check_classes
+from homophily.data.types import ClusterSpec, FederatedData, PartitionPlan, Samples, Source, Split
 from homophily.errors import UserError
 from homophily.plugins.validation import answer
 
@@ -59,7 +60,9 @@ def partition_source(
     if validation:
         splits.append(_split(plan, source.train, for_validation, cluster))
     if source.classes is not None:
-        check_classes(torch.cat([split.y.flatten() for split in splits]), source.classes)
+        for split in splits:
+            check_classes(split.y, source.classes, "data: y")
+    splits = [replace(split, y=as_targets(split.y, source.kind, "data: y")) for split in splits]
     scale = scale_by(normalise, source.train.x)
     splits = [replace(split, x=scale(split.x)) for split in splits]
     raw = raw_kind(source.train.x)
@@ -69,7 +72,7 @@ def partition_source(
     elif raw != "pixels":  # pixels are never missing
         absent = missing(splits[0].x)
         fill = _imputed(splits, shared_test=test == "all")
-    classes = classes_by(normalise, source.classes)
+    classes = classes_by(normalise, source.classes, source.kind)
     return FederatedData(
         train=splits[0],
         test=splits[1],
@@ -79,8 +82,9 @@ def partition_source(
         cluster=cluster if plan.clustered else None,
         cluster_names=tuple(k.name for k in plan.clusters) if plan.clustered else (),
         preparation=Preparation(raw, scale, fill),
-        target_scale=target_scale_by(normalise, splits[0].y, classes),
+        target_scale=target_scale_by(normalise, splits[0].y, source.kind),
         missing=absent,
+        kind=source.kind,
     )
 
 
@@ -105,8 +109,10 @@ def _check(plan: PartitionPlan, train: Amount, validation: int, test: Amount, ba
             'data.test = "all" cannot be used with a shift that gives every peer its own class proportions; '
             "set data.test to a number"
         )
-    if balanced and plan.source.classes is None:
-        raise UserError(f"data.balanced needs data with classes, but {plan.source.name} is a regression data set")
+    per_class = "data.balanced" if balanced else "data.shift with class proportions"
+    if (balanced or plan.proportions is not None) and plan.source.kind is not CLASSIFICATION:
+        found = f"{plan.source.name} is a {plan.source.kind.name} data set"
+        raise UserError(f"{per_class} needs data with classes, one per sample, but {found}")
     if balanced and plan.proportions is not None:
         raise UserError("data.balanced = true contradicts a shift that gives every peer its own class proportions")
 

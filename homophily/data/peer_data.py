@@ -17,7 +17,8 @@ class PeerData:
     """One peer's samples, as numpy arrays, torch tensors or nested lists with one row per sample.
 
     x: [n, ...] uint8 pixels, float features (NaN: missing) or integer tokens.
-    y: [n] integer classes or strings, or [n] or [n, outputs] float targets.
+    y: the targets (docs/tasks.md): [n] integer classes or strings; [n, length] integer classes of positions, -100 for
+    one that does not count; [n, labels] booleans; or [n] or [n, outputs] floats.
     validation_x, validation_y: validation samples; None: taken from x and y, as many as ``data.validation`` says.
     test_x, test_y: test samples; None: taken from x and y, as many as ``data.test`` says, or a fifth.
     cluster: name or number of the true cluster, if it is known.

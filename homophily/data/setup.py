@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from homophily.plugins.parameters import accepted, checked, keys_of, must_take, 
 from homophily.plugins.registry import GIVEN, import_object
 
 _PARTITION_KEYS = ("shift", "sizes", "normalise", "train", "validation", "test", "balanced")
-_OWN_KEYS = ("name", "train", "validation", "test", "normalise", "scale", "length", "pad")  # of divided data
+_OWN_KEYS = ("name", "task", "train", "validation", "test", "normalise", "scale", "length", "pad")  # of divided data
 _DEFAULTS = {"peers": 60, "shift": "rotation", "normalise": "standard", "train": 20, "validation": 0, "test": 100}
 
 
@@ -159,6 +159,8 @@ def _partitioned(
             raise UserError(
                 f"data.{key}: only your own data is padded, and {source.name!r} is a data set; leave it out"
             )
+    if given.get("task") is not None:
+        source = replace(source, task=given["task"])
     defaults = ["peers", *_PARTITION_KEYS]
     refuse_unknown("defaults", source.defaults, defaults, f"data set {source.name!r} may have {', '.join(defaults)}")
     merged = {**_DEFAULTS, **source.defaults, **given}
@@ -170,7 +172,7 @@ def _partitioned(
     names = accepted(shift, passed)
     if names is not None:
         owner = f"data set {source.name!r} under shift {merged['shift']!r}"
-        allowed = ["name", *_PARTITION_KEYS, "scale", *source_keys, *names]
+        allowed = ["name", "task", *_PARTITION_KEYS, "scale", *source_keys, *names]
         refuse_unknown("data", shift_keys, allowed, keys_of(owner, allowed))
     asked = checked("data", f"shift {merged['shift']!r}", shift, shift_keys, passed)
     must_take(shift, passed, f"data.shift = {merged['shift']!r}", asked)
@@ -181,7 +183,8 @@ def _partitioned(
     partition_settings["balanced"] = bool(partition_settings["balanced"])
     normalise, scaling = _scaling(given, merged["normalise"])
     shares = partition_source(plan, peers=count, seed=seed, **{**partition_settings, "normalise": normalise})
-    return PreparedData(shares, {**source_keys, **asked, **partition_settings, **scaling, "shift": merged["shift"]})
+    settings = {**source_keys, **asked, **partition_settings, **scaling, "shift": merged["shift"]}
+    return PreparedData(shares, {**settings, "task": shares.kind.name})
 
 
 def _scaling(given: Mapping[str, Any], normalise: str) -> tuple[str | AgreedScale, dict[str, Any]]:
@@ -214,7 +217,8 @@ def _from_arrays(
     arrays, length = aligned(arrays, given.get("length"), given.get("pad", 0))
     partition_settings = {key: given.get(key) for key in ("train", "validation", "test")}
     normalise, scaling = _scaling(given, given.get("normalise", "unit"))
-    shares = partition_user_data(list(arrays), **partition_settings, seed=seed, normalise=normalise)
-    return PreparedData(
-        shares, {**(made_with or {}), **partition_settings, **scaling, "shift": "natural", "length": length}
+    shares = partition_user_data(
+        list(arrays), **partition_settings, seed=seed, normalise=normalise, task=given.get("task")
     )
+    settings = {**(made_with or {}), **partition_settings, **scaling, "shift": "natural", "length": length}
+    return PreparedData(shares, {**settings, "task": shares.kind.name})

@@ -14,6 +14,7 @@ from torch import Tensor
 from homophily.data.images import rotated
 from homophily.data.proportions import apportion
 from homophily.data.sources import coefficients, load_source
+from homophily.data.task_kinds import CLASSIFICATION
 from homophily.data.types import Change, ClusterSpec, PartitionPlan, Samples, Source
 from homophily.errors import UserError
 from homophily.plugins.registry import Registry
@@ -288,8 +289,9 @@ def _in_ratio(peers: int, ratio: list[int]) -> list[int]:
 
 
 def _classes(source: Source, shift: str) -> int:
-    if source.classes is None:
-        raise UserError(f"data.shift = {shift!r} needs data with classes, but {source.name} is a regression data set")
+    if source.classes is None or source.kind is not CLASSIFICATION:
+        found = f"{source.name} is a {source.kind.name} data set"
+        raise UserError(f"data.shift = {shift!r} needs data with classes, one per sample, but {found}")
     return source.classes
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from homophily.data.preparation import Preparation
+from homophily.data.task_kinds import MULTI_LABEL, TaskKind, as_targets, check_classes, kind_of
 from homophily.errors import UserError
 from homophily.plugins.parameters import must_take
 
@@ -29,7 +30,8 @@ def _check_types(thing: Any, **types: Any) -> None:
 class Samples:
     """A set of samples.
 
-    x: [n, ...] uint8 pixels, floats or integer tokens; y: [n] int64 classes or [n, outputs] float targets.
+    x: [n, ...] uint8 pixels, floats or integer tokens; y: targets of one of the task kinds: [n] int64 classes,
+    [n, length] int64 classes of positions, [n, labels] booleans, or [n, outputs] floats.
     """
 
     x: Tensor
@@ -53,26 +55,29 @@ class Source:
     name: str
     train: Samples
     test: Samples | None
-    classes: int | None  # None: regression
+    classes: int | None  # None: regression or multi-label
     owners: tuple[str, ...] = ()  # the names that Samples.owner refers to
     defaults: Mapping[str, Any] = field(default_factory=dict)  # config keys with the data set's own defaults
+    task: str | None = None  # name of the task kind; None: inferred from y
 
     def __post_init__(self) -> None:
         _check_types(self, name=str, train=Samples, test=Samples | None, classes=int | None, defaults=Mapping)
+        kind = self.kind
+        if self.task is not None and kind.has_classes != (self.classes is not None):
+            raise UserError(f"Source: task = {self.task!r}, but classes = {self.classes}")
         for y in (samples.y for samples in (self.train, self.test) if samples is not None):
-            if self.classes is None and (y.dim() < 2 or not y.is_floating_point()):
+            if self.classes is None and kind is not MULTI_LABEL and (y.dim() < 2 or not y.is_floating_point()):
                 raise UserError(f"Source: without classes y must be floats [n, outputs], not {y.dtype} {list(y.shape)}")
             if self.classes is not None and y.dtype != torch.int64:
                 raise UserError(f"Source: with classes y must be whole numbers, torch.int64, not {y.dtype}")
+            as_targets(y, kind, "data: y")
             if self.classes is not None:
-                check_classes(y, self.classes)
+                check_classes(y, self.classes, "data: y")
 
-
-def check_classes(y: Tensor, classes: int) -> None:
-    """Raise a UserError if the targets, of any shape, are not all classes from 0 to ``classes`` - 1."""
-    wrong = y[(y < 0) | (y >= classes)]
-    if len(wrong):
-        raise UserError(f"data: y contains the class {int(wrong[0])}, but classes must be 0 to {classes - 1}")
+    @property
+    def kind(self) -> TaskKind:
+        """The kind of task that its targets belong to."""
+        return kind_of(self.train.y, self.task)
 
 
 Change = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -117,7 +122,7 @@ class Split:
     """All peers' samples of one split; peer i owns rows start[i] to start[i] + count[i] (ranges may overlap)."""
 
     x: Tensor  # [m, ...]
-    y: Tensor  # [m] or [m, outputs]
+    y: Tensor  # [m] int64, [m, ...] int64 or [m, ...] float32, by the kind of task
     start: Tensor  # [N] int64
     count: Tensor  # [N] int64
 
@@ -142,8 +147,8 @@ class FederatedData:
     train: Split
     test: Split
     validation: Split | None
-    classes: int | None  # None: regression
-    outputs: int  # how many values a model returns for a sample
+    classes: int | None  # None: regression or multi-label
+    outputs: int  # how many values a model returns for a sample (tokens: for each position)
     cluster: Tensor | None  # [N] int64: the true cluster of each peer; None: unknown
     cluster_names: tuple[str, ...] = field(default=())
     class_names: tuple[str, ...] | None = None  # by class, if classes were given as strings
@@ -152,6 +157,7 @@ class FederatedData:
     target_scale: tuple[Tensor, Tensor] | None = None  # mean and standard deviation [outputs] of a regression's targets
     agreed: bool = True  # the constants of inputs and targets are the same for all peers of the federation
     missing: Tensor | None = None  # [m, ...] bool: training inputs replaced by means of the peer's own; None: no input
+    kind: TaskKind = field(kw_only=True)  # of the targets
 
     @property
     def peers(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Literal
 
 import numpy as np
@@ -16,20 +17,21 @@ from homophily.data.missing import impute, missing
 from homophily.data.normalise import as_floats
 from homophily.data.peer_data import Array, PeerData
 from homophily.data.preparation import Preparation, raw_kind
+from homophily.data.task_kinds import TOKENS, TaskKind, as_targets, kind_of
 from homophily.data.types import FederatedData, Split
 from homophily.errors import UserError
 from homophily.randomness import Purpose, permutation
 
 Amount = int | Literal["all"] | None
-_LAST_CLASS = 10**6
 
 
 @dataclass(frozen=True)
 class _Part:
-    """Checked samples. x: [n, ...]; y: [n] int64 or [n, outputs] float32."""
+    """Checked samples. x: [n, ...]; y: [n, ...] int64 or float32."""
 
     x: Tensor
     y: Tensor
+    kind: TaskKind  # of the targets
 
     def __len__(self) -> int:
         return len(self.x)
@@ -37,7 +39,7 @@ class _Part:
     def rows(self, chosen: Tensor) -> _Part:
         """Return the chosen samples, in their original order."""
         chosen = chosen.sort().values
-        return _Part(self.x[chosen], self.y[chosen])
+        return _Part(self.x[chosen], self.y[chosen], self.kind)
 
 
 @dataclass(frozen=True)
@@ -68,13 +70,14 @@ def partition_user_data(
     test: Amount,
     seed: int,
     normalise: str | AgreedScale = "unit",
+    task: str | None = None,
 ) -> FederatedData:
     """Return the data of peers that bring their own samples.
 
     If a peer brings no validation or test samples, they are drawn from its x and y. ``train`` and ``test`` None or
     "all": all samples, or a fifth of x as test samples if the peer brings none. ``validation`` None: the samples that
     peers bring; 0: no validation samples. ``normalise``: how inputs are scaled, or the constants on which all peers
-    agree.
+    agree. ``task``: the name of the task kind; None: inferred from the targets.
     """
     if not peers:
         raise UserError("data: the list of peers is empty; pass at least one PeerData")
@@ -83,29 +86,30 @@ def partition_user_data(
     _check_amount("test", test, least=1)
     agreed = normalise if isinstance(normalise, AgreedScale) else None
     peers, class_names = numbered(peers, *(agreed.class_names if agreed else (None, "")))
-    checked = [_checked_peer(peer, i) for i, peer in enumerate(peers)]
+    checked = [_checked_peer(peer, i, task) for i, peer in enumerate(peers)]
     _check_alike(checked, validation)
     divided = [_divided(peer, train, validation, test, seed, i) for i, peer in enumerate(checked)]
     (training, validating, testing), preparation = _prepared(divided, normalise)
-    targets = [part.y for peer in checked for part in peer.parts()]
-    found = None if targets[0].is_floating_point() else 1 + max(int(y.max()) for y in targets)
+    kind = checked[0].own.kind
+    found = 1 + max(int(part.y.max()) for peer in checked for part in peer.parts()) if kind.has_classes else None
     if found is not None and class_names is not None:
         found = max(found, len(class_names))
-    classes = classes_by(normalise, found)
+    classes = classes_by(normalise, found, kind)
     cluster, cluster_names = _clusters(peers)
     return FederatedData(
         train=training,
         test=testing,
         validation=validating,
         classes=classes,
-        outputs=targets[0].shape[1] if classes is None else classes,
+        outputs=classes or prod(training.y.shape[1:]),
         cluster=cluster,
         cluster_names=cluster_names,
         preparation=preparation,
         names=tuple(peer.name for peer in peers) if any(peer.name for peer in peers) else None,
-        target_scale=target_scale_by(normalise, training.y, classes),
+        target_scale=target_scale_by(normalise, training.y, kind),
         class_names=class_names,
         missing=None if agreed else missing(torch.cat([own.x for own, _, _ in divided])),
+        kind=kind,
     )
 
 
@@ -117,7 +121,7 @@ def _check_amount(key: str, value: Amount, least: int) -> None:
         raise UserError(f"data.{key} must be a whole number of at least {least}{other}, not {value!r}")
 
 
-def _checked_peer(peer: PeerData, number: int) -> _Peer:
+def _checked_peer(peer: PeerData, number: int, task: str | None) -> _Peer:
     label = f"peer {peer.name!r}" if peer.name else f"peer {number}"
 
     def optional(part: str, x: Array | None, y: Array | None) -> _Part | None:
@@ -125,30 +129,25 @@ def _checked_peer(peer: PeerData, number: int) -> _Peer:
             return None
         if x is None or y is None:
             raise UserError(f"{label}: {part}x and {part}y must be given together")
-        return _checked_part(label, part, x, y)
+        return _checked_part(label, part, x, y, task)
 
     return _Peer(
         label,
-        _checked_part(label, "", peer.x, peer.y),
+        _checked_part(label, "", peer.x, peer.y, task),
         optional("validation_", peer.validation_x, peer.validation_y),
         optional("test_", peer.test_x, peer.test_y),
     )
 
 
-def _checked_part(label: str, part: str, raw_x: Array, raw_y: Array) -> _Part:
+def _checked_part(label: str, part: str, raw_x: Array, raw_y: Array, task: str | None) -> _Part:
     """Return checked samples. ``part`` is the prefix of the field names: "", "validation_" or "test_"."""
     x, y = _tensor(f"{label}: {part}x", raw_x), _tensor(f"{label}: {part}y", raw_y)
     if x.dim() < 2:
         raise UserError(f"{label}: {part}x must have one row per sample, not the shape {list(x.shape)}")
     if x.dtype == torch.bool:
         x = x.to(torch.float32)
-    if not y.is_floating_point():
-        y = y.to(torch.int64)
-    elif y.dim() == 1:
-        y = y[:, None]
-    if y.dim() != (2 if y.is_floating_point() else 1):
-        allowed = "[n] or [n, outputs]" if y.is_floating_point() else "[n] if it holds classes"
-        raise UserError(f"{label}: {part}y must have the shape {allowed}, not {list(y.shape)}")
+    if not y.dim():
+        raise UserError(f"{label}: {part}y must have one row per sample, not the shape {list(y.shape)}")
     if len(x) != len(y):
         raise UserError(f"{label}: {part}x has {len(x)} samples but {part}y has {len(y)}")
     if len(x) == 0:
@@ -158,12 +157,11 @@ def _checked_part(label: str, part: str, raw_x: Array, raw_y: Array) -> _Part:
         raise UserError(f"{label}: {part}x and {part}y must not be empty, but their shapes are {shapes}")
     if bool(x.isinf().any()):
         raise UserError(f"{label}: {part}x contains infinite values")
-    if not bool(y.isfinite().all()):
-        raise UserError(f"{label}: {part}y contains NaN or infinite values")
-    for worst in () if y.is_floating_point() else (int(y.min()), int(y.max())):
-        if not 0 <= worst <= _LAST_CLASS:
-            raise UserError(f"{label}: {part}y contains the class {worst}, but classes must be 0 to {_LAST_CLASS:,}")
-    return _Part(x, y)
+    kind = kind_of(y, task)
+    if task is None and kind is TOKENS and list(y.shape[1:]) == [1]:
+        wanted = f"must have the shape [n] if it holds classes, not {list(y.shape)}"
+        raise UserError(f"{label}: {part}y {wanted}; if they are classes of positions or labels, set data.task")
+    return _Part(x, as_targets(y, kind, f"{label}: {part}y"), kind)
 
 
 def _tensor(what: str, array: Array) -> Tensor:
@@ -208,6 +206,9 @@ def _check_alike(peers: list[_Peer], validation: int | None) -> None:
                 if form != wanted:
                     found = f"{field}{name} is {form} per sample"
                     raise UserError(f"{peer.label}: {found}, but {first.label} has {wanted}")
+            if part.kind is not first.own.kind:
+                kinds = f"{field}y holds {part.kind.name} targets, but {first.label} has {first.own.kind.name}"
+                raise UserError(f"{peer.label}: {kinds}; set data.task")
         if validation is None and (peer.validation is None) != (first.validation is None):
             without = peer if peer.validation is None else first
             raise UserError(

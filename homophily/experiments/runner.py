@@ -25,6 +25,7 @@ from homophily.data.sources import sources
 from homophily.errors import DivergedWarning, UserError
 from homophily.experiments.callbacks import Callbacks
 from homophily.plugins.registry import GIVEN
+from homophily.runs.headline import Headline
 from homophily.runs.reader import Run
 from homophily.runs.writer import Outcome, RunWriter
 from homophily.simulation.configuration import load, make
@@ -134,7 +135,7 @@ def begin(
     writer = RunWriter.create(out, "".join(c if c.isalnum() or c in "-_." else "-" for c in name))
     task = experiment.task
     writer.keep_start(objects.model, task.layout.frozen_values(task.module))
-    writer.describe(config, description(config, plan, task))
+    writer.describe(config, description(config, plan, task, experiment.scorer.metric.headline))
     return ActiveRun(RunState(experiment), writer, config, objects, callbacks)
 
 
@@ -240,7 +241,7 @@ def _outcome(state: RunState, summary: dict[str, Any], scores: Scores) -> Outcom
     return Outcome(summary, table, state.exchange.final(), {"rows": models.rows, **kept}, data.preparation)
 
 
-def description(config: Config, plan: ExecutionPlan, task: Task) -> dict[str, Any]:
+def description(config: Config, plan: ExecutionPlan, task: Task, headline: Headline) -> dict[str, Any]:
     """The content of ``run.json``."""
     device = task.ids.device
     return {
@@ -256,6 +257,7 @@ def description(config: Config, plan: ExecutionPlan, task: Task) -> dict[str, An
         "machine": machine(device),
         "device": str(device),
         "plan": asdict(plan),
+        "headline": asdict(headline),
         **form(task),
         **({} if config.data.name in sources else {"data": task.data.digest}),
         **({} if task.data.class_names is None else {"class_names": task.data.class_names}),

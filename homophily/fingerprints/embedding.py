@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from homophily.data.task_kinds import counted
 from homophily.fingerprints.image_features import ImageFeatures, is_image
 from homophily.randomness import Purpose, bits, normal
 
@@ -168,9 +169,9 @@ def _target_features(y: Tensor, targets: Targets, keyed: _Keyed) -> Callable[[Te
     classes = targets.classes
     if classes is not None and classes <= ONE_HOT:
         root = math.sqrt(classes)
-        return lambda y: root * _over_positions(F.one_hot(y.long(), classes).float()) - 1.0 / root
+        return lambda y: _over_positions(y, lambda y: root * F.one_hot(y, classes).float() - 1.0 / root)
     if classes is not None:
-        return lambda y: _over_positions(keyed.vectors(_KEY_CLASS, y.long(), FEW))
+        return lambda y: _over_positions(y, lambda y: keyed.vectors(_KEY_CLASS, y, FEW))
     projected = _projected(_KEY_OUTPUT, y[0].numel(), keyed)
 
     def numbers(y: Tensor) -> Tensor:
@@ -183,6 +184,10 @@ def _target_features(y: Tensor, targets: Targets, keyed: _Keyed) -> Callable[[Te
     return numbers
 
 
-def _over_positions(values: Tensor) -> Tensor:
-    """[n, ..., T] -> [n, T]: the mean over a sample's positions."""
-    return values.flatten(1, -2).mean(1) if values.dim() > 2 else values
+def _over_positions(y: Tensor, features: Callable[[Tensor], Tensor]) -> Tensor:
+    """Features of classes y [n, ...] -> [n, T]: of a sample's class, or the mean over its positions that count."""
+    if y.dim() == 1:
+        return features(y.long())
+    there = counted(y).flatten(1)
+    each = features(y.flatten(1).long().clamp(min=0)) * there[..., None]
+    return each.sum(1) / there.sum(1).clamp(min=1)[:, None]

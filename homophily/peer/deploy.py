@@ -54,7 +54,7 @@ class Deployment:
     def result(self) -> dict[str, Any]:
         """The object that ``--json`` prints."""
         real, simulated = torch.cat([rows(run) for run in self.peers]), rows(self.simulation)
-        both = [self._accuracy([run.summary for run in self.peers]), self._accuracy([self.simulation.summary])]
+        both = [_mean_score([run.summary for run in self.peers]), _mean_score([self.simulation.summary])]
         rounds = self.simulation.summary["rounds"]
         bills = [_bill(self.peers, rounds), _bill([self.simulation], rounds)]
         return {
@@ -63,19 +63,21 @@ class Deployment:
             "bills_identical": bills[0] == bills[1],
             "bill": bills[0],
             "simulated_bill": bills[1],
-            "accuracy": both[0],
-            "simulated_accuracy": both[1],
+            "headline": self.simulation.headline.name,
+            "score": both[0],
+            "simulated_score": both[1],
             "peers": len(self.peers),
             "rounds": rounds,
             "seconds": round(self.seconds, 1),
             "run": str(self.folder),
         }
 
-    @staticmethod
-    def _accuracy(summaries: Sequence[dict[str, Any]]) -> float | None:
-        found = [summary.get("accuracy", summary.get("mse")) for summary in summaries]
-        known = [float(value) for value in found if value is not None]
-        return sum(known) / len(known) if len(known) == len(found) else None
+
+def _mean_score(summaries: Sequence[dict[str, Any]]) -> float | None:
+    """The mean of the headline metric; None if it is unknown for a peer."""
+    found = [summary[summary["headline"]] for summary in summaries]
+    known = [float(value) for value in found if value is not None]
+    return sum(known) / len(known) if len(known) == len(found) else None
 
 
 def _largest_difference(a: Tensor, b: Tensor) -> float | None:

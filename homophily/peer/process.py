@@ -185,7 +185,8 @@ class Peer:
             "time": time.time(),
             "round": active.round,
             "rounds": self._setup.config.rounds,
-            "accuracy": metrics.get("accuracy", metrics.get("mse")),
+            "headline": metrics.get("headline"),
+            "score": metrics.get(metrics.get("headline", "")),
             "neighbours": sorted(network.links.neighbours()),
             "reachable": reachable,
             "merged": metrics.get("merged", []),
@@ -240,7 +241,7 @@ def _opened_folder(setup: PeerSetup) -> RunWriter:
         return writer
     writer = RunWriter.create(path, setup.settings.peer.name)
     writer.keep_start(None, task.layout.frozen_values(task.module))
-    writer.describe(config, description(config, setup.training.plan, task))
+    writer.describe(config, description(config, setup.training.plan, task, setup.training.metric.headline))
     return writer
 
 

@@ -112,7 +112,8 @@ def _me(settings: PeerSettings, config: Config, method: Method, task: Task, star
 
 def _expected(task: Task, config: Config, method: Method, peers: int) -> ExpectedModel:
     frozen = task.layout.frozen_hash(task.module)
-    number = network_number(task.layout, config.seed, frozen, task.data.classes, constants_digest(config))
+    data = task.data
+    number = network_number(task.layout, config.seed, frozen, data.kind.name, data.classes, constants_digest(config))
     expected = ExpectedModel(task.layout.sent_parameters, task.layout.dtype, method.shares, number, peers)
     if expected.max_bytes > MAX_BLOB_BYTES:
         raise UserError(

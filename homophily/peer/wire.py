@@ -57,11 +57,13 @@ class ExpectedModel:
         return row + table_bytes(self.contacts, len(self.tables)) + 8 + 4096 * (4 + len(self.tables))
 
 
-def network_number(layout: Layout, seed: int, frozen: str, classes: int | None, constants: str | None = None) -> int:
+def network_number(
+    layout: Layout, seed: int, frozen: str, task: str, classes: int | None, constants: str | None = None
+) -> int:
     """The same for all peers that can compare and merge: a hash of the names and shapes of the network, the seed of its
-    start, what is frozen in it, the number of classes (None: targets are numbers), which fingerprints depend on, and
+    start, what is frozen in it, the kind of task and its number of classes, which fingerprints depend on, and
     the constants of data.scale (None: none are given)."""
-    agreed = [layout.to_json(), seed, frozen, classes, *([] if constants is None else [constants])]
+    agreed = [layout.to_json(), seed, frozen, task, classes, *([] if constants is None else [constants])]
     text = json.dumps(agreed, sort_keys=True)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
@@ -168,7 +170,7 @@ MAX_FINGERPRINT_BYTES = int(SMALL_FEDERATION.bytes(torch.tensor(SAMPLES))) + 409
 
 def _check_network(tensors: dict[str, Tensor], network: int) -> None:
     if int(_pop(tensors, "network", (1,), torch.int64)) != network:
-        raise Refused("made for another network (model, classes, features, frozen weights), seed or data.scale")
+        raise Refused("made for another network (model, task, classes, features, frozen weights), seed or data.scale")
 
 
 def _scale(values: Tensor) -> float:

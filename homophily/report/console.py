@@ -20,8 +20,8 @@ from homophily.methods.kin import power
 from homophily.methods.kin.method import ADVICE, TOO_FEW
 from homophily.report.tables import print_pairs, print_table
 from homophily.runs.comparison import Comparison, short_names
+from homophily.runs.headline import Headline
 from homophily.runs.reader import Run
-from homophily.runs.statistics import headline
 
 _DIVERGED = "diverged"  # shown instead of an unknown mean
 _SHOWN_VALUES = 8  # of a list of constants
@@ -49,9 +49,9 @@ class ProgressBar(Callback):
         self._bar, self._task = bar, bar.add_task(label, total=None, score="")
 
     def on_round(self, run: RunHandle, metrics: dict[str, Any]) -> None:
-        value = metrics.get("accuracy", metrics.get("mse"))
+        value = metrics.get(metrics.get("headline", ""))
         if value is not None:
-            self._bar.update(self._task, score=f"{value:.1f}")
+            self._bar.update(self._task, score=f"{metrics['headline']} {value:.4g}")
         self._bar.update(self._task, completed=run.round, total=run.config.rounds)
 
 
@@ -77,16 +77,17 @@ def summary(run: Run) -> None:
     """Print the summary of a run as a table."""
     found = run.summary
     title = f"{run.config.method.name}, {found['rounds']} rounds, {found['seconds']:.1f} s"
-    unit = "accuracy" if "accuracy" in found else "mse"
-    clusters = [(f"cluster {name}", _score(value, unit)) for name, value in found[f"{unit}_by_cluster"].items()]
+    headline = run.headline
+    by_cluster = found[f"{headline.name}_by_cluster"]
+    clusters = [(f"cluster {name}", headline.text(value)) for name, value in by_cluster.items()]
     rows = [
         *clusters,
-        ("mean over peers", _score(found[unit], unit) if _all_scored([run]) else _DIVERGED),
+        ("mean over peers", headline.text(found[headline.name]) if _all_scored([run]) else _DIVERGED),
         ("same-cluster merges", _percent(found["same_cluster_merges"])),
         ("models sent per peer", _number(found["models_sent_per_peer"], 0)),
     ]
     console = Console()
-    print_table(console, ["", _unit(found)], rows, title=title, sections=[len(clusters)])
+    print_table(console, ["", headline.label], rows, title=title, sections=[len(clusters)])
     for note in found["notes"]:
         console.print(f"note: {escape(note)}", soft_wrap=True, highlight=False)
     console.print(f"run folder: {escape(str(run.path))}", soft_wrap=True, highlight=False)
@@ -108,9 +109,9 @@ def comparison(result: Comparison, fair: bool = False, picture: Path | None = No
     console, rows = Console(), result.rows
     if rows:
         headings, lines = _comparison_table(result, fair)
-        first, seeds = rows[0].runs[0].summary, sorted({len(row.runs) for row in rows})
+        headline, seeds = rows[0].runs[0].headline, sorted({len(row.runs) for row in rows})
         shown = " to ".join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))
-        print_table(console, headings, lines, title=f"{_unit(first)}, {shown} seed{'s' * (seeds[-1] > 1)}")
+        print_table(console, headings, lines, title=f"{headline.label}, {shown} seed{'s' * (seeds[-1] > 1)}")
     notes = [note for row in rows for note in _notes(row.name, row.runs)]
     notes += [f"{name} is left out: {why}" for name, why in result.left_out.items()]
     notes += [f"{path.name} has not finished" for path in result.unfinished]
@@ -124,7 +125,8 @@ def comparison(result: Comparison, fair: bool = False, picture: Path | None = No
 def _comparison_table(result: Comparison, fair: bool) -> tuple[list[str], list[list[str]]]:
     """The headings and cells of a comparison's table."""
     table, rows = result.table(fair), result.rows
-    value, _ = headline(rows[0].runs[0].summary)
+    headline = rows[0].runs[0].headline
+    value = headline.name
     clusters = list(table[rows[0].name][f"{value}_by_cluster"])
     several = clusters if len(clusters) > 1 else []
     uneven = len({len(row.runs) for row in rows}) > 1
@@ -132,7 +134,7 @@ def _comparison_table(result: Comparison, fair: bool) -> tuple[list[str], list[l
     for row in rows:
         cells = table[row.name]
         by_cluster = [(cells[f"{value}_by_cluster"].get(name) or {}).get("mean") for name in several]
-        mean = _mean(cells[value], value) if _all_scored(row.runs) else _DIVERGED
+        mean = _mean(cells[value], headline) if _all_scored(row.runs) else _DIVERGED
         spread = [(cells[key] or {}).get("mean") for key in _FAIR] if fair else []
         same, sent = cells["same_cluster_merges"], cells["models_sent_per_peer"]
         lines.append(
@@ -140,9 +142,9 @@ def _comparison_table(result: Comparison, fair: bool) -> tuple[list[str], list[l
                 row.method,
                 *(str(row.swept.get(key, "-")) for key in result.swept),
                 *([str(len(row.runs))] if uneven else []),
-                *(_score(one, value) for one in by_cluster),
+                *map(headline.text, by_cluster),
                 mean,
-                *(_score(one, value) for one in spread),
+                *map(headline.text, spread),
                 _percent(same and same["mean"]),
                 _number(sent["mean"], 0),
             ]
@@ -250,24 +252,15 @@ def _all_scored(runs: Sequence[Run]) -> bool:
     return not any(run.summary["diverged"] for run in runs)
 
 
-def _unit(found: dict[str, Any]) -> str:
-    return "accuracy, %" if "accuracy" in found else "mean squared error"
-
-
 def _number(value: float | None, digits: int = 1) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
-
-
-def _score(value: float | None, unit: str) -> str:
-    """Format a score: percentages with one decimal, errors with three significant digits."""
-    return "-" if value is None else f"{value:.3g}" if unit == "mse" else f"{value:.1f}"
 
 
 def _percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.0f}%"
 
 
-def _mean(cell: dict[str, float] | None, unit: str) -> str:
+def _mean(cell: dict[str, float] | None, headline: Headline) -> str:
     if cell is None:
         return "-"
-    return _score(cell["mean"], unit) + (f" ± {_score(cell['std'], unit)}" if "std" in cell else "")
+    return headline.text(cell["mean"]) + (f" ± {headline.text(cell['std'])}" if "std" in cell else "")

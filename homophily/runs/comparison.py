@@ -155,7 +155,7 @@ class Comparison:
         """
         out = {}
         for row in self.rows:
-            summaries = [{**run.summary, **(fairness(run.summary, run.scores) if fair else {})} for run in row.runs]
+            summaries = [{**run.summary, **(fairness(run.headline, run.scores) if fair else {})} for run in row.runs]
             which = {"method": row.method, "swept": row.swept} if self._swept else {}
             out[row.name] = {**which, **averaged(summaries)}
         return out

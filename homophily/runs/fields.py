@@ -10,8 +10,13 @@ from typing import TypedDict
 
 
 class Accuracies(TypedDict, total=False):
-    """Scores of all peers' models on their test data. A mean is None if a peer in it has diverged."""
+    """Scores of all peers' models on their test data. A mean is None if a peer in it has diverged.
 
+    The headline metric has three fields, as ``accuracy`` and ``mse`` have here, under its own name.
+    """
+
+    headline: str
+    """The name of the headline metric: the field that holds its mean over peers."""
     accuracy: float | None
     """Classification: percent of a peer's test samples that its model classifies correctly, mean over peers."""
     accuracy_over_clusters: float | None

@@ -21,6 +21,7 @@ from homophily.models.lora import is_peft
 from homophily.plugins.parameters import parsed
 from homophily.runs.adapter import write_adapter
 from homophily.runs.frame import run_frame
+from homophily.runs.headline import Headline
 from homophily.runs.history import History
 
 if TYPE_CHECKING:
@@ -64,6 +65,11 @@ class Run:
     def device(self) -> str:
         """The type of the device on which the run began: cpu or cuda."""
         return str(self.about["device"]).partition(":")[0]
+
+    @property
+    def headline(self) -> Headline:
+        """The headline metric: its ``name`` in the run's files, ``label``, ``percent``, and which is ``better``."""
+        return Headline.read(self.about, self.summary if self.finished else {})
 
     @property
     def finished(self) -> bool:

@@ -6,14 +6,11 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from homophily.runs.headline import Headline
+
 _BY_HOPS = "models_per_peer_round_by_hops"  # a seed has counts up to its largest distance; further counts are 0
-_NOT_AVERAGED = ("rounds", "run", "ever_diverged", "diverged", "notes")
+_NOT_AVERAGED = ("headline", "rounds", "run", "ever_diverged", "diverged", "notes")
 _WORST = 10  # the worst tenth of the peers
-
-
-def headline(summary: Mapping[str, Any]) -> tuple[str, bool]:
-    """The name of a summary's main score, and whether higher values of it are better."""
-    return ("accuracy", True) if "accuracy" in summary else ("mse", False)
 
 
 def averaged(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -35,14 +32,13 @@ def averaged(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return out
 
 
-def fairness(summary: Mapping[str, Any], scores: Mapping[str, Any]) -> dict[str, float | None]:
-    """The mean score of the worst tenth of the peers, and the standard deviation over peers; None if one has diverged.
+def fairness(headline: Headline, scores: Mapping[str, Any]) -> dict[str, float | None]:
+    """The mean score of the worst tenth of the peers, and the standard deviation over peers; None if one has no score.
 
     scores: over peers, by name.
     """
-    name, higher = headline(summary)
-    values = scores[name]
+    values = scores[headline.name]
     if None in values:
         return {"worst_tenth": None, "std_over_peers": None}
-    worst = sorted(values, reverse=not higher)[: max(1, len(values) // _WORST)]
+    worst = sorted(values, key=headline.worse, reverse=True)[: max(1, len(values) // _WORST)]
     return {"worst_tenth": statistics.fmean(worst), "std_over_peers": statistics.pstdev(values)}

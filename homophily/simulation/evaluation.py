@@ -14,7 +14,9 @@ from homophily.data.types import Split
 from homophily.errors import UserError
 from homophily.federation.rows import Federation, all_finite
 from homophily.federation.view import View
-from homophily.training.losses import masked_mean, squared_error
+from homophily.runs.headline import Headline
+from homophily.training.losses import masked_mean
+from homophily.training.score_metrics import HeadlineMetric, Predictions, registered_metric
 from homophily.training.task import Engine, Task
 
 COLUMNS = ("loss", "value", "diverged")  # of a table of scores, beside extra metrics
@@ -23,37 +25,45 @@ ExtraMetric = Callable[[Tensor, Tensor], float | Tensor]  # (outputs [n, ...], t
 
 @dataclass(frozen=True)
 class Scores:
-    """Per-peer scores. value: accuracy in percent, or the mean squared error if ``regression``.
+    """Per-peer scores.
 
-    A diverged peer, whose weights or outputs are not all finite, has no scores: they are NaN.
+    A diverged peer, whose weights or outputs are not all finite, has no scores: they are NaN. So is a score that is
+    undefined for a peer's test samples.
     """
 
     loss: Tensor  # [N] float64
-    value: Tensor  # [N] float64
-    regression: bool
+    value: Tensor  # [N] float64: the headline metric
+    headline: Headline
     diverged: Tensor  # [N] bool
     extra: dict[str, Tensor] = field(default_factory=dict)  # [N] float64 each
 
     @property
     def columns(self) -> dict[str, Tensor]:
         """All scores by name, [N] float64 each."""
-        return {"mse" if self.regression else "accuracy": self.value, "loss": self.loss, **self.extra}
+        return {self.headline.name: self.value, "loss": self.loss, **self.extra}
 
     def of(self, peers: slice) -> Scores:
         """The scores of some peers."""
         extra = {name: values[peers] for name, values in self.extra.items()}
-        return Scores(self.loss[peers], self.value[peers], self.regression, self.diverged[peers], extra)
+        return Scores(self.loss[peers], self.value[peers], self.headline, self.diverged[peers], extra)
 
 
 class Scorer:
     """Evaluates rows in chunks of ``peers`` models times ``samples`` inputs."""
 
     def __init__(
-        self, task: Task, engine: Engine, peers: int, samples: int, extra: Mapping[str, ExtraMetric] | None = None
+        self,
+        task: Task,
+        engine: Engine,
+        peers: int,
+        samples: int,
+        extra: Mapping[str, ExtraMetric] | None = None,
+        metric: HeadlineMetric | None = None,
     ) -> None:
+        """metric: the headline metric; None: the default of the kind of task."""
         self.task, self.engine, self.peers, self.samples = task, engine, peers, samples
         self.extra = dict(extra or {})
-        self.regression = task.data.classes is None
+        self.metric = metric or registered_metric(task.data.kind.headline, task.data.kind)
 
     def test(self, federation: Federation) -> Scores:
         """All peers on their test data."""
@@ -73,7 +83,7 @@ class Scorer:
         back = order.argsort()
         columns = {name: torch.cat([part[name] for part in parts])[back] for name in parts[0]}
         loss, value, diverged = (columns.pop(name) for name in COLUMNS)
-        return Scores(loss, value, self.regression, diverged, columns)
+        return Scores(loss, value, self.metric.headline, diverged, columns)
 
     def _chunk(
         self, federation: Federation, split: Split, peers: Tensor, extra: Mapping[str, ExtraMetric]
@@ -90,7 +100,8 @@ class Scorer:
         mask = (position < count).to(torch.float64)
         losses = self.task.loss(outputs.flatten(0, 1), targets.flatten(0, 1)).view(sample.shape)
         diverged = ~(all_finite(rows) & all_finite(outputs.flatten(1)))
-        means = {"loss": masked_mean(losses, mask), "value": masked_mean(self._values(outputs, targets), mask)}
+        predictions = Predictions(outputs, targets, mask, losses, self.task.data.kind)
+        means = {"loss": masked_mean(losses, mask), "value": self.metric.compute(predictions)}
         out = {name: mean.masked_fill(diverged, torch.nan) for name, mean in means.items()}
         for name, metric in extra.items():
             numbers = [
@@ -99,13 +110,6 @@ class Scorer:
             ]
             out[name] = torch.tensor(numbers, dtype=torch.float64, device=peers.device)
         return {**out, "diverged": diverged}
-
-    def _values(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Per sample [P, n]: 100 if correct and 0 if not, or the squared error."""
-        if self.regression:
-            return squared_error(outputs, targets).flatten(2).mean(2)
-        right = 100.0 * (outputs.argmax(2) == targets).to(torch.float64)
-        return right.flatten(2).mean(2) if right.dim() > 2 else right
 
 
 def _number(name: str, metric: ExtraMetric, outputs: Tensor, targets: Tensor) -> float:
@@ -137,13 +141,18 @@ def precision_and_recall(view: View, neighbours: Tensor, stopped: Tensor) -> tup
 
 
 def summarised(scores: Scores, clusters: Mapping[str, Sequence[int]]) -> dict[str, Any]:
-    """Means over peers and clusters of one evaluation; null if a peer in them has diverged."""
-    name = "mse" if scores.regression else "accuracy"
-    value = scores.value.tolist()
-    by_cluster = {cluster: _mean([value[peer] for peer in peers]) for cluster, peers in clusters.items()}
+    """Means over peers and clusters of one evaluation; null if a peer in them has diverged.
+
+    A peer for which the headline metric is undefined is left out of its means, as is a cluster of such peers only.
+    """
+    name, value = scores.headline.name, scores.value.tolist()
+    undefined = (scores.value.isnan() & ~scores.diverged).tolist()
+    some = {cluster: [peer for peer in peers if not undefined[peer]] for cluster, peers in clusters.items()}
+    by_cluster = {cluster: _mean([value[peer] for peer in peers]) for cluster, peers in some.items()}
     return {
-        name: _mean(value),
-        f"{name}_over_clusters": _mean(list(by_cluster.values())),
+        "headline": name,
+        name: _mean([number for number, out in zip(value, undefined, strict=True) if not out]),
+        f"{name}_over_clusters": _mean([by_cluster[cluster] for cluster, peers in some.items() if peers]),
         f"{name}_by_cluster": by_cluster,
         "loss": _mean(scores.loss.tolist()),
         **{extra: _mean_of_defined(values, scores.diverged) for extra, values in scores.extra.items()},
@@ -175,8 +184,10 @@ def diverged_notes(ever: Tensor, scores: Scores) -> list[str]:
             f"{len(recovered)} of {len(ever)} peers diverged ({_some(recovered)}) and recovered; merges left their "
             "models out meanwhile"
         )
-    for name, values in scores.extra.items():
-        undefined = ~values.isfinite() & ~scores.diverged
+    undefined_peers = {scores.headline.name: scores.value.isnan()}
+    undefined_peers |= {name: ~values.isfinite() for name, values in scores.extra.items()}
+    for name, found in undefined_peers.items():
+        undefined = found & ~scores.diverged
         if bool(undefined.any()):
             peers = undefined.nonzero()[:, 0].tolist()
             which = f"{len(peers)} of {len(ever)} peers ({_some(peers)})"

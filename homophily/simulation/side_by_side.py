@@ -39,7 +39,7 @@ class SideBySide:
         scorer = first.scorer
         room = free_memory(self.task.ids.device) // 4 // _bytes(first, scorer.samples)
         peers = max(scorer.peers, min(self.task.data.peers, room))
-        self.scorer = Scorer(self.task, self.engine, peers, scorer.samples, scorer.extra)
+        self.scorer = Scorer(self.task, self.engine, peers, scorer.samples, scorer.extra, scorer.metric)
         self.everyone = Federation(first.task.layout, torch.cat([run.federation.rows for run in runs]), {})
         for number, run in enumerate(runs):
             run.federation.rows = self.everyone.rows[self._rows(number)]

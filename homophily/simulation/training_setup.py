@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from homophily.config.schema import Config, Training
 from homophily.data import FederatedData, PreparedData, prepared_data
 from homophily.data.normalise import LEAST_DEVIATION
+from homophily.data.task_kinds import MULTI_LABEL, TASK_KINDS
 from homophily.errors import UserError
 from homophily.federation.layout import Layout
 from homophily.federation.rows import Federation
@@ -32,6 +33,7 @@ from homophily.training.losses import Loss, losses
 from homophily.training.per_peer import PeerNames, values_by_peer
 from homophily.training.probe import ASKED_WITH, ModuleTraits, probe
 from homophily.training.resources import ExecutionPlan, plan_execution, threads
+from homophily.training.score_metrics import HeadlineMetric, registered_metric
 from homophily.training.stacked.chain import Chain
 from homophily.training.task import Engine, Settings, Task
 from homophily.training.tuning import with_fastest_step
@@ -61,13 +63,14 @@ class TrainingSetup:
     task: Task
     engine: Engine
     plan: ExecutionPlan
+    metric: HeadlineMetric
 
     def experiment(self, config: Config, given: UserObjects, start: Federation, exchange: Exchange) -> Experiment:
         metrics, plan = _extra_metrics(config, given), self.plan
         return Experiment(
             self.task,
             self.engine,
-            Scorer(self.task, self.engine, plan.score_peers, plan.score_samples, metrics),
+            Scorer(self.task, self.engine, plan.score_peers, plan.score_samples, metrics, self.metric),
             start,
             exchange,
             config.rounds,
@@ -105,7 +108,9 @@ def training_setup(
         limits = engine_limits(task)
         plan = plan_execution(config.engine, settings.batch, made, layout, traits, chain, ids.device, limits)
         plan = with_fastest_step(plan, task, config.compile, config.rounds)
-    return TrainingSetup(network, task, engine_of(task, plan, chain), plan)
+    return TrainingSetup(
+        network, task, engine_of(task, plan, chain), plan, registered_metric(made.kind.headline, made.kind)
+    )
 
 
 def _by_peer(training: Training, made: FederatedData, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
@@ -147,6 +152,8 @@ def task_fingerprints(task: Task, seed: int, peers: int) -> Fingerprints:
     """The fingerprint of each peer of a task, which may be one of a federation of ``peers``."""
     data = task.data
     mean, std = data.target_scale or (None, None)
+    if data.kind is MULTI_LABEL:  # labels 0 and 1 become -1 and 1
+        mean = std = torch.full((data.outputs,), 0.5)
     targets = Targets(data.classes, mean, None if std is None else std.clamp(min=LEAST_DEVIATION))
     train = data.train
     if data.missing is not None:  # replaced by each peer's own means, which would tell any two peers apart
@@ -161,7 +168,8 @@ def _read(
 
     They do not depend on its weights, which differ from seed to seed.
     """
-    name = f"{config.model.model_dump_json()} {config.training.loss} {shares.inputs} {shares.outputs}"
+    shapes = f"{shares.inputs} {shares.outputs} {shares.kind.name}"
+    name = f"{config.model.model_dump_json()} {config.training.loss} {shapes}"
     if name not in cache.networks:
         traits = _traits(module, loss, shares)
         check_used(traits.unused)
@@ -178,21 +186,22 @@ def _traits(module: nn.Module, loss: Loss, shares: FederatedData) -> ModuleTrait
     some = shares.train.x[:ASKED_WITH], shares.train.y[:ASKED_WITH]
     x, y = (t.to(dtype) if t.is_floating_point() else t for t in some)
     classes = shares.classes if loss is losses.get("cross-entropy") else None
-    return probe(module, loss, x, y, classes or 0)
+    return probe(module, loss, x, y, classes or 0, shares.kind)
 
 
 def _loss(training: Training, given: UserObjects, shares: FederatedData) -> Loss:
     if given.loss is not None:
         return given.loss
     if training.loss == "auto":
-        return losses.get("mse" if shares.classes is None else "cross-entropy")
+        return losses.get(shares.kind.loss)
     if training.loss == GIVEN:
         raise UserError("training.loss: this run's loss was given in Python; hand it over again as loss=...")
-    if training.loss == "cross-entropy" and shares.classes is None:
-        raise UserError("training.loss = 'cross-entropy' needs classes, and this data has numbers as targets")
-    if training.loss == "mse" and shares.classes is not None:
-        raise UserError("training.loss = 'mse' needs numbers as targets, and this data has classes")
-    return losses.get(training.loss)
+    loss = losses.get(training.loss)
+    kinds = [kind.name for kind in TASK_KINDS.values() if kind.loss == training.loss]
+    if kinds and shares.kind.name not in kinds:
+        needed = f"training.loss = {training.loss!r} needs {' or '.join(kinds)} targets"
+        raise UserError(f"{needed}, and this data has {shares.kind.name} targets")
+    return loss
 
 
 def _extra_metrics(config: Config, given: UserObjects) -> dict[str, ExtraMetric]:

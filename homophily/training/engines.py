@@ -21,7 +21,7 @@ from homophily.training.vectorised import Vectorised
 def read_chain(module: nn.Module, layout: Layout, loss: Loss, shares: FederatedData) -> Chain | str:
     """Return the network as a chain of layers, or the reason why the stacked engine cannot train it."""
     if loss not in output_gradients:
-        return "its loss is not cross-entropy or mse"
+        return "its loss is not cross-entropy, binary cross-entropy or mse"
     if not shares.train.x.is_floating_point():
         return "its inputs are whole numbers"
     try:

@@ -1,4 +1,8 @@
-"""Loss functions: (outputs [b, ...], targets [b, ...]) of a batch of b samples -> one loss per sample [b]."""
+"""Loss functions: (outputs [b, ...], targets [b, ...]) of a batch of b samples -> one loss per sample [b].
+
+A sample's loss is the mean over its positions, labels or outputs. Engines and scores average over samples, so every
+sample counts the same, however many of its positions count.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from homophily.data.task_kinds import IGNORED, counted
 from homophily.plugins.registry import Registry
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -17,9 +22,20 @@ losses: Registry[Loss] = Registry("loss")
 
 @losses("cross-entropy")
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy of logits [b, classes]; for sequences, [b, classes, length], the mean over the sequence."""
-    loss = F.cross_entropy(outputs, targets, reduction="none")
-    return loss.flatten(1).mean(1) if loss.dim() > 1 else loss
+    """Cross-entropy of logits [b, classes]; of positions, [b, classes, length], the mean over those that count.
+
+    A sample without a position that counts has loss 0.
+    """
+    loss = F.cross_entropy(outputs, targets, reduction="none", ignore_index=IGNORED)
+    if loss.dim() == 1:
+        return loss
+    return loss.flatten(1).sum(1) / counted(targets).flatten(1).sum(1).clamp(min=1)
+
+
+@losses("binary-cross-entropy")
+def binary_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Binary cross-entropy of one logit per label [b, labels], averaged over a sample's labels."""
+    return F.binary_cross_entropy_with_logits(outputs, targets, reduction="none").mean(1)
 
 
 @losses("mse")
@@ -42,7 +58,15 @@ def _mse_gradient(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs - targets.reshape(outputs.shape)) * (2.0 / outputs.shape[-1])
 
 
-output_gradients = {cross_entropy: _cross_entropy_gradient, mse: _mse_gradient}
+def _binary_cross_entropy_gradient(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs.sigmoid() - targets) / outputs.shape[-1]
+
+
+output_gradients = {
+    cross_entropy: _cross_entropy_gradient,
+    binary_cross_entropy: _binary_cross_entropy_gradient,
+    mse: _mse_gradient,
+}
 """For each loss, the function that returns its gradient with respect to the outputs [..., outputs] (stacked engine)."""
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from homophily.data.task_kinds import MULTI_LABEL, REGRESSION, TaskKind, kind_of
 from homophily.errors import UserError
 from homophily.models.copying import constants, hooked_parameter, shallow
 from homophily.training.batching import over_peers
@@ -36,11 +37,14 @@ class ModuleTraits:
     saved_bytes: int  # memory that autograd saves per sample
 
 
-def probe(module: nn.Module, loss: Loss, x: Tensor, y: Tensor, classes: int = 0) -> ModuleTraits:
+def probe(
+    module: nn.Module, loss: Loss, x: Tensor, y: Tensor, classes: int = 0, kind: TaskKind | None = None
+) -> ModuleTraits:
     """Return the traits of a network, found by running it on a few samples x [n, ...], y [n, ...].
 
     If there are too few samples, they are repeated, with 0.1 added to float inputs per repetition, because coupling
-    cannot be detected with equal samples. classes: the number of outputs that the loss needs; 0: any.
+    cannot be detected with equal samples. classes: the number of outputs that the loss needs; 0: any. kind: of the
+    targets; None: inferred from them.
     """
     number = torch.arange(ASKED_WITH, device=x.device)
     which, repetition = number % len(x), number // len(x)
@@ -55,7 +59,7 @@ def probe(module: nn.Module, loss: Loss, x: Tensor, y: Tensor, classes: int = 0)
         raise UserError("model: the network's parameters and outputs must be real numbers, not complex numbers")
     if first.dim() > 1 and first.shape[1] < classes:
         raise UserError(f"model: the network has {first.shape[1]} outputs, but the data has {classes} classes")
-    _check_scorable(first, y[:_SAMPLES])
+    _check_scorable(first, y[:_SAMPLES], kind or kind_of(y))
     evaluated = _outputs(module, x[:_SAMPLES], seed=1, training=False)
     if not isinstance(evaluated, Tensor) or evaluated.shape != first.shape:
         raise UserError(f"model: in evaluation mode the network must return shape {list(first.shape)}, as in training")
@@ -91,15 +95,22 @@ def probe(module: nn.Module, loss: Loss, x: Tensor, y: Tensor, classes: int = 0)
     return ModuleTraits(coupled, draws, obstacle, unused, changing, saved // _SAMPLES)
 
 
-def _check_scorable(outputs: Tensor, y: Tensor) -> None:
-    """Raise a UserError unless peers can be scored: by accuracy, or by mean squared error if targets are floats."""
+def _check_scorable(outputs: Tensor, y: Tensor, kind: TaskKind) -> None:
+    """Raise a UserError unless the outputs have the shape by which a kind of task is scored."""
     shapes = f"outputs {list(outputs.shape)} and targets {list(y.shape)}"
-    if y.is_floating_point() and outputs.numel() != y.numel():
+    if kind is REGRESSION and outputs.numel() != y.numel():
         hint = _FLOAT_CLASSES if bool((y == y.round()).all()) else ""
         raise UserError(f"model: the mean squared error needs one output per target, not {shapes}{hint}")
-    if not y.is_floating_point() and (outputs.dim() != y.dim() + 1 or outputs.shape[2:] != y.shape[1:]):
+    if kind is MULTI_LABEL and outputs.shape != y.shape:
+        raise UserError(f"model: a multi-label task needs one output per label, not {shapes}")
+    if kind.has_classes and (outputs.dim() != y.dim() + 1 or outputs.shape[2:] != y.shape[1:]):
         wanted = ", ".join(map(str, [len(y), "classes", *y.shape[1:]]))
-        raise UserError(f"model: accuracy needs outputs [{wanted}], not {shapes}")
+        hint = ""
+        if outputs.shape == y.shape and y.dim() == 2:
+            hint = "; if y has a 0 or 1 for each label, set data.task = 'multi-label'"
+        elif outputs.dim() == y.dim() + 1 and outputs.shape[:-1] == y.shape:
+            hint = "; transpose(1, 2) of its outputs puts classes before positions"
+        raise UserError(f"model: accuracy needs outputs [{wanted}], not {shapes}{hint}")
 
 
 def _refuse_changes_of_frozen(module: nn.Module, x: Tensor) -> None:

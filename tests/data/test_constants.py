@@ -200,7 +200,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"classes": 1}, r"data\.scale\.classes = 1: must be at least 2"),
     (
         {**TWO, "target_mean": [0.0], "target_std": [1.0]},
-        r"data\.scale: target_mean and target_std are given, but the data has",
+        r"data\.scale: target_mean and target_std are given, but the data is a classification task",
     ),
     ({"classes": 2}, r"data\.scale: the data has missing values \(NaN\), so fill or mean must be given"),
 ]

@@ -226,7 +226,7 @@ REFUSED = [
     (
         alike(1, Source("words", Samples(torch.rand(40, 3), torch.zeros(40, 3, dtype=torch.int64)), None, 2)),
         {"balanced": True, "train": 2},
-        "data: dividing samples by class needs one class per sample, but y has shape [3] each",
+        "data.balanced needs data with classes, one per sample, but words is a tokens data set",
     ),
     (
         few_of_class_4(),

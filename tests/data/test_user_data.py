@@ -259,7 +259,6 @@ GOOD = np.ones((3, 2))
         (PeerData([[1.0, 2.0], [3.0]], [0, 1]), "x is not an array: its rows differ in length"),
         (PeerData(GOOD, [[1.0], [2.0, 3.0], [4.0]]), "y is not an array: its rows differ in length"),
         (PeerData(GOOD, [torch.ones(2, requires_grad=True)] * 3), "y is not an array: Can't call numpy"),
-        (PeerData(GOOD, torch.ones(3, 5, 2)), r"y must have the shape \[n\] or \[n, outputs\], not \[3, 5, 2\]"),
         (PeerData(GOOD, torch.ones(3, 2).to_sparse()), "y must be a dense tensor"),
         (PeerData(torch.ones(3, 2, device="meta"), [0, 1, 0]), "x must be a dense tensor"),
         (PeerData(GOOD, [0, -1, 0]), "y contains the class -1, but classes must be 0"),
@@ -267,7 +266,7 @@ GOOD = np.ones((3, 2))
         (PeerData(GOOD, [0.0, np.nan, 1.0]), "y contains NaN or infinite values"),
         (PeerData([[np.inf]], [0]), "x contains infinite values"),
         (PeerData(GOOD, [[0], [1], [0]]), r"y must have the shape \[n\] if it holds classes, not \[3, 1\]"),
-        (PeerData(GOOD, 3.0), r"y must have the shape \[n\] or \[n, outputs\], not \[\]"),  # type: ignore[arg-type]
+        (PeerData(GOOD, 3.0), r"y must have one row per sample, not the shape \[\]"),  # type: ignore[arg-type]
         (PeerData(GOOD[:1], [0]), r"has 1 samples in x, too few for data\.train = 1, data\.test = 1"),
     ],
 )

@@ -153,5 +153,5 @@ def test_peers_with_different_constants_refuse_each_other(tmp_path: Path) -> Non
     log = (tmp_path / "peer-0" / "peer.log").read_text()
     assert log.count(" peer-1 runs random with merge uniform for 2 rounds with the constants ") == 1
     assert ": give both files the same method, merge, rounds and data.scale" in log
-    refused = "made for another network (model, classes, features, frozen weights), seed or data.scale"
+    refused = "made for another network (model, task, classes, features, frozen weights), seed or data.scale"
     assert any(reason.startswith(refused) for reason in status(tmp_path / "peer-0")["refused"])

@@ -92,7 +92,7 @@ def assert_identical(found: Deployment) -> None:
     assert result["bill"] == result["simulated_bill"]
     assert result["bills_identical"] is True
     assert result["bill"]["models_sent_per_peer"] > 0
-    assert result["accuracy"] == pytest.approx(result["simulated_accuracy"])
+    assert result["score"] == pytest.approx(result["simulated_score"])
     lines = [line for run in found.peers for line in run.metrics()]
     assert [line["unreachable"] for line in lines] == [[]] * len(lines)
     assert any(line["merged"] for line in lines), "peers that never merge prove nothing"
@@ -266,5 +266,5 @@ def test_diverged_peers_match_the_simulation_and_have_no_accuracy(tmp_path: Path
     found = played(tmp_path, 2, method={"name": "random", "k": 1}, training={"lr": 1e30})
     result = found.result()
     assert (result["identical"], result["largest_difference"], result["bills_identical"]) == (True, 0.0, True)
-    assert (result["accuracy"], result["simulated_accuracy"]) == (None, None)
+    assert (result["score"], result["simulated_score"]) == (None, None)
     assert "diverged in round 1" in (found.peers[0].path / "peer.log").read_text(encoding="utf-8")

@@ -329,12 +329,13 @@ def test_a_fingerprint_in_the_format_of_another_federation_is_refused(sent: str,
         unpack_print(packed, FORMS[expected], NETWORK)
 
 
-def test_networks_are_distinguished_by_names_shapes_seed_frozen_weights_and_classes() -> None:
-    def number(*widths: int, seed: int = 0, frozen: str = "", classes: int | None = 2) -> int:
+def test_networks_are_distinguished_by_names_shapes_seed_frozen_weights_task_and_classes() -> None:
+    def number(*widths: int, seed: int = 0, frozen: str = "", task: str = "tokens", classes: int | None = 2) -> int:
         layers = [nn.Linear(a, b) for a, b in pairwise(widths)]
-        return network_number(Layout.of(nn.Sequential(*layers)), seed, frozen, classes)
+        return network_number(Layout.of(nn.Sequential(*layers)), seed, frozen, task, classes)
 
     assert number(4, 3, 2) == number(4, 3, 2)
     assert len({number(4, 3, 2), number(4, 2, 3), number(4, 3, 2, seed=1), number(2, 3, 4)}) == 4
     assert number(4, 3, 2, frozen="a1") != number(4, 3, 2)
     assert len({number(4, 3, 2, classes=classes) for classes in (2, 3, None)}) == 3
+    assert number(4, 3, 2, task="classification") != number(4, 3, 2)

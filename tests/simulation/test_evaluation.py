@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from homophily.data.task_kinds import CLASSIFICATION
 from homophily.data.types import FederatedData, Split
 from homophily.federation.rows import Federation
 from homophily.federation.view import View
@@ -28,7 +29,7 @@ def test_accuracy_and_loss_of_unequal_test_sets_by_hand() -> None:
     x = torch.tensor([[1.0], [2.0], [-1.0], [4.0]])
     y = torch.tensor([1, 1, 1, 0])
     split = Split(x, y, torch.tensor([0, 3]), torch.tensor([3, 1]))
-    data = FederatedData(split, split, None, 2, 2, None)
+    data = FederatedData(split, split, None, 2, 2, None, kind=CLASSIFICATION)
     experiment = task(nn.Linear(1, 2, bias=False), data, torch.float32)
     # Outputs (0, x): class 1 where x > 0.
     rows = torch.tensor([[0.0, 1.0], [0.0, 1.0]])
@@ -71,7 +72,7 @@ def test_regression_is_scored_by_the_mean_squared_error() -> None:
     rows = torch.zeros(2, 6).double()
     found = Scorer(experiment, Vectorised(experiment, 2), 2, 10).test(Federation(experiment.layout, rows, {}))
     expected = torch.stack([data.test.peer(i)[1].double().square().mean() for i in range(2)])
-    assert found.regression
+    assert found.headline.name == "mse"
     assert torch.allclose(found.value, expected)
 
 

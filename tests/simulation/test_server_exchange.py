@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from homophily.data.task_kinds import REGRESSION
 from homophily.data.types import FederatedData, Split
 from homophily.federation.layout import Layout
 from homophily.federation.rows import Federation
@@ -132,7 +133,7 @@ def linear_task(weights: Sequence[Sequence[float]]) -> Task:
     y = torch.cat([x[:3] @ torch.tensor(w)[:, None] for w in weights])
     count = torch.full((len(weights),), 3)
     split = Split(x, y, count.cumsum(0) - count, count)
-    data = FederatedData(split, split, None, None, 1, None)
+    data = FederatedData(split, split, None, None, 1, None, kind=REGRESSION)
     return task_of(nn.Linear(2, 1, bias=False), data, torch.float32, mse)
 
 

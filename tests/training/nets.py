@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from homophily.data.task_kinds import kind_of
 from homophily.data.types import FederatedData, Split
 from homophily.federation.layout import Kept, Layout
 from homophily.models.keyed_dropout import with_keyed_dropout
@@ -57,7 +58,7 @@ def shares(counts: Sequence[int], inputs: Sequence[int], outputs: int = 10, regr
         else torch.randint(outputs, (total,), generator=chance)
     )
     split = Split(x, y, count.cumsum(0) - count, count)
-    return FederatedData(split, split, None, None if regression else outputs, outputs, None)
+    return FederatedData(split, split, None, None if regression else outputs, outputs, None, kind=kind_of(y))
 
 
 def task(

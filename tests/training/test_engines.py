@@ -107,9 +107,7 @@ def test_a_weight_decay_of_one_over_the_learning_rate_agrees() -> None:
 def test_tokens_agree() -> None:
     data = shares([5, 7], [6])
     tokens = data.train.x.abs().mul(3).long().clamp(max=9)
-    data = type(data)(
-        type(data.train)(tokens, data.train.y, data.train.start, data.train.count), data.test, None, 10, 10, None
-    )
+    data = replace(data, train=replace(data.train, x=tokens))
     problem = task(nn.Sequential(nn.Embedding(10, 4), nn.Flatten(), nn.Linear(24, 10)), data)
     assert torch.allclose(
         trained(OneByOne(problem), problem)[0], trained(Vectorised(problem, 2), problem)[0], atol=1e-9

@@ -146,4 +146,7 @@ def test_a_loss_without_a_hand_written_gradient_is_not_supported() -> None:
     layout = Layout.of(net)
     assert isinstance(read_chain(net, layout, cross_entropy, data), Chain)
     assert isinstance(read_chain(net, layout, mse, data), Chain)
-    assert read_chain(net, layout, lambda out, y: out.sum(1), data) == "its loss is not cross-entropy or mse"
+    assert (
+        read_chain(net, layout, lambda out, y: out.sum(1), data)
+        == "its loss is not cross-entropy, binary cross-entropy or mse"
+    )

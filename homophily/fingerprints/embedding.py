@@ -9,6 +9,9 @@ wide(x) are many nonlinear features, which show how the inputs are distributed. 
 with those of the target, t(y), show how the targets depend on the inputs. S1 and S2 are count sketches: they add
 coordinates with random signs into ``BUCKETS`` buckets. S2 is never formed: the sketch of the products is the circular
 convolution of a sketch of t(y) and one of few(x) (TensorSketch; Pham and Pagh, 2013).
+
+If each token of an input has a class of its own, the sum over positions of a random vector for each pair of token and
+class is added: it shows which class a token has, which the sums over a sample show less clearly.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ _CENTRE = 0.416  # mean of relu(z + b) for standard normal z and b of standard d
 _BIAS = 0.3
 # Keys of the random draws, one per random matrix.
 _KEY_WEIGHT, _KEY_BIAS, _KEY_FEW, _KEY_TOKEN, _KEY_PAIR, _KEY_CLASS, _KEY_OUTPUT = range(7)
-_KEY_WIDE_SKETCH, _KEY_FEW_SKETCH, _KEY_TARGET_SKETCH = range(7, 10)
+_KEY_WIDE_SKETCH, _KEY_FEW_SKETCH, _KEY_TARGET_SKETCH, _KEY_TAGGED, _KEY_TAGGED_SKETCH = range(7, 12)
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,7 @@ class Embedding:
         self._wide = keyed.sketch(_KEY_WIDE_SKETCH, wide.shape[1])
         self._few = keyed.sketch(_KEY_FEW_SKETCH, few.shape[1])
         self._target = keyed.sketch(_KEY_TARGET_SKETCH, self._targets(y[:1].to(device)).shape[1])
+        self._tagged = _tagged(keyed) if targets.classes is not None and _aligned(x, y) else None
         # A rough count of the input, the sketches and temporaries. Callers compute from it how many samples fit into
         # memory.
         self.values_per_sample = 4 * (x[0].numel() + 4 * BUCKETS)
@@ -68,7 +72,7 @@ class Embedding:
         wide, few = self._inputs(x)
         product = torch.fft.rfft(self._targets(y) @ self._target) * torch.fft.rfft(few @ self._few)
         out: Tensor = wide @ self._wide + torch.fft.irfft(product, n=BUCKETS)
-        return out
+        return out if self._tagged is None else out + self._tagged(x, y)
 
 
 @dataclass(frozen=True)
@@ -142,6 +146,23 @@ def _tokens(keyed: _Keyed) -> Features:
         pairs = bits(keyed.seed, Purpose.SKETCH, x[:, :-1], x[:, 1:])
         sums = [keyed.vectors(what, ids, FEW).sum(1) for what, ids in ((_KEY_TOKEN, x), (_KEY_PAIR, pairs))]
         return vectors(torch.cat(sums, 1) / math.sqrt(x.shape[1]))
+
+    return features
+
+
+def _aligned(x: Tensor, y: Tensor) -> bool:
+    """Whether inputs are tokens, and targets have a class for each of them."""
+    return not x.is_floating_point() and y.dim() > 1 and x.shape[1:] == y.shape[1:]
+
+
+def _tagged(keyed: _Keyed) -> Callable[[Tensor, Tensor], Tensor]:
+    """Tokens and their classes [n, ...] -> [n, BUCKETS]: random vectors of the pairs that count, added up."""
+    sketch = keyed.sketch(_KEY_TAGGED_SKETCH, FEW)
+
+    def features(x: Tensor, y: Tensor) -> Tensor:
+        x, y, there = x.flatten(1).long(), y.flatten(1).long(), counted(y).flatten(1)
+        vectors = keyed.vectors(_KEY_TAGGED, bits(keyed.seed, Purpose.SKETCH, x, y), FEW)
+        return (vectors * there[..., None]).sum(1) / there.sum(1, keepdim=True).clamp(min=1).sqrt() @ sketch
 
     return features
 

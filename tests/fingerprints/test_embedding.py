@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from homophily.data.task_kinds import IGNORED
 from homophily.fingerprints.embedding import (
     BUCKETS,
     FEW,
@@ -46,6 +47,11 @@ def embedded(x: Tensor, y: Tensor, targets: Targets = CLASSES, seed: int = 3) ->
     return embedding(x, y, targets, seed)(x, y)
 
 
+def some_ignored(y: Tensor) -> Tensor:
+    """The classes, of which every third does not count."""
+    return torch.where(torch.arange(y.shape[1]) % 3 == 0, IGNORED, y)
+
+
 KINDS: dict[str, tuple[Tensor, Tensor, Targets]] = {
     "images": (drawn(9, 1, 8, 8), labels(9), CLASSES),
     "colour images": (drawn(9, 3, 12, 9), labels(9), CLASSES),
@@ -58,6 +64,7 @@ KINDS: dict[str, tuple[Tensor, Tensor, Targets]] = {
     "many classes": (drawn(9, 4), labels(9, 500), Targets(500)),
     "classes by position": (labels(9, 50, 12), labels(9, 50, 12), Targets(50)),
     "many classes by position": (labels(9, 500, 12), labels(9, 500, 12), Targets(500)),
+    "some positions ignored": (labels(9, 50, 12), some_ignored(labels(9, 5, 12)), Targets(5)),
     "numbers": (drawn(9, 4), drawn(9, 1, seed=1), Targets(None)),
     "scaled numbers": (drawn(9, 4), drawn(9, 1, seed=1), Targets(None, torch.tensor([2.0]), torch.tensor([3.0]))),
     "several outputs": (drawn(9, 4), drawn(9, 3, seed=1), Targets(None, torch.zeros(3), torch.ones(3))),
@@ -309,3 +316,19 @@ def test_what_depends_on_the_target_is_seen_and_inputs_alone_are_too() -> None:
 def test_the_memory_of_a_sample_counts_its_values() -> None:
     small, large = (embedding(drawn(1, 1, side, side), labels(1)).values_per_sample for side in (8, 32))
     assert large - small == 4 * (32 * 32 - 8 * 8)
+
+
+@pytest.mark.parametrize("classes", [5, 500])
+def test_positions_that_do_not_count_have_no_part_in_the_features_of_targets(classes: int) -> None:
+    y = labels(3, classes, 10)
+    padded = torch.cat([y, torch.full((3, 4), IGNORED)], 1)
+    assert torch.allclose(target_features(padded, Targets(classes)), target_features(y, Targets(classes)), atol=1e-6)
+    nothing = target_features(torch.full((3, 4), IGNORED), Targets(classes))
+    assert not nothing.any()
+
+
+def test_the_class_of_each_token_shows_even_if_the_classes_of_a_sample_do_not() -> None:
+    """Every sample has each token and each class once, so only the pairs differ between two groups."""
+    x = torch.stack([torch.randperm(6, generator=torch.Generator().manual_seed(i)) for i in range(200)])
+    one, other = embedded(x, x, Targets(6)), embedded(x, (x + 1) % 6, Targets(6))
+    assert float((one - other).mean(0).norm()) > 5.0

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from homophily.data.peer_data import Array, PeerData
+from homophily.data.task_kinds import IGNORED
 from homophily.errors import UserError
 
-IGNORED = -100  # the class of a position that does not count
 _PREFIXES = ("", "validation_", "test_")
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from homophily.runs.comparison import Comparison, Row, short_names
-from homophily.runs.statistics import averaged, headline
+from homophily.runs.statistics import averaged
 
 _WIDE = 50  # values that differ by more than this factor are drawn on a logarithmic axis
 
@@ -54,14 +54,14 @@ def _panel(comparison: Comparison, key: str) -> Panel:
     for some in curves.values():
         some.sort(key=lambda row: values.index(row.swept[key]) if key in row.swept else 0)
     wide = numbers and values and min(values) > 0 and max(values) >= _WIDE * min(values)
-    score, higher = headline(rows[0].runs[0].summary)
+    headline = rows[0].runs[0].headline
     return Panel(
         key,
         values,
         "names" if not numbers else "log" if wide else "linear",
-        score,
-        higher,
-        [_curve(name, some, key, score) for name, some in curves.items()],
+        headline.name,
+        headline.better == "higher",
+        [_curve(name, some, key, headline.name) for name, some in curves.items()],
     )
 
 

@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from homophily.errors import UserError
+from homophily.errors import InUseError, UserError
 
 try:
     import fcntl
@@ -36,7 +36,7 @@ def writing(path: Path) -> Iterator[None]:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold an exclusive lock on ``folder``, created if missing; raise a UserError if another process holds it."""
+    """Hold an exclusive lock on ``folder``, created if missing; raise InUseError if another process holds it."""
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     if fcntl is None:  # this operating system has no flock, so the folder is not locked
@@ -47,7 +47,7 @@ def locked(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UserError(f"{folder} is in use by another process") from None
+            raise InUseError(f"{folder} is in use by another process") from None
         yield
     finally:
         os.close(handle)

@@ -9,5 +9,9 @@ class UnsuitableError(UserError):
     """The method cannot be used with this data or topology; other methods may."""
 
 
+class InUseError(UserError):
+    """Another process uses the folder."""
+
+
 class DivergedWarning(UserWarning):
     """Some peers' models have diverged: their weights or outputs hold a NaN or an infinity."""

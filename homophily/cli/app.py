@@ -123,6 +123,9 @@ def compare(
     fairness: Annotated[
         bool, typer.Option("--fairness", help="Add the worst tenth of the peers and the spread over peers.")
     ] = False,
+    workers: Annotated[
+        int | None, typer.Option("--workers", help="Processes that play one run at a time each.")
+    ] = None,
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
@@ -136,7 +139,9 @@ def compare(
         comparison = Comparison(stored)
     else:
         with _stoppable(lambda run: f"continue with the same command and --out {run.parent}"), show.comparing() as bars:
-            comparison = compare_methods(config, nested(assignments), out=out, device=device, callbacks=bars)
+            comparison = compare_methods(
+                config, nested(assignments), out=out, device=device, callbacks=bars, workers=workers
+            )
     whole, picture = Comparison(comparison.path), None
     if panels(whole):
         picture = show.picture(partial(plots.sweep, whole), comparison.path / "sweep.png")

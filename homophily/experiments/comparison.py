@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from homophily.atomic_io import locked, write_json
+from homophily.atomic_io import write_json
 from homophily.config.schema import Config
 from homophily.config.schema import Method as MethodTable
 from homophily.data.given import Peers, given_peers
@@ -18,8 +18,11 @@ from homophily.errors import UnsuitableError, UserError
 from homophily.experiments.asked import Asked, Compared, asked_for
 from homophily.experiments.callbacks import Callback
 from homophily.experiments.growth import Wanted, entry, grown
-from homophily.experiments.queue import RunRequest, execute, work
+from homophily.experiments.leases import Leases
+from homophily.experiments.queue import RunRequest, work
 from homophily.experiments.runner import chosen_device, form, warn_of_diverged, with_start
+from homophily.experiments.sharing import SharedPlay, finished
+from homophily.experiments.workers import play_in_processes
 from homophily.runs.comparison import Comparison, Contents, narrowed
 from homophily.runs.reader import Run
 from homophily.runs.writer import RunWriter
@@ -29,6 +32,9 @@ from homophily.simulation.setup import prepare
 from homophily.simulation.training_setup import SetupCache
 from homophily.simulation.user_objects import UserObjects
 from homophily.training.losses import Loss
+
+_LEASES = "leases"
+_WHOLE = "comparison"  # the lease that is held while the list of runs or their table is written
 
 
 def compare(
@@ -45,6 +51,7 @@ def compare(
     callbacks: Callable[[str, int], Sequence[Callback]] | None = None,
     out: str | Path | None = None,
     device: str = "auto",
+    workers: int | None = None,
 ) -> Comparison:
     """Run every method with every seed on the same federation.
 
@@ -60,42 +67,78 @@ def compare(
     model, data, loss, extra_metrics, device: as for ``run``, the same for all runs.
     callbacks: a function of a method's name and a seed that returns the callbacks of that run.
     out: a new folder, or the folder of a comparison: it takes more methods, seeds and swept values, and only runs that
-    it does not have are run. The other settings must be those of its runs.
+    it does not have are run. The other settings must be those of its runs. Several processes can share it: each plays
+    runs that no other plays, and returns when all have finished.
+    workers: the number of processes that play one run at a time each; a number above 1 starts new processes, which get
+    a copy of all arguments but callbacks. None: this process plays all runs, on a GPU side by side.
     Returns the asked runs as a ``Comparison``. Raises UserError for bad input; warns with DivergedWarning if models
     have diverged.
     """
+    arguments = {
+        "config": config, "overrides": overrides, "methods": methods, "seeds": seeds, "sweep": sweep, "model": model,
+        "data": data, "loss": loss, "extra_metrics": extra_metrics, "device": device,
+    }  # fmt: skip
+    if workers is not None and (type(workers) is not int or workers < 1):
+        raise UserError(f"workers = {workers!r}: must be a whole number of at least 1")
     asked = asked_for(config, overrides or {}, methods, seeds, sweep)
     objects = UserObjects(model, given_peers(data), loss, None, extra_metrics or {})
     cache = SetupCache()
     wanted, left_out = _suitable(asked, objects, device, cache)
-    folder = Path(out) if out else _folder(config)
-    found = Contents.read(folder) if folder else None
-    if folder is None or found is None:
-        source = "own" if data is not None else Path(wanted[0].variant.config.data.name).name
-        folder = RunWriter.create(folder, f"compare-{source}").path
-    with locked(folder):
-        contents = grown(folder, found, wanted, asked.seeds, asked.swept)
-        begun = [path for one in contents.runs if RunWriter(path := folder / one.folder).begun]
-        if begun:
-            objects = with_start(RunWriter(begun[0]), objects)
-            _refuse_other_objects(begun[0], objects, device, cache)
-        contents.write(folder)
+    folder = _opened(Path(out) if out else _folder(config), wanted[0], data is not None)
+    leases = Leases(folder / _LEASES)
+    with leases.kept():
+        with leases.exclusive(_WHOLE):
+            contents, objects = _extended(folder, wanted, asked, objects, device, cache)
         by_key = {one.key: one for one in contents.runs}
         pairs = [(one, seed) for seed in asked.seeds for one in wanted]
         entries = [by_key[entry(one, seed, contents.swept).key] for one, seed in pairs]
-        requests = []
-        for (one, seed), run in zip(pairs, entries, strict=True):
-            if not (folder / run.folder / "summary.json").is_file():
-                requests.append(_request(one, seed, folder / run.folder, callbacks))
-        first: dict[str, int] = {}  # runs that do the same work follow one another
-        requests.sort(key=lambda request: first.setdefault(work(request.config), len(first)))
-        for _ in execute(requests, objects, chosen_device(device), cache):
-            pass
-    everything = Comparison(folder, model)
-    write_json(folder / "compare.json", everything.table())
+        paths = [folder / run.folder for run in entries]
+        requests = [_request(*pair, path, callbacks) for pair, path in zip(pairs, paths, strict=True)]
+        requests = _in_order([request for request in requests if not finished(request.out)])
+        if workers is not None and workers > 1 and requests:
+            play_in_processes(workers, compare, {**arguments, "out": folder, "workers": 1}, requests)
+        SharedPlay(requests, leases, workers is not None).play(objects, chosen_device(device), cache)
+        everything = Comparison(folder, model)
+        with leases.exclusive(_WHOLE):
+            write_json(folder / "compare.json", everything.table())
     mine = narrowed(everything, entries, left_out)
     warn_of_diverged(run for runs in mine.runs.values() for run in runs)
     return mine
+
+
+def _opened(folder: Path | None, first: Wanted, own_data: bool) -> Path:
+    """The folder of a comparison, made if it does not exist."""
+    if folder is not None and ((folder / _LEASES).is_dir() or Contents.read(folder) is not None):
+        return folder
+    source = "own" if own_data else Path(first.variant.config.data.name).name
+    return RunWriter.create(folder, f"compare-{source}").path
+
+
+def _extended(
+    folder: Path, wanted: Sequence[Wanted], asked: Asked, objects: UserObjects, device: str, cache: SetupCache
+) -> tuple[Contents, UserObjects]:
+    """Add the wanted runs to a folder. Returns its contents, and the objects with the weights that all runs start from.
+
+    Raises UserError, and leaves the folder as it is, if settings, network or data contradict its runs.
+    """
+    contents = grown(folder, Contents.read(folder), wanted, asked.seeds, asked.swept)
+    begun = [path for one in contents.runs if RunWriter(path := folder / one.folder).begun]
+    start = RunWriter(folder)
+    if not start.has_start and begun:
+        start = RunWriter(begun[0])
+    objects = with_start(start, objects)
+    if begun:
+        _refuse_other_objects(begun[0], objects, device, cache)
+    elif not start.has_start:
+        start.keep_start(objects.model, {})
+    contents.write(folder)
+    return contents, objects
+
+
+def _in_order(requests: Sequence[RunRequest]) -> list[RunRequest]:
+    """Runs that do the same work follow one another, so that they can be played side by side."""
+    first: dict[str, int] = {}
+    return sorted(requests, key=lambda request: first.setdefault(work(request.config), len(first)))
 
 
 def _folder(config: object) -> Path | None:
@@ -117,7 +160,7 @@ def _suitable(
         except UnsuitableError as error:
             left_out[one.name] = str(error)
         cache.forget()
-    if left_out and not asked.everyone:
+    if left_out and not (asked.everyone and wanted):
         raise UserError(next(iter(left_out.values())))
     return wanted, left_out
 

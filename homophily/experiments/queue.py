@@ -61,11 +61,17 @@ class RunRequest:
 
 
 def execute(
-    requests: Iterable[RunRequest], objects: UserObjects, device: torch.device, cache: SetupCache | None = None
+    requests: Iterable[RunRequest],
+    objects: UserObjects,
+    device: torch.device,
+    cache: SetupCache | None = None,
+    before_round: Callable[[], None] = lambda: None,
+    alone: bool = False,
 ) -> Iterator[Run]:
     """The finished runs, in their order; on a GPU, runs that follow one another side by side if they do the same work.
 
-    What was stopped goes on, on the device on which it began.
+    What was stopped goes on, on the device on which it began. before_round: called before each round; alone: whether to
+    play one run at a time, on a GPU too.
     """
     cache = SetupCache() if cache is None else cache
     waiting = _Peekable(iter(requests))
@@ -79,11 +85,11 @@ def execute(
             if where.type == "cpu":  # runs follow one another there
                 cache.forget()
             if not group:
-                room = runs_at_once(active.state.experiment, plan.engine, where)
+                room = 1 if alone else runs_at_once(active.state.experiment, plan.engine, where)
                 settings = torch_settings(active.config, plan, where)
             group.append(active)
         with settings:
-            yield from play(group)
+            yield from play(group, before_round)
 
 
 class _Peekable:

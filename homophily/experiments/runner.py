@@ -7,7 +7,7 @@ import platform
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -197,11 +197,12 @@ class RoundPlayer:
             return list(pool.map(lambda run, result: run.finish(*result), self.runs, results))
 
 
-def play(runs: Sequence[ActiveRun]) -> list[Run]:
-    """Compute all runs to their ends."""
+def play(runs: Sequence[ActiveRun], before_round: Callable[[], None] = lambda: None) -> list[Run]:
+    """Compute all runs to their ends. before_round: called before each round."""
     player = RoundPlayer(runs)
     try:
         while not player.finished:
+            before_round()
             player.step()
     except KeyboardInterrupt:
         stopped = next((run for run in runs if not run.state.finished), runs[0])

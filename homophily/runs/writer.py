@@ -94,6 +94,11 @@ class RunWriter:
             rest = {name: value for name, value in _tensors(model).items() if name not in frozen}
             write_tensors(self.path / _START, rest)
 
+    @property
+    def has_start(self) -> bool:
+        """Whether the folder holds the initial weights of a model object."""
+        return (self.path / _START).is_file()
+
     def with_start(self, model: nn.Module | None) -> nn.Module | None:
         """Return a copy of a model object that is passed again, with the weights that it had when the run began.
 

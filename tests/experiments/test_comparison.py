@@ -50,7 +50,7 @@ SMALL: dict[str, Any] = {
 def test_objects_classes_and_names_are_compared(tmp_path: Path) -> None:
     found = homophily.compare(SMALL, methods=["local", Random(k=2), Nearest, FedAvg()], out=tmp_path / "all")
     assert list(found.runs) == ["local", "random", "Nearest", "fedavg"]
-    assert sorted(path.name for path in found.path.iterdir() if path.is_dir()) == [
+    assert sorted(path.parent.name for path in found.path.glob("*/config.toml")) == [
         "Nearest-0", "fedavg-0", "local-0", "random-0",
     ]  # fmt: skip
     named = homophily.run({**SMALL, "method": {"name": "random", "k": 2}}, out=tmp_path / "named")

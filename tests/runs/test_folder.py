@@ -13,7 +13,6 @@ import pytest
 from torch import nn
 
 import homophily
-from homophily.atomic_io import locked
 from homophily.report import console as show
 from homophily.runs.writer import RunWriter
 from tests.experiments.test_resume import TINY, outcome
@@ -170,13 +169,6 @@ def test_a_comparison_does_not_go_on_with_other_data(tmp_path: Path) -> None:
     with pytest.raises(homophily.UserError, match="has changed since the run began"):
         compared(1)
     assert len(compared(0).runs) == 2
-
-
-def test_a_comparison_is_played_by_one_process_at_a_time(tmp_path: Path) -> None:
-    config = {"peers": 4, "rounds": 1, "data": {"angles": [0, 180]}}
-    homophily.compare(config, methods=["local"], out=tmp_path / "run")
-    with locked(tmp_path / "run"), pytest.raises(homophily.UserError, match="run is in use by another process"):
-        homophily.compare(config, methods=["local"], out=tmp_path / "run")
 
 
 def test_notes_that_differ_between_seeds_are_reported_with_their_seeds(

@@ -58,15 +58,15 @@ class HistoryWriter:
             write_json(path, content)
         self._described = about
 
+    @property
+    def paths(self) -> list[Path]:
+        """The files that exist."""
+        return [file.path for file in self._files.values() if file.path.exists()]
+
     def flush(self) -> None:
+        """Append all entries that wait in memory."""
         for file in self._files.values():
             file.flush()
-        self._flushed = time.monotonic()
-
-    def sync(self) -> None:
-        """Append all entries, and flush the files to disk."""
-        for file in self._files.values():
-            file.sync()
         self._flushed = time.monotonic()
 
     def cut(self, last: int) -> None:

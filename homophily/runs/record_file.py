@@ -21,7 +21,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from homophily.atomic_io import sync, write_bytes, writing
+from homophily.atomic_io import write_bytes, writing
 from homophily.errors import UserError
 
 Arrays = Mapping[str, np.ndarray[Any, Any]]
@@ -191,13 +191,6 @@ class RecordFile:
                     os.truncate(self.path, length)  # remove the incomplete entries
                 raise
         self._waiting = []
-
-    def sync(self) -> None:
-        """Append the entries that wait, and flush the file to disk."""
-        self.flush()
-        if self.path.exists():
-            with writing(self.path):
-                sync(self.path)
 
     def cut(self, last: int) -> None:
         """Remove the entries of rounds after ``last``, and an incomplete one."""

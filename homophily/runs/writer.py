@@ -18,7 +18,7 @@ from homophily.atomic_io import (
     plain,
     read_folder,
     read_tensors,
-    sync,
+    sync_all,
     write_bytes,
     write_folder,
     write_json,
@@ -143,11 +143,10 @@ class RunWriter:
 
     def save(self, round: int, tensors: dict[str, Tensor], rest: dict[str, Any]) -> None:
         """Write a checkpoint; older ones are removed once the new one is complete. rest: written as JSON."""
-        self.history.sync()
+        self.history.flush()
         metrics = self.path / "metrics.jsonl"
-        if metrics.exists():
-            with writing(metrics):
-                sync(metrics)  # the metrics on disk have all rounds of the checkpoint
+        with writing(metrics):  # metrics and history on disk have all rounds of the checkpoint
+            sync_all([path for path in (metrics, *self.history.paths) if path.exists()])
         target = self.path / "checkpoints" / f"round-{round:06d}"
         if not target.exists():
             with writing(target):

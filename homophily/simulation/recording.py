@@ -76,7 +76,7 @@ class RecordedPeers:
         room = LIMITS["merges"] // _MOST_MERGED // self._type.itemsize
         whole = int((counts.cumsum() <= room).sum())
         kept = order[: int(counts[:whole].sum())]
-        return {"counts": counts[:whole].astype(self._type), "partners": self.as_ids(partners[kept])}
+        return {"counts": counts[:whole].astype(self._type), "partners": partners.numpy()[kept].astype(self._type)}
 
     def similarities(self, met: Tensor, contacts: Tensor, similarity: Tensor) -> Arrays:
         """The entry of similarities, from rows of the watched peers: met, contacts, similarity [W, B], on the CPU."""

@@ -212,7 +212,7 @@ def record(folder: Path, rounds: int, peers: int, partners: int, measured: int =
             "similarities": recorded.similarities(met, everyone, table),
         }
         writer.add(round, entries, recorded.about)
-    writer.sync()
+    writer.flush()
     return sum(path.stat().st_size for path in folder.iterdir())
 
 
@@ -306,7 +306,7 @@ def test_entries_that_do_not_fit_are_refused(kind: str, arrays: dict[str, Any], 
     path = tmp_path / "run" / "history" / f"{kind}.record"
     file = RecordFile(path, 1 << 20)
     file.add(100, arrays)
-    file.sync()
+    file.flush()
     history = homophily.Run(tmp_path / "run").history
     with pytest.raises(homophily.UserError, match=f"{kind}.record is damaged in the entry of round 100"):
         READS[kind](history)

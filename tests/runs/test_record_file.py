@@ -25,7 +25,7 @@ def written(path: Path, rounds: range, limit: int = LIMIT) -> Content:
     file = RecordFile(path, limit)
     for round in rounds:
         file.add(round, numbers(round))
-    file.sync()
+    file.flush()
     return read_entries(path)
 
 
@@ -70,7 +70,7 @@ def test_a_torn_file_goes_on_where_it_was_whole(tmp_path: Path) -> None:
     file.cut(3)
     for round in range(3, 6):
         file.add(round, numbers(round))
-    file.sync()
+    file.flush()
     assert path.read_bytes() == other.read_bytes()
 
 
@@ -110,7 +110,7 @@ def test_a_resumed_file_equals_one_that_was_not_interrupted(stopped: int, back: 
     file.cut(checkpoint)
     for round in range(checkpoint + 1, 101):
         file.add(round, numbers(round))
-    file.sync()
+    file.flush()
     assert parts.read_bytes() == whole.read_bytes()
 
 
@@ -118,7 +118,7 @@ def test_an_entry_that_does_not_fit_is_left_out(tmp_path: Path) -> None:
     file = RecordFile(tmp_path / "a", LIMIT)
     file.add(1, numbers(1, size=LIMIT))
     file.add(2, numbers(2))
-    file.sync()
+    file.flush()
     assert rounds_of(read_entries(tmp_path / "a")) == [2]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,13 +10,15 @@ import numpy as np
 from torch import Tensor
 
 Array = Tensor | np.ndarray[Any, Any] | Sequence[Any]
+Inputs = Array | Mapping[str, Array]
 
 
 @dataclass(frozen=True, eq=False)
 class PeerData:
     """One peer's samples, as numpy arrays, torch tensors or nested lists with one row per sample.
 
-    x: [n, ...] uint8 pixels, float features (NaN: missing) or integer tokens.
+    x: [n, ...] uint8 pixels, float features (NaN: missing) or integer tokens; or a dict of such arrays by the names of
+    the network's arguments.
     y: the targets (docs/tasks.md): [n] integer classes or strings; [n, length] integer classes of positions, -100 for
     one that does not count; [n, labels] booleans; or [n] or [n, outputs] floats.
     validation_x, validation_y: validation samples; None: taken from x and y, as many as ``data.validation`` says.
@@ -25,11 +27,11 @@ class PeerData:
     name: name of the peer in messages and scores.
     """
 
-    x: Array
+    x: Inputs
     y: Array
-    validation_x: Array | None = None
+    validation_x: Inputs | None = None
     validation_y: Array | None = None
-    test_x: Array | None = None
+    test_x: Inputs | None = None
     test_y: Array | None = None
     cluster: str | int | None = None
     name: str | None = None

@@ -9,6 +9,7 @@ from typing import Any
 
 from homophily.data.constants import AgreedConstants, AgreedScale, constants_of
 from homophily.data.npz import read_file, read_folder
+from homophily.data.packing import packed
 from homophily.data.padding import aligned
 from homophily.data.partition import partition_source
 from homophily.data.peer_data import PeerData
@@ -214,11 +215,19 @@ def _from_arrays(
             raise UserError(f"data.{key}: your own data is already divided among peers; leave it out")
     if peers is not None and peers != len(arrays):
         raise UserError(f"peers = {peers}: the data has {len(arrays)} peers")
-    arrays, length = aligned(arrays, given.get("length"), given.get("pad", 0))
+    arrays, fields = packed(arrays, given.get("length"), given.get("pad", 0))
+    length = None
+    if fields is None:
+        arrays, length = aligned(arrays, given.get("length"), given.get("pad", 0))
     partition_settings = {key: given.get(key) for key in ("train", "validation", "test")}
     normalise, scaling = _scaling(given, given.get("normalise", "unit"))
+    if fields is not None and normalise != "unit":
+        key = "normalise" if isinstance(normalise, str) else "scale"
+        raise UserError(
+            f"data.{key}: inputs with named fields ({', '.join(fields.names)}) are not scaled; leave it out"
+        )
     shares = partition_user_data(
         list(arrays), **partition_settings, seed=seed, normalise=normalise, task=given.get("task")
     )
     settings = {**(made_with or {}), **partition_settings, **scaling, "shift": "natural", "length": length}
-    return PreparedData(shares, {**settings, "task": shares.kind.name})
+    return PreparedData(replace(shares, fields=fields), {**settings, "task": shares.kind.name})

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from homophily.data.fields import Fields
 from homophily.data.preparation import Preparation
 from homophily.data.task_kinds import MULTI_LABEL, TaskKind, as_targets, check_classes, kind_of
 from homophily.errors import UserError
@@ -157,6 +158,7 @@ class FederatedData:
     target_scale: tuple[Tensor, Tensor] | None = None  # mean and standard deviation [outputs] of a regression's targets
     agreed: bool = True  # the constants of inputs and targets are the same for all peers of the federation
     missing: Tensor | None = None  # [m, ...] bool: training inputs replaced by means of the peer's own; None: no input
+    fields: Fields | None = None  # of the inputs, if they have names; x is then [m, columns]
     kind: TaskKind = field(kw_only=True)  # of the targets
 
     @property

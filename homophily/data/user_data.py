@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal
@@ -15,7 +15,7 @@ from homophily.data.class_names import numbered
 from homophily.data.constants import AgreedScale, classes_by, scale_by, target_scale_by
 from homophily.data.missing import impute, missing
 from homophily.data.normalise import as_floats
-from homophily.data.peer_data import Array, PeerData
+from homophily.data.peer_data import Array, Inputs, PeerData
 from homophily.data.preparation import Preparation, raw_kind
 from homophily.data.task_kinds import TOKENS, TaskKind, as_targets, kind_of
 from homophily.data.types import FederatedData, Split
@@ -124,7 +124,7 @@ def _check_amount(key: str, value: Amount, least: int) -> None:
 def _checked_peer(peer: PeerData, number: int, task: str | None) -> _Peer:
     label = f"peer {peer.name!r}" if peer.name else f"peer {number}"
 
-    def optional(part: str, x: Array | None, y: Array | None) -> _Part | None:
+    def optional(part: str, x: Inputs | None, y: Array | None) -> _Part | None:
         if x is None and y is None:
             return None
         if x is None or y is None:
@@ -139,9 +139,9 @@ def _checked_peer(peer: PeerData, number: int, task: str | None) -> _Peer:
     )
 
 
-def _checked_part(label: str, part: str, raw_x: Array, raw_y: Array, task: str | None) -> _Part:
+def _checked_part(label: str, part: str, raw_x: Inputs, raw_y: Array, task: str | None) -> _Part:
     """Return checked samples. ``part`` is the prefix of the field names: "", "validation_" or "test_"."""
-    x, y = _tensor(f"{label}: {part}x", raw_x), _tensor(f"{label}: {part}y", raw_y)
+    x, y = as_tensor(f"{label}: {part}x", raw_x), as_tensor(f"{label}: {part}y", raw_y)
     if x.dim() < 2:
         raise UserError(f"{label}: {part}x must have one row per sample, not the shape {list(x.shape)}")
     if x.dtype == torch.bool:
@@ -164,8 +164,10 @@ def _checked_part(label: str, part: str, raw_x: Array, raw_y: Array, task: str |
     return _Part(x, as_targets(y, kind, f"{label}: {part}y"), kind)
 
 
-def _tensor(what: str, array: Array) -> Tensor:
+def as_tensor(what: str, array: Inputs) -> Tensor:
     """Return an array as a float32 or int64 tensor; uint8 and bool keep their dtype."""
+    if isinstance(array, Mapping):
+        raise UserError(f"{what} must be one array here, without named fields")
     tensor = _dense(what, array) if isinstance(array, Tensor) else _from_numpy(what, array)
     if tensor.is_complex():
         raise UserError(f"{what} must contain real numbers, not {tensor.dtype}")

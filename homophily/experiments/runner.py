@@ -272,6 +272,7 @@ def form(task: Task) -> dict[str, Any]:
         "outputs": task.data.outputs,
         "layout": task.layout.to_json(),
         "frozen": task.layout.frozen_hash(task.module),
+        **({} if task.data.fields is None else {"fields": task.data.fields.to_json()}),
     }
 
 

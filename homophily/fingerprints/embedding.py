@@ -138,14 +138,21 @@ def _vectors(size: int, keyed: _Keyed) -> Features:
 
 
 def _tokens(keyed: _Keyed) -> Features:
-    """Features of integers: random vectors of the tokens and of adjacent pairs, summed over the sequence."""
+    """Features of integers: random vectors of the tokens and of adjacent pairs, summed over the sequence.
+
+    Negative numbers are padding and do not count.
+    """
     vectors = _vectors(2 * FEW, keyed)
 
     def features(x: Tensor) -> tuple[Tensor, Tensor]:
         x = x.flatten(1).long()
         pairs = bits(keyed.seed, Purpose.SKETCH, x[:, :-1], x[:, 1:])
-        sums = [keyed.vectors(what, ids, FEW).sum(1) for what, ids in ((_KEY_TOKEN, x), (_KEY_PAIR, pairs))]
-        return vectors(torch.cat(sums, 1) / math.sqrt(x.shape[1]))
+        there = x >= 0
+        sums = [
+            (keyed.vectors(what, ids, FEW) * mask[..., None]).sum(1)
+            for what, ids, mask in ((_KEY_TOKEN, x, there), (_KEY_PAIR, pairs, there[:, :-1] & there[:, 1:]))
+        ]
+        return vectors(torch.cat(sums, 1) / there.sum(1, keepdim=True).clamp(min=1).double().sqrt().float())
 
     return features
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ from torch import Tensor, nn
 from homophily.atomic_io import plain, read_json, read_metadata, read_tensors, write_tensors
 from homophily.config.overlay import as_tables, read
 from homophily.config.schema import Config
+from homophily.data.fields import Fields
+from homophily.data.packing import tensors
 from homophily.data.preparation import Preparation
 from homophily.errors import UserError
 from homophily.federation.layout import Layout
@@ -147,19 +150,27 @@ class Run:
         module.load_state_dict(self.state_dict(peer))
         return module.eval()
 
-    def prepared(self, peer: int, x: Tensor | np.ndarray[Any, Any]) -> Tensor:
-        """Raw samples ``x`` [n, ...] as the model of ``peer`` takes them: scaled and filled in like its own samples."""
+    def prepared(self, peer: int, x: Any) -> Any:
+        """Raw samples ``x`` [n, ...] as the model of ``peer`` takes them: scaled and filled in like its own samples.
+
+        If the run's inputs have named fields, ``x`` and the result are dicts.
+        """
+        about, preparation = self.about, self._preparation(peer)
+        dtype = Layout.from_json(about["layout"]).dtype
+        if "fields" in about:
+            fields = Fields.from_json(about["fields"])
+            if not isinstance(x, Mapping):
+                raise UserError(f"x: must be a dict with the fields {fields}")
+            return fields.unpack(_cast(preparation(peer, fields.pack(tensors(x, "x"), "x")), dtype))
         try:
             samples = torch.as_tensor(x)
         except (TypeError, ValueError, RuntimeError) as error:
             raise UserError(f"x: cannot be made a tensor: {error}") from error
-        about = self.about
         shape = about["inputs"]
         if list(samples.shape[1:]) != shape:
             sizes = ", ".join(map(str, ["n", *shape]))
             raise UserError(f"x: must have the shape [{sizes}], not {list(samples.shape)}")
-        ready = self._preparation(peer)(peer, samples)
-        return ready.to(Layout.from_json(about["layout"]).dtype) if ready.is_floating_point() else ready
+        return _cast(preparation(peer, samples), dtype)
 
     def export(self, peer: int, path: Path | str) -> Path:
         """Write the final model of ``peer`` to ``path``, as safetensors with the names of its state dict.
@@ -195,6 +206,10 @@ class Run:
     def _need_end(self) -> None:
         if not self.finished:
             raise UserError(f"the run in {self.path} has not finished: go on with --resume {self.path}")
+
+
+def _cast(samples: Tensor, dtype: torch.dtype) -> Tensor:
+    return samples.to(dtype) if samples.is_floating_point() else samples
 
 
 def frozen_tensors(run: Path) -> dict[str, Tensor]:

@@ -19,6 +19,7 @@ from homophily.fingerprints.compute import fingerprints
 from homophily.fingerprints.embedding import Targets
 from homophily.fingerprints.fingerprint import Fingerprints, format_of
 from homophily.models.builder import Network
+from homophily.models.calling import call_with_batches
 from homophily.models.copying import on_device
 from homophily.models.keyed_dropout import with_keyed_dropout
 from homophily.models.lora import check_used
@@ -95,6 +96,7 @@ def training_setup(
     network = Network(config, given.model, made.inputs, made.outputs)
     loss = _loss(config.training, given, made)
     module = with_keyed_dropout(network.common(config.seed)).eval()
+    call_with_batches(module, made.fields, made.train.x[:1])
     traits, layout, chain = _read(module, config, loss, made, cache)
     settings = Settings(**config.training.model_dump(exclude=_NOT_SETTINGS), rounds=config.rounds)
     task = Task(
@@ -158,6 +160,8 @@ def task_fingerprints(task: Task, seed: int, peers: int) -> Fingerprints:
     train = data.train
     if data.missing is not None:  # replaced by each peer's own means, which would tell any two peers apart
         train = replace(train, x=train.x.masked_fill(data.missing, 0.0))
+    if data.fields is not None:
+        train = replace(train, x=data.fields.described(train.x))
     return fingerprints(train, targets, task.ids, seed, format_of(peers))
 
 
@@ -168,7 +172,7 @@ def _read(
 
     They do not depend on its weights, which differ from seed to seed.
     """
-    shapes = f"{shares.inputs} {shares.outputs} {shares.kind.name}"
+    shapes = f"{shares.inputs} {shares.outputs} {shares.kind.name} {shares.fields}"
     name = f"{config.model.model_dump_json()} {config.training.loss} {shapes}"
     if name not in cache.networks:
         traits = _traits(module, loss, shares)

@@ -332,3 +332,11 @@ def test_the_class_of_each_token_shows_even_if_the_classes_of_a_sample_do_not() 
     x = torch.stack([torch.randperm(6, generator=torch.Generator().manual_seed(i)) for i in range(200)])
     one, other = embedded(x, x, Targets(6)), embedded(x, (x + 1) % 6, Targets(6))
     assert float((one - other).mean(0).norm()) > 5.0
+
+
+def test_padding_of_tokens_does_not_count() -> None:
+    tokens = torch.randint(0, 9, (5, 4))
+    padded = torch.cat([tokens, torch.full((5, 3), -1)], 1)
+    y = torch.zeros(5, dtype=torch.int64)
+    embed = [Embedding(x, y, Targets(2), 0, torch.device("cpu")) for x in (tokens, padded)]
+    assert torch.allclose(embed[0](tokens, y), embed[1](padded, y), atol=1e-5)

@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     from homophily.randomness import Purpose
     from homophily.runs.comparison import Comparison
     from homophily.runs.reader import Run
+    from homophily.training.objectives import Objective, Phase
 
 __all__ = [
-    "Callback", "ClusterSpec", "Comparison", "Config", "Discovery", "DivergedWarning", "Method", "PartitionPlan",
-    "PeerData", "Purpose", "RoundContext", "Run", "Samples", "Simulation", "Source", "UnsuitableError", "UserError",
-    "View", "compare", "data", "kin", "power", "resume", "run",
+    "Callback", "ClusterSpec", "Comparison", "Config", "Discovery", "DivergedWarning", "Method", "Objective",
+    "PartitionPlan", "PeerData", "Phase", "Purpose", "RoundContext", "Run", "Samples", "Simulation", "Source",
+    "UnsuitableError", "UserError", "View", "compare", "data", "kin", "power", "resume", "run",
 ]  # fmt: skip
 
 _MODULES = {
@@ -38,6 +39,7 @@ _MODULES = {
     "homophily.randomness": ("Purpose",),
     "homophily.runs.comparison": ("Comparison",),
     "homophily.runs.reader": ("Run",),
+    "homophily.training.objectives": ("Objective", "Phase"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -18,6 +18,7 @@ from homophily.methods import methods
 from homophily.models import models
 from homophily.plugins.parameters import documented
 from homophily.plugins.registry import Registry
+from homophily.training.objectives import objectives
 
 Schema = Mapping[str, Any]
 
@@ -63,7 +64,7 @@ panm 0.1 0.9
 
 - A key of a table is written `table.key` on the command line. The value is a TOML value, or a string without quotes.
 - A string stands for a table with that name: `method = "panm"` is `[method]` with `name = "panm"`. This holds for
-  `data`, `model`, `method` and `topology`.
+  `data`, `model`, `method`, `topology` and `training.objective`.
 - `package.module:name` names a class or function of your own ([extending.md](extending.md)).
 - A key with a wrong name, type or value ends the run before it starts, with exit code 2 and a message that names it.
 - `config.toml` in a [run folder](run-folder.md) holds the config of a run with every default filled in.
@@ -107,7 +108,13 @@ _PLUGINS = {
         _Plugins(shifts, "`[data]` also takes the keys of the shift `data.shift` ([data.md](data.md#shifts))."),
     ],
     "model": [_Plugins(models, "`[model]` also takes the keys of the network `model.name` ([models.md](models.md)).")],
-    "training": [],
+    "training": [
+        _Plugins(
+            objectives,
+            "`training.objective` is a table with the `name` of the local objective and its keys, or the name alone\n"
+            "([training.md](training.md#local-objectives)).",
+        )
+    ],
     "method": [
         _Plugins(
             methods,

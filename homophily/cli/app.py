@@ -46,6 +46,7 @@ from homophily.runs.comparison import Comparison, Contents
 from homophily.runs.reader import Run
 from homophily.runs.writer import RunWriter
 from homophily.simulation.configuration import load
+from homophily.training.objectives import objectives
 from homophily.training.resources import threads
 from homophily.version import __version__
 
@@ -59,7 +60,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON
 _HERE = Path(__file__).parent.parent
 _KINDS: dict[str, Registry[Any]] = {
     "methods": methods, "metrics": metrics, "merges": merges, "topologies": topologies, "data": sources,
-    "shifts": shifts, "models": models,
+    "shifts": shifts, "models": models, "objectives": objectives,
 }  # fmt: skip
 
 

@@ -28,6 +28,9 @@ def read(path: Path, what: str = "config") -> dict[str, Any]:
 def as_tables(values: Mapping[str, Any]) -> dict[str, Any]:
     """Replace names by tables: "oracle" by { name = "oracle" }, the topology "edges.csv" by { name = "file", ... }."""
     out = {k: {"name": v} if k in NAMED and isinstance(v, str) else _plain(v) for k, v in values.items()}
+    training = out.get("training")
+    if isinstance(training, Mapping) and isinstance(training.get("objective"), str):
+        out["training"] = {**training, "objective": {"name": training["objective"]}}
     topology = out.get("topology")
     if isinstance(topology, Mapping) and str(topology.get("name")).endswith((".csv", ".graphml")):
         out["topology"] = {**topology, "name": "file", "path": topology["name"]}
@@ -101,7 +104,8 @@ def nested(assignments: Sequence[str]) -> dict[str, Any]:
             table = table.setdefault(part, {})
             if not isinstance(table, dict):
                 raise UserError(f"{text!r}: {part} is not a table")
-        if last in NAMED and not path and isinstance(value, str) and isinstance(table.get(last), dict):
+        named = (last in NAMED and not path) or [*path, last] == ["training", "objective"]
+        if named and isinstance(value, str) and isinstance(table.get(last), dict):
             table[last]["name"] = value
         else:
             table[last] = value

@@ -173,6 +173,12 @@ class Model(OpenTable):
     )
 
 
+class Objective(OpenTable):
+    """The local objective: what a peer minimises in training, and which layers train in which epochs."""
+
+    name: str = Field("loss", description="the objective: a registered name or `package.module:name`")
+
+
 class Training(Table):
     """Local training of each peer on its own samples, in every round."""
 
@@ -190,6 +196,7 @@ class Training(Table):
         '`"auto"`: that of the task ([tasks.md](tasks.md)). It is a mean over the positions, labels or outputs of a '
         "sample, then over samples",
     )
+    objective: Objective = Objective()
     lr: float = Field(
         0.05, gt=0, le=1e30, allow_inf_nan=False, description="the learning rate, before `schedule` and `warmup`"
     )

@@ -19,6 +19,7 @@ from homophily.models import models
 from homophily.plugins.parameters import accepted, checked, keys_of, must_take, parsed, refuse_unknown
 from homophily.plugins.registry import GIVEN, Registry
 from homophily.training.losses import losses
+from homophily.training.objectives import objectives
 from homophily.training.torch_optimisers import check_optimizer
 
 _REGISTRIES: dict[str, Registry[Any]] = {"model": models, "method": methods, "topology": topologies}
@@ -55,6 +56,7 @@ def make(values: Mapping[str, Any]) -> Config:
     if config.training.loss not in ("auto", GIVEN):
         losses.get(config.training.loss)
     check_optimizer(config.training)
+    _check_keys("training.objective", objectives, config.training.objective)
     for table, registry in _REGISTRIES.items():
         section = getattr(config, table)
         if section.name == GIVEN:
@@ -97,8 +99,8 @@ def _deep(below: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 def _still_fitting(table: str, kept: Mapping[str, Any], value: Mapping[str, Any]) -> dict[str, Any]:
     """Entries of a table that stay under ``value``: all, or those that still apply if ``value`` has another name."""
     fields = TABLES[table].model_fields
-    if table == "training" and value.get("optimizer", kept.get("optimizer")) != kept.get("optimizer"):
-        return {key: what for key, what in kept.items() if key != "optimizer_options"}
+    if table == "training":
+        return _still_fitting_training(kept, value)
     before = {key: kept.get(key, fields[key].default) for key in ("name", "shift") if key in fields}
     after = {key: value.get(key, old) for key, old in before.items()}
     if after == before:
@@ -113,6 +115,21 @@ def _still_fitting(table: str, kept: Mapping[str, Any], value: Mapping[str, Any]
             return dict(kept)
         allowed |= set(names)
     return {key: what for key, what in kept.items() if key in allowed}
+
+
+def _still_fitting_training(kept: Mapping[str, Any], value: Mapping[str, Any]) -> dict[str, Any]:
+    """Entries of [training] that stay: options go with their optimizer, and the keys of an objective with its name."""
+    out = dict(kept)
+    if value.get("optimizer", kept.get("optimizer")) != kept.get("optimizer"):
+        out.pop("optimizer_options", None)
+    before, after = kept.get("objective"), value.get("objective")
+    if (
+        isinstance(before, Mapping)
+        and isinstance(after, Mapping)
+        and after.get("name", before.get("name")) != before.get("name")
+    ):
+        out.pop("objective")
+    return out
 
 
 def _keys_of(table: str, key: str, name: Any) -> list[str] | None:

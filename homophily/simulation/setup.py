@@ -74,7 +74,7 @@ def prepare(
         exchange = _peer_exchange(config, method, task, engine, start, graph, plan.measure_pairs, recorded)
     experiment = ready.experiment(config, given, start, exchange)
     keys = {"data": data.settings, "model": network.keys, "method": method_keys, "topology": topology_keys}
-    return experiment, _complete(config, given, shares.peers, keys), plan
+    return experiment, _complete(config, given, shares.peers, keys, ready.objective_keys), plan
 
 
 def _ignored_by_a_server(config: Config) -> list[str]:
@@ -215,12 +215,15 @@ def evaluator_of(method: Method, task: Task, engine: Engine, chunk: int) -> Pair
     return PairwiseEvaluator(partial(metric, **keys), task, engine, chunk, cost_of(metric, keys))
 
 
-def _complete(config: Config, given: UserObjects, peers: int, keys: Mapping[str, Mapping[str, Any]]) -> Config:
+def _complete(
+    config: Config, given: UserObjects, peers: int, keys: Mapping[str, Mapping[str, Any]], objective: Mapping[str, Any]
+) -> Config:
     """The config with every default written out, so that the run folder is complete."""
     values = config.model_dump()
     values["peers"] = peers
     for table, found in keys.items():
         values[table] |= {key: value for key, value in found.items() if _storable(value)}
+    values["training"]["objective"] |= {key: value for key, value in objective.items() if _storable(value)}
     for table, thing in {"data": given.data, "model": given.model, "method": given.method}.items():
         if thing is not None:
             values[table]["name"] = GIVEN

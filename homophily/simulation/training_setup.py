@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,7 @@ from homophily.models.calling import call_with_batches
 from homophily.models.copying import on_device
 from homophily.models.keyed_dropout import with_keyed_dropout
 from homophily.models.lora import check_used
+from homophily.plugins.parameters import checked
 from homophily.plugins.registry import GIVEN, import_object
 from homophily.runs.fields import RESERVED
 from homophily.simulation.evaluation import COLUMNS, ExtraMetric, Scorer
@@ -31,6 +33,7 @@ from homophily.simulation.rounds import Experiment
 from homophily.simulation.user_objects import UserObjects
 from homophily.training.engines import engine_limits, engine_of, read_chain
 from homophily.training.losses import Loss, losses
+from homophily.training.objectives import Objective, objectives
 from homophily.training.per_peer import PeerNames, values_by_peer
 from homophily.training.probe import ASKED_WITH, ModuleTraits, probe
 from homophily.training.resources import ExecutionPlan, plan_execution, threads
@@ -39,7 +42,13 @@ from homophily.training.stacked.chain import Chain
 from homophily.training.task import Engine, Settings, Task
 from homophily.training.tuning import with_fastest_step
 
-_NOT_SETTINGS = {"loss", "patience", "lr_by_peer", "epochs_by_peer"}  # keys of [training] that are read here
+_NOT_SETTINGS = {
+    "loss",
+    "patience",
+    "objective",
+    "lr_by_peer",
+    "epochs_by_peer",
+}  # keys of [training] that are read here
 
 
 @dataclass
@@ -65,6 +74,7 @@ class TrainingSetup:
     engine: Engine
     plan: ExecutionPlan
     metric: HeadlineMetric
+    objective_keys: dict[str, Any]
 
     def experiment(self, config: Config, given: UserObjects, start: Federation, exchange: Exchange) -> Experiment:
         metrics, plan = _extra_metrics(config, given), self.plan
@@ -98,21 +108,35 @@ def training_setup(
     module = with_keyed_dropout(network.common(config.seed)).eval()
     call_with_batches(module, made.fields, made.train.x[:1])
     traits, layout, chain = _read(module, config, loss, made, cache)
+    objective, objective_keys = _objective(config.training)
     settings = Settings(**config.training.model_dump(exclude=_NOT_SETTINGS), rounds=config.rounds)
     task = Task(
         on_device(module, ids.device), layout, loss, shares, torch.full_like(ids, config.seed), ids,
         settings, traits.coupled, traits.draws, config.precision, *_by_peer(config.training, made, ids.device),
+        objective,
     )  # fmt: skip
     _check_batches(task)
+    task.check_objective()
     if config.precision == "bf16" and layout.dtype != torch.float32:
         raise UserError(f"precision = 'bf16' needs a network with float32 parameters, not {layout.dtype}")
     if plan is None:
         limits = engine_limits(task)
         plan = plan_execution(config.engine, settings.batch, made, layout, traits, chain, ids.device, limits)
         plan = with_fastest_step(plan, task, config.compile, config.rounds)
-    return TrainingSetup(
-        network, task, engine_of(task, plan, chain), plan, registered_metric(made.kind.headline, made.kind)
-    )
+    metric = registered_metric(made.kind.headline, made.kind)
+    return TrainingSetup(network, task, engine_of(task, plan, chain), plan, metric, objective_keys)
+
+
+def _objective(training: Training) -> tuple[Objective, dict[str, Any]]:
+    """The local objective, and all its keys."""
+    name = training.objective.name
+    make = objectives.get(name)
+    keys = checked("training.objective", f"objective {name!r}", make, training.objective.keys)
+    found = make(**keys)
+    if not isinstance(found, Objective):
+        wanted = "must be a homophily.Objective"
+        raise UserError(f"training.objective = {name!r}: {wanted}, not {type(found).__name__}")
+    return found, keys
 
 
 def _by_peer(training: Training, made: FederatedData, device: torch.device) -> tuple[Tensor | None, Tensor | None]:

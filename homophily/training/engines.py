@@ -9,6 +9,7 @@ from homophily.data.types import FederatedData
 from homophily.federation.layout import Layout
 from homophily.federation.rows import has_triton
 from homophily.training.losses import Loss, cross_entropy, output_gradients
+from homophily.training.objectives import Objective, vmap_obstacle
 from homophily.training.one_by_one import OneByOne
 from homophily.training.resources import ExecutionPlan
 from homophily.training.stacked.chain import Chain, UnsupportedLayer, chain_of
@@ -16,6 +17,8 @@ from homophily.training.stacked.cpu import Stacked
 from homophily.training.task import Engine, Task
 from homophily.training.torch_optimisers import EVERY_ENGINE
 from homophily.training.vectorised import Vectorised
+
+_STACKED_LOSS = "the stacked engine has no training.objective but 'loss'"
 
 
 def read_chain(module: nn.Module, layout: Layout, loss: Loss, shares: FederatedData) -> Chain | str:
@@ -32,10 +35,13 @@ def read_chain(module: nn.Module, layout: Layout, loss: Loss, shares: FederatedD
 
 def engine_limits(task: Task) -> dict[str, str]:
     """Return, for each engine that cannot train with the task's settings, why not."""
-    optimizer = task.settings.optimizer
+    optimizer, objective = task.settings.optimizer, task.objective
     if optimizer not in EVERY_ENGINE:
         only = f"training.optimizer = {optimizer!r} trains peers one by one; every engine has "
         return dict.fromkeys(("stacked", "vectorised"), only + ", ".join(EVERY_ENGINE))
+    if type(objective) is not Objective:
+        obstacle = vmap_obstacle(objective, task.trained_weights)
+        return dict.fromkeys(("stacked", "vectorised"), obstacle) if obstacle else {"stacked": _STACKED_LOSS}
     if task.precision == "bf16" and not _has_kernels(task):
         return {"stacked": "precision = 'bf16' needs its kernels, and they cannot train this on this device"}
     return {}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
 from homophily.federation.layout import Kept
@@ -26,7 +28,9 @@ class OneByOne(CrossEvaluation):
     def __init__(self, task: Task) -> None:
         self.task = task
         self.module = copied(task.module)
-        torch_optimiser(self._trained(), task.settings, task.settings.lr)  # a class may refuse some parameters
+        parameters = dict(self.module.named_parameters())
+        self.weights = {column.name: parameters[column.name] for column in task.trains("all")}
+        torch_optimiser([*self.weights.values()], task.settings, task.settings.lr)  # a class may refuse some parameters
         self.keys = [dict(self.module.named_buffers())[name] for name in dropout_keys(self.module)]
 
     def train(self, rows: Tensor, kept: Kept, peers: Tensor, round: int) -> None:
@@ -40,31 +44,38 @@ class OneByOne(CrossEvaluation):
                 table[peer] = mine[name]
 
     def _train(self, peer: int, round: int) -> None:
-        task, data = self.task, self.task.data.train
-        parameters = self._trained()
-        optimiser = torch_optimiser(parameters, task.settings, float(task.lr_in(round, torch.tensor([peer]))))
-        count = int(data.count[peer])
-        sizes = batch_sizes(count, task.settings.batch, task.coupled)
+        task, me = self.task, torch.tensor([peer])
+        lr, uses_reference = float(task.lr_in(round, me)), task.objective.uses_reference
+        reference = {n: p.detach().clone() for n, p in self.weights.items()} if uses_reference else {}
         step = 0
         self.module.train()
-        for epoch in range(task.epochs_of(torch.tensor([peer]))):
-            one = slice(peer, peer + 1)
-            order = shuffled(task.seed[one], task.ids[one], data.count[one], count, round, epoch)[0]
-            for batch in order.split(sizes):
-                x, y = task.batch(data.start[peer] + batch)
+        for epochs, trains in task.phases(me):
+            parameters = [self.weights[column.name] for column in task.trains(trains)]
+            optimiser = torch_optimiser(parameters, task.settings, lr)
+            for batch in self._batches(peer, round, epochs):
                 self._set_dropout_keys(peer, round, step)
-                optimiser.zero_grad()
-                with task.autocast():
-                    outputs = self._forward(x, peer, round, step)
-                task.loss(task.cast(outputs), y).mean().backward()
+                self.module.zero_grad()
+                self._loss(*task.batch(batch), reference, peer, round, step).backward()
                 if task.settings.clip is not None:
                     clip_grad_norm_(parameters, task.settings.clip)
                 optimiser.step()
                 step += 1
 
-    def _trained(self) -> list[nn.Parameter]:
-        names = {c.name for c in self.task.layout.columns if c.trainable}
-        return [p for n, p in self.module.named_parameters() if n in names]
+    def _batches(self, peer: int, round: int, epochs: range) -> Iterator[Tensor]:
+        """Yield the sample indices of each batch of some epochs."""
+        task, data, one = self.task, self.task.data.train, slice(peer, peer + 1)
+        count = int(data.count[peer])
+        sizes = batch_sizes(count, task.settings.batch, task.coupled)
+        for epoch in epochs:
+            order = shuffled(task.seed[one], task.ids[one], data.count[one], count, round, epoch)[0]
+            yield from (data.start[peer] + order).split(sizes)
+
+    def _loss(self, x: Tensor, y: Tensor, reference: Mapping[str, Tensor], peer: int, round: int, step: int) -> Tensor:
+        """Return the mean loss of a batch with the penalty of the objective."""
+        task = self.task
+        with task.autocast():
+            outputs = self._forward(x, peer, round, step)
+        return task.loss(task.cast(outputs), y).mean() + task.objective.penalty(self.weights, reference)
 
     def _forward(self, x: Tensor, peer: int, round: int, step: int) -> Tensor:
         if not self.task.draws:

@@ -93,24 +93,26 @@ class Step:
     samples: Tensor  # [P, b] int64: sample indices; padding repeats one of the peer's samples
     share: Tensor  # [P, b]: weight of each sample in the loss; 0 for padding
     before: Tensor  # [P] int64: steps that these peers took earlier in this round
+    number: Tensor  # [P] float64: steps of these peers in this phase of the round, this one included
 
 
-def batches(task: Task, peers: Tensor, round: int) -> Iterator[Step]:
-    """Yield the steps of a round for the peers [P] of a chunk."""
+def batches(task: Task, peers: Tensor, round: int, epochs: range) -> Iterator[Step]:
+    """Yield the steps of a phase, the ``epochs`` of a round, for the peers [P] of a chunk."""
     data, settings = task.data.train, task.settings
-    there = peers.cpu()
-    counts, epochs, peers = task.counts[there].tolist(), task.epochs_of(there), peers.to(task.ids.device)
+    counts, peers = task.counts[peers.cpu()].tolist(), peers.to(task.ids.device)
     start, count = data.start[peers], data.count[peers]
     per_epoch = torch.tensor([len(batch_sizes(n, settings.batch, task.coupled)) for n in counts], device=peers.device)
     schedule = steps(counts, settings.batch, task.coupled)
-    for epoch in range(epochs):
+    for epoch in epochs:
         order = shuffled(task.seed[peers], task.ids[peers], count, counts[0], round, epoch)
         samples = start[:, None] + order.minimum(count[:, None] - 1)
         for number, groups in enumerate(schedule):
             for group in groups:
                 which, window = slice(group.first, group.last), slice(group.at, group.at + group.size)
                 share = _share(group, count[which], task.layout.dtype)
-                yield Step(which, samples[which, window], share, epoch * per_epoch[which] + number)
+                before = epoch * per_epoch[which] + number
+                in_phase = (before + 1 - epochs.start * per_epoch[which]).double()
+                yield Step(which, samples[which, window], share, before, in_phase)
 
 
 def _share(group: Group, count: Tensor, dtype: torch.dtype) -> Tensor:

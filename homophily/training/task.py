@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import cos, pi
@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from homophily.data.types import FederatedData
-from homophily.federation.layout import Kept, Layout
+from homophily.federation.layout import Column, Kept, Layout
 from homophily.training.losses import Loss
+from homophily.training.objectives import PLAIN, Objective, Trains, check_phases
 
 Precision = Literal["full", "fast", "bf16"]
 
@@ -66,6 +67,7 @@ class Task:
     precision: Precision = "full"
     lr_by_peer: Tensor | None = None  # [N] float64; None: settings.lr for all
     epochs_by_peer: Tensor | None = None  # [N] int64 on the CPU; None: settings.epochs for all
+    objective: Objective = PLAIN
 
     @cached_property
     def counts(self) -> Tensor:
@@ -83,6 +85,40 @@ class Task:
     def epochs_of(self, peers: Tensor) -> int:
         """Return the epochs per round of ``peers`` [P] on the CPU, which all have the same number."""
         return self.settings.epochs if self.epochs_by_peer is None else int(self.epochs_by_peer[peers[0]])
+
+    def phases(self, peers: Tensor) -> Iterator[tuple[range, Trains]]:
+        """Yield the phases of a round of ``peers`` [P] on the CPU, who have the same epochs: epochs, what trains."""
+        begin = 0
+        for phase in self.objective.phases(self.epochs_of(peers)):
+            yield range(begin, begin + phase.epochs), phase.trains
+            begin += phase.epochs
+
+    @cached_property
+    def trains_parts(self) -> bool:
+        """Whether some phase trains only the personal or only the shared layers."""
+        return any(phase.trains != "all" for epochs in self._epochs for phase in self.objective.phases(epochs))
+
+    def trains(self, what: Trains) -> list[Column]:
+        """Return the columns that a phase trains."""
+        return [
+            c for c in self.layout.columns if c.trainable and what in ("all", "personal" if c.personal else "shared")
+        ]
+
+    @property
+    def trained_weights(self) -> dict[str, Tensor]:
+        """The trained parameters of the module, by name."""
+        parameters = dict(self.module.named_parameters())
+        return {column.name: parameters[column.name].detach() for column in self.trains("all")}
+
+    def check_objective(self) -> None:
+        """Raise a UserError if a phase of the objective trains nothing."""
+        for epochs in self._epochs:
+            check_phases(self.objective, epochs, bool(self.trains("personal")), bool(self.trains("shared")))
+
+    @property
+    def _epochs(self) -> set[int]:
+        """The numbers of epochs that peers have."""
+        return {self.settings.epochs} if self.epochs_by_peer is None else set(self.epochs_by_peer.tolist())
 
     def batch(self, samples: Tensor) -> tuple[Tensor, Tensor]:
         """Return training samples by index [...], in the network's precision: x [..., *inputs], y [...]."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
 from typing import Any, Literal
 
@@ -13,13 +13,14 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from homophily.federation.layout import Kept
+from homophily.federation.layout import Column, Kept
 from homophily.models.copying import shallow
 from homophily.models.keyed_dropout import dropout_keys
 from homophily.randomness import Purpose, bits
 from homophily.training.batching import over_peers
 from homophily.training.cross_evaluation import CrossEvaluation
 from homophily.training.graphs import RecordedStep
+from homophily.training.objectives import Trains
 from homophily.training.optimisers import row_optimiser
 from homophily.training.schedule import Step, batches, chunks
 from homophily.training.task import Task
@@ -40,13 +41,26 @@ class _Chunk:
         lr = torch.zeros(room, 1, dtype=torch.float64, device=device)
         self.optimiser = row_optimiser(self.rows[:, : task.layout.trainable], task.settings, lr)
         self.recorded: dict[tuple[int, int, int, bool], RecordedStep] = {}
+        trainable = task.layout.trainable
+        # [P, T]: the weights at the start of the round; [P, 0] if the objective does not use them
+        self.reference = self.rows[:, : trainable if task.objective.uses_reference else 0].clone()
+        # [T]: the columns that the phase trains; None: every phase trains all
+        self.active = torch.ones(trainable, dtype=torch.bool, device=device) if task.trains_parts else None
 
-    def load(self, rows: Tensor, kept: Kept, lr: Tensor) -> None:
-        """Start a round with these models: rows [P, D], kept [P, ...] each, lr [P, 1]."""
+    def load(self, rows: Tensor, kept: Kept) -> None:
+        """Start a round with these models: rows [P, D], kept [P, ...] each."""
         self.rows[: len(rows)] = rows
         for name, table in self.kept.items():
             table[: len(rows)] = kept[name]
+        self.reference.copy_(self.rows[:, : self.reference.shape[1]])
+
+    def begin_phase(self, lr: Tensor, columns: Sequence[Column]) -> None:
+        """Start a phase that trains these columns. lr: [P, 1]."""
         self.optimiser.restart(F.pad(lr, (0, 0, 0, len(self.rows) - len(lr))))
+        if self.active is not None:
+            self.active.zero_()
+            for column in columns:
+                self.active[column.start : column.stop] = True
 
     @property
     def changed(self) -> list[Tensor]:
@@ -70,13 +84,17 @@ class Vectorised(CrossEvaluation):
 
     def train(self, rows: Tensor, kept: Kept, peers: Tensor, round: int) -> None:
         for chunk in chunks(self.task, peers, self.chunk):
-            self._train(rows, kept, chunk.to(rows.device), round)
+            self._train(rows, kept, chunk.to(rows.device), self.task.phases(chunk), round)
 
-    def _train(self, rows: Tensor, kept: Kept, peers: Tensor, round: int) -> None:
-        chunk = self._room_for(len(peers), kept, rows.device)
-        chunk.load(rows[peers], {name: table[peers] for name, table in kept.items()}, self.task.lr_in(round, peers))
-        for step in batches(self.task, peers, round):
-            self._step(chunk, step, peers, round)
+    def _train(
+        self, rows: Tensor, kept: Kept, peers: Tensor, phases: Iterable[tuple[range, Trains]], round: int
+    ) -> None:
+        chunk, lr = self._room_for(len(peers), kept, rows.device), self.task.lr_in(round, peers)
+        chunk.load(rows[peers], {name: table[peers] for name, table in kept.items()})
+        for epochs, trains in phases:
+            chunk.begin_phase(lr, self.task.trains(trains))
+            for step in batches(self.task, peers, round, epochs):
+                self._step(chunk, step, peers, round)
         rows[peers] = chunk.rows[: len(peers)]
         for name, table in kept.items():
             table[peers] = chunk.kept[name][: len(peers)]
@@ -86,7 +104,7 @@ class Vectorised(CrossEvaluation):
         keys = self._dropout_keys(peers[step.which], round, step.before)
         if self.step == "plain":
             x, y = self.task.batch(step.samples)
-            self._take_step(chunk, step.which, x, y, step.share, step.before, *keys)
+            self._take_step(chunk, step.which, x, y, step.share, step.number, *keys)
         else:
             self._replay(chunk, *self._padded(step, keys))
 
@@ -97,8 +115,9 @@ class Vectorised(CrossEvaluation):
         tables = {name: buffer.expand(len(peers), *buffer.shape) for name, buffer in kept.items()}
         peers = peers.to(device)
         chunk = self._room_for(len(peers), tables, device)
-        chunk.load(row.expand(len(peers), -1), tables, self.task.lr_in(1, peers))
-        step = next(iter(batches(self.task, peers, 1)))
+        chunk.load(row.expand(len(peers), -1), tables)
+        chunk.begin_phase(self.task.lr_in(1, peers), self.task.trains("all"))
+        step = next(iter(batches(self.task, peers, 1, range(1))))
         self._step(chunk, step, peers, 1)
         torch.cuda.synchronize()
         began = time.perf_counter()
@@ -137,14 +156,15 @@ class Vectorised(CrossEvaluation):
         size = min(size for size in self._sizes if size >= peers)
         rest, more = size - peers, self.task.settings.batch - samples
         own = torch.cat([step.samples, step.samples[:, -1:].expand(-1, more)], dim=1)
-        share, before = F.pad(step.share, (0, more, 0, rest)), F.pad(step.before, (0, rest))
+        share = F.pad(step.share, (0, more, 0, rest))
+        before, number = F.pad(step.before, (0, rest)), F.pad(step.number, (0, rest))
         live = torch.arange(size, device=own.device) < peers if rest else None
-        padded = Step(slice(0, size), F.pad(own, (0, 0, 0, rest)), share, before)
+        padded = Step(slice(0, size), F.pad(own, (0, 0, 0, rest)), share, before, number)
         return padded, live, [F.pad(key, (0, rest)) for key in keys]
 
     def _replay(self, chunk: _Chunk, step: Step, live: Tensor | None, keys: Sequence[Tensor]) -> None:
         """Take a step as a CUDA graph, which is recorded if it is new."""
-        inputs = [*self.task.batch(step.samples), step.share, step.before, *keys]
+        inputs = [*self.task.batch(step.samples), step.share, step.number, *keys]
         shape = step.which.start, step.which.stop, step.samples.shape[1], live is None
         take = partial(self._take_step, chunk, step.which)
         if live is not None:
@@ -167,22 +187,31 @@ class Vectorised(CrossEvaluation):
         x: Tensor,
         y: Tensor,
         share: Tensor,
-        before: Tensor,
+        number: Tensor,
         *keys: Tensor,
     ) -> None:
-        """Change the chunk's rows ``which`` by one step on a batch."""
-        rows, kept = chunk.rows[which], {name: table[which] for name, table in chunk.kept.items()}
+        """Change the chunk's rows ``which`` by one step on a batch. number: [P], as of a Step."""
+        rows, reference, kept = chunk.rows[which], chunk.reference[which], {n: t[which] for n, t in chunk.kept.items()}
         buffers: dict[str, Tensor] = {}
         if self.step == "compiled":
-            flat = self._compiled(rows, x, y, share, *keys)
+            flat = self._compiled(rows, reference, x, y, share, *keys)
         else:
-            flat, buffers = self._gradients(rows, kept, x, y, share, *keys)
+            flat, buffers = self._gradients(rows, reference, kept, x, y, share, *keys)
         with torch.no_grad():
-            trainable = rows[:, : self.task.layout.trainable]
-            chunk.optimiser.step(trainable, flat, which, (before + 1)[:, None].double())
+            self._move(chunk, which, flat, number)
             views = self.task.layout.views(rows)
             for name, value in buffers.items():
                 views[name].copy_(value)
+
+    def _move(self, chunk: _Chunk, which: slice, flat: Tensor, number: Tensor) -> None:
+        """Change the columns that the phase trains by the gradients [P, T]."""
+        trainable, active = chunk.rows[which, : self.task.layout.trainable], chunk.active
+        if active is None:
+            chunk.optimiser.step(trainable, flat, which, number[:, None])
+            return
+        old = trainable.clone()
+        chunk.optimiser.step(trainable, flat.where(active, 0.0), which, number[:, None])
+        trainable.copy_(trainable.where(active, old))  # weight decay moves columns without a gradient, too
 
     def _take_step_of_some(self, chunk: _Chunk, which: slice, live: Tensor, *inputs: Tensor) -> None:
         """Take the step of the rows that are ``live`` [P] bool; the others stay as they are."""
@@ -193,7 +222,7 @@ class Vectorised(CrossEvaluation):
             table.copy_(torch.where(live[:, None], table, before))
 
     def _gradients(
-        self, rows: Tensor, kept: Kept, x: Tensor, y: Tensor, share: Tensor, *keys: Tensor
+        self, rows: Tensor, reference: Tensor, kept: Kept, x: Tensor, y: Tensor, share: Tensor, *keys: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the gradients [P, T] of the trained columns, and the buffers in the rows as the step leaves them."""
         views = self.task.layout.views(rows)
@@ -201,30 +230,42 @@ class Vectorised(CrossEvaluation):
         fixed = {n: v.clone() if n in self.buffers else v for n, v in views.items() if n not in self.trained}
         fixed |= kept | dict(zip(self.keys, keys, strict=True))
         trained = {name: views[name].detach().requires_grad_() for name in self.trained}
-        loss = over_peers(self._loss, trained, fixed, x, y, share)
+        loss = over_peers(self._loss, trained, self._named(reference), fixed, x, y, share)
         grads = torch.autograd.grad(loss.sum(), list(trained.values()))
         flat = torch.cat([grad.reshape(len(rows), -1) for grad in grads], dim=1)
         return flat, {name: fixed[name] for name in self.buffers}
 
+    def _named(self, reference: Tensor) -> dict[str, Tensor]:
+        """Return the reference weights [P, T] by the names of the parameters; [P, 0]: none."""
+        columns = self.task.trains("all") if reference.shape[1] else []
+        return {c.name: reference[:, c.start : c.stop].view(len(reference), *c.shape) for c in columns}
+
     def _compiled(self, *inputs: Tensor) -> Tensor:
         """Return the gradients [P, T] by compiled code. inputs: those of _gradients, without kept buffers."""
-        shape = inputs[1].shape[0], inputs[1].shape[1]
+        shape = inputs[2].shape[0], inputs[2].shape[1]
         if shape not in self.compiled:
 
-            def gradients(rows: Tensor, x: Tensor, y: Tensor, share: Tensor, *keys: Tensor) -> Tensor:
-                return self._gradients(rows, {}, x, y, share, *keys)[0]
+            def gradients(rows: Tensor, reference: Tensor, *rest: Tensor) -> Tensor:
+                return self._gradients(rows, reference, {}, *rest)[0]
 
             # Tracing to operations first means that the compiler never sees the network's Python code.
             self.compiled[shape] = torch.compile(make_fx(gradients)(*inputs))
         return self.compiled[shape](*inputs)
 
     def _loss(
-        self, trained: dict[str, Tensor], fixed: dict[str, Tensor], x: Tensor, y: Tensor, share: Tensor
+        self,
+        trained: dict[str, Tensor],
+        reference: dict[str, Tensor],
+        fixed: dict[str, Tensor],
+        x: Tensor,
+        y: Tensor,
+        share: Tensor,
     ) -> Tensor:
-        """Return one peer's mean loss over its batch."""
+        """Return one peer's mean loss over its batch, with the penalty of the objective."""
         with self.task.autocast():
             outputs = functional_call(self.training, (trained, fixed), (x,))
-        return (self.task.loss(self.task.cast(outputs), y) * share).sum()
+        losses = self.task.loss(self.task.cast(outputs), y)
+        return (losses * share).sum() + self.task.objective.penalty(trained, reference)
 
     def _dropout_keys(self, peers: Tensor, round: int, step: Tensor) -> list[Tensor]:
         """Return the key of each dropout layer: [P] each."""

@@ -12,6 +12,7 @@ from homophily.federation.similarity import metrics
 from homophily.federation.topology import topologies
 from homophily.methods import methods
 from homophily.models import models
+from homophily.training.objectives import objectives
 from tests.docs.pages import Reader
 
 
@@ -22,7 +23,16 @@ def reader(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyte
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.setenv("COLUMNS", "160")
     monkeypatch.setenv("HOMOPHILY_MIRROR", "http://127.0.0.1:9")  # a test downloads nothing
-    for registry in (methods, shifts, sources, models, merges, metrics, topologies):  # a page may register names
+    for registry in (
+        methods,
+        shifts,
+        sources,
+        models,
+        merges,
+        metrics,
+        topologies,
+        objectives,
+    ):  # a page may register names
         monkeypatch.setattr(registry, "_items", dict(registry._items))
     reader = Reader(capsys, monkeypatch)
     yield reader

@@ -25,6 +25,7 @@ from homophily.methods import methods
 from homophily.plugins.parameters import accepted
 from homophily.plugins.registry import Registry
 from homophily.simulation.configuration import make
+from homophily.training.objectives import objectives
 from tests.docs.pages import ROOT, Reader, blocks
 
 
@@ -86,23 +87,24 @@ def keys_in_words(item: Any, passed: tuple[str, ...]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("heading", "registry", "passed"),
+    ("page", "heading", "registry", "passed"),
     [
-        ("All methods and their keys", methods, methods.passed),
-        ("Similarity metrics", metrics, ("pairs",)),
-        ("Topologies", topologies, topologies.passed),
+        ("docs/methods.md", "All methods and their keys", methods, methods.passed),
+        ("docs/methods.md", "Similarity metrics", metrics, ("pairs",)),
+        ("docs/methods.md", "Topologies", topologies, topologies.passed),
+        ("docs/training.md", "Local objectives", objectives, objectives.passed),
     ],
 )
-def test_the_methods_page_has_every_name_and_key_with_its_default(
-    heading: str, registry: Registry[Any], passed: tuple[str, ...]
+def test_a_page_has_every_name_and_key_with_its_default(
+    page: str, heading: str, registry: Registry[Any], passed: tuple[str, ...]
 ) -> None:
-    shown = table("docs/methods.md", heading)
-    assert sorted(shown) == list(registry), f"docs/methods.md: {heading}"
+    shown = table(page, heading)
+    assert sorted(shown) == list(registry), f"{page}: {heading}"
     for name, (cell, *_) in shown.items():
         found = [] if cell == "none" else cell.split(", ")
         wanted = keys_in_words(registry.get(name), passed)
         exact = [re.sub(r"(\(left out: ).*", r"\1", key) for key in found]
-        assert exact == wanted, f"docs/methods.md: the keys of {name}"
+        assert exact == wanted, f"{page}: the keys of {name}"
 
 
 def test_the_methods_page_explains_every_merge_key_and_cost(reader: Reader) -> None:

@@ -74,6 +74,8 @@ KINDS = {
     "scored after training": ("score=after-training", "evaluate=3"),
     "BatchNorm and dropout": ("model=own_nets:Coupled", "model.personal=['bn*']", "training.optimizer=adam"),
     "schedule": ("training.schedule=cosine", "training.warmup=4", "training.lr_by_peer.0=0.2", "training.clip=1.0"),
+    "FedProx": ("training.objective=fedprox", "training.objective.mu=0.1"),
+    "FedRep": ("training.objective=fedrep", "model.personal=['3']"),
     "draws by itself": ("model=own_nets:Drawing", "init=independent"),
 }
 

@@ -160,6 +160,12 @@ def test_settings_by_peer_and_a_schedule_match_the_simulation(tmp_path: Path) ->
     assert [run.config.training.epochs for run in found.peers] == [1, 2, 3, 2]
 
 
+@pytest.mark.parametrize("objective", [{"name": "fedprox", "mu": 0.1}, {"name": "fedrep", "body_epochs": 2}])
+def test_local_objectives_match_the_simulation(objective: dict[str, Any], tmp_path: Path) -> None:
+    model, training = {"name": "mlp", "personal": ["3"]}, {"objective": objective, "epochs": 2}
+    assert_identical(played(tmp_path, 4, method={"name": "random", "k": 2}, model=model, training=training))
+
+
 def test_with_batch_norm_a_last_batch_of_one_joins_the_previous_one(tmp_path: Path) -> None:
     data, training = {"train": 21, "test": 10, "angles": [0, 180]}, {"batch": 20}
     assert_identical(played(tmp_path, 2, method={"name": "random", "k": 1}, data=data, training=training, model=NORMAL))

@@ -139,6 +139,16 @@ BAD_RUNS = [
     fails("training.lr_by_peer=[0.1]", says=["training.lr_by_peer has 1 values, but there are 8 peers"]),
     fails("training.lr_by_peer.9=0.1", says=["training.lr_by_peer: no peer or cluster is called '9'", "0°, 90°"]),
     fails("training.epochs_by_peer.1=1.5", says=["training.epochs_by_peer", "one whole number of at least 1 per peer"]),
+    fails("training.objective=fedprx", says=["unknown objective 'fedprx'", "did you mean 'fedprox'?", "fedrep, loss"]),
+    fails("training.objective=3", says=["training.objective = 3", "must be a table"]),
+    fails("training.objective.mu=1", says=["unknown key training.objective.mu", "of objective 'loss' is name"]),
+    fails(
+        "training.objective.mu=-1",
+        "training.objective=fedprox",
+        says=["training.objective.mu = -1", "must be at least 0"],
+    ),
+    fails("training.objective=fedrep", says=["training.objective", "model.personal names none that is trained"]),
+    fails("training.objective=fedprox", "engine=stacked", says=["engine = 'stacked'", "training.objective"]),
     fails("training.clip=0", says=["training.clip = 0", "must be greater than 0"]),
     fails(
         "training.optimizer=RMSprop",

@@ -49,15 +49,16 @@ class Stacked:
         self._all(lambda chunk: self._train(rows, chunk, round), chunks(self.task, peers, self.chunk))
 
     def _train(self, rows: Tensor, peers: Tensor, round: int) -> None:
+        epochs = range(self.task.epochs_of(peers))
         peers = peers.to(rows.device)
         work = self.order.sorted(rows[peers])
         updates = RowUpdates(work, self.task.settings, self.task.lr_in(round, peers))
-        for step in batches(self.task, peers, round):
+        for step in batches(self.task, peers, round, epochs):
             x, y = self.task.batch(step.samples)
             updates.active = len(x)
             output_grad = self._output_grad(y, step.share)
             forward_backward(self.chain, self.places, work[: len(x)], arranged(self.chain, x), output_grad, updates)
-            updates.move((step.before + 1)[:, None].double())
+            updates.move(step.number[:, None])
         rows[peers] = self.order.restored(work)
 
     def _output_grad(self, y: Tensor, share: Tensor) -> Callable[[Tensor], Tensor]:

@@ -39,8 +39,8 @@ from homophily.papers import pages, summary, tables
 from homophily.papers import recipe as recipes
 from homophily.papers.reproduce import Reproduction
 from homophily.plugins.registry import Registry
+from homophily.report import comparison_table, paper_figures, papers, plots, progress
 from homophily.report import console as show
-from homophily.report import paper_figures, papers, plots
 from homophily.report.sweep_figure import panels
 from homophily.runs.comparison import Comparison, Contents
 from homophily.runs.reader import Run
@@ -89,7 +89,7 @@ def run(
 ) -> None:
     """Simulate one federation: in each round, all peers train, meet, choose and merge."""
     config, assignments = split(words or [])
-    with _stoppable(lambda run: f"continue with: homophily run --resume {run}"), show.progress() as bar:
+    with _stoppable(lambda run: f"continue with: homophily run --resume {run}"), progress.one_run() as bar:
         if resume is not None:
             if config is not None or out is not None:
                 raise UserError("--resume uses the config and folder of the run: leave out CONFIG.toml and --out")
@@ -139,7 +139,10 @@ def compare(
     if stored is not None and not assignments and Contents.read(stored) is not None:
         comparison = Comparison(stored)
     else:
-        with _stoppable(lambda run: f"continue with the same command and --out {run.parent}"), show.comparing() as bars:
+        with (
+            _stoppable(lambda run: f"continue with the same command and --out {run.parent}"),
+            progress.many_runs() as bars,
+        ):
             comparison = compare_methods(
                 config, nested(assignments), out=out, device=device, callbacks=bars, workers=workers
             )
@@ -147,7 +150,7 @@ def compare(
     if panels(whole):
         picture = show.picture(partial(plots.sweep, whole), comparison.path / "sweep.png")
     table = {"methods": comparison.table(fairness), "run": str(comparison.path)}
-    _print(table, as_json, lambda: show.comparison(comparison, fairness, picture))
+    _print(table, as_json, lambda: comparison_table.comparison(comparison, fairness, picture))
 
 
 @app.command("kin")

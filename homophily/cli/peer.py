@@ -15,6 +15,7 @@ from homophily.config.overlay import nested, split
 from homophily.errors import UserError
 from homophily.peer import Peer, certificates, deploy
 from homophily.report import console as show
+from homophily.report import progress
 from homophily.report.tables import print_pairs
 from homophily.runs.writer import RunWriter
 from homophily.simulation.configuration import load
@@ -53,7 +54,7 @@ def peer(
     """Run one real peer: train on its own data, find similar peers, merge with them."""
     sys.path.insert(0, str(file.parent.resolve()))  # package.module:name may be a module beside the file
     try:
-        with show.progress() as bar:
+        with progress.one_run() as bar:
             run = Peer(file, insecure=insecure, callbacks=bar, alone=True).result()
     except KeyboardInterrupt:
         Console(stderr=True).print("stopped; the same command resumes it", highlight=False)

@@ -1,76 +1,25 @@
-"""Console output: progress bars on a terminal, and tables at the end. Without a terminal there are no bars."""
+"""Console output of single results: the summary of a run, kin's result, constants, lists of names."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from homophily.data import AgreedConstants
 from homophily.errors import UserError
-from homophily.experiments.callbacks import Callback, RunHandle
 from homophily.experiments.discovery import Discovery
 from homophily.methods.kin import power
 from homophily.methods.kin.method import ADVICE, TOO_FEW
 from homophily.report.tables import print_pairs, print_table
-from homophily.runs.comparison import Comparison, short_names
-from homophily.runs.headline import Headline
 from homophily.runs.reader import Run
 
-_DIVERGED = "diverged"  # shown instead of an unknown mean
+DIVERGED = "diverged"  # shown instead of an unknown mean
 _SHOWN_VALUES = 8  # of a list of constants
-_FAIR = {"worst_tenth": "worst tenth", "std_over_peers": "std over peers"}
-_LAST_COLUMNS = ("same-cluster merges", "models sent")
-_COLUMNS = (
-    TextColumn("{task.description}"),
-    BarColumn(),
-    MofNCompleteColumn(),
-    TextColumn("{task.fields[score]}"),
-    TimeRemainingColumn(),
-)
-
-
-def _terminal() -> Console | None:
-    """Return the console on stderr if it is a terminal, else None."""
-    console = Console(stderr=True)
-    return console if console.is_terminal else None
-
-
-class ProgressBar(Callback):
-    """A progress bar over the rounds of one run."""
-
-    def __init__(self, bar: Progress, label: str) -> None:
-        self._bar, self._task = bar, bar.add_task(label, total=None, score="")
-
-    def on_round(self, run: RunHandle, metrics: dict[str, Any]) -> None:
-        value = metrics.get(metrics.get("headline", ""))
-        if value is not None:
-            self._bar.update(self._task, score=f"{metrics['headline']} {value:.4g}")
-        self._bar.update(self._task, completed=run.round, total=run.config.rounds)
-
-
-@contextmanager
-def progress() -> Iterator[list[Callback]]:
-    """Yield callbacks that show a progress bar over the rounds of one run; an empty list without a terminal."""
-    with comparing() as bars:
-        yield list(bars("", 0)) if bars else []
-
-
-@contextmanager
-def comparing() -> Iterator[Callable[[str, int], Sequence[Callback]] | None]:
-    """Yield a function that makes a progress bar for a method and seed; None without a terminal."""
-    console = _terminal()
-    if console is None:
-        yield None
-        return
-    with Progress(*_COLUMNS, console=console, transient=True) as bar:
-        yield lambda method, seed: [ProgressBar(bar, f"{method}, seed {seed}" if method else "rounds")]
 
 
 def summary(run: Run) -> None:
@@ -82,76 +31,15 @@ def summary(run: Run) -> None:
     clusters = [(f"cluster {name}", headline.text(value)) for name, value in by_cluster.items()]
     rows = [
         *clusters,
-        ("mean over peers", headline.text(found[headline.name]) if _all_scored([run]) else _DIVERGED),
-        ("same-cluster merges", _percent(found["same_cluster_merges"])),
-        ("models sent per peer", _number(found["models_sent_per_peer"], 0)),
+        ("mean over peers", headline.text(found[headline.name]) if all_scored([run]) else DIVERGED),
+        ("same-cluster merges", percent(found["same_cluster_merges"])),
+        ("models sent per peer", number(found["models_sent_per_peer"], 0)),
     ]
     console = Console()
     print_table(console, ["", headline.label], rows, title=title, sections=[len(clusters)])
     for note in found["notes"]:
         console.print(f"note: {escape(note)}", soft_wrap=True, highlight=False)
     console.print(f"run folder: {escape(str(run.path))}", soft_wrap=True, highlight=False)
-
-
-def _notes(method: str, runs: Sequence[Run]) -> list[str]:
-    """Return the notes of a method's runs: first those of single seeds, with the seed, then those of all seeds."""
-    notes = {run.config.seed: run.summary["notes"] for run in runs}
-    shared = [note for note in runs[0].summary["notes"] if all(note in found for found in notes.values())]
-    own = [f"{method}, seed {seed}: {n}" for seed, found in notes.items() for n in found if n not in shared]
-    return [*own, *(f"{method}: {note}" for note in shared)]
-
-
-def comparison(result: Comparison, fair: bool = False, picture: Path | None = None) -> None:
-    """Print all methods as one table, mean ± standard deviation over seeds.
-
-    fair: with the worst tenth of the peers; picture: the figure of a sweep, if there is one.
-    """
-    console, rows = Console(), result.rows
-    if rows:
-        headings, lines = _comparison_table(result, fair)
-        headline, seeds = rows[0].runs[0].headline, sorted({len(row.runs) for row in rows})
-        shown = " to ".join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))
-        print_table(console, headings, lines, title=f"{headline.label}, {shown} seed{'s' * (seeds[-1] > 1)}")
-    notes = [note for row in rows for note in _notes(row.name, row.runs)]
-    notes += [f"{name} is left out: {why}" for name, why in result.left_out.items()]
-    notes += [f"{path.name} has not finished" for path in result.unfinished]
-    for note in notes:
-        console.print(f"note: {escape(note)}", soft_wrap=True, highlight=False)
-    console.print(f"run folder: {escape(str(result.path))}", soft_wrap=True, highlight=False)
-    if picture is not None:
-        console.print(f"figure: {escape(str(picture))}", soft_wrap=True, highlight=False)
-
-
-def _comparison_table(result: Comparison, fair: bool) -> tuple[list[str], list[list[str]]]:
-    """The headings and cells of a comparison's table."""
-    table, rows = result.table(fair), result.rows
-    headline = rows[0].runs[0].headline
-    value = headline.name
-    clusters = list(table[rows[0].name][f"{value}_by_cluster"])
-    several = clusters if len(clusters) > 1 else []
-    uneven = len({len(row.runs) for row in rows}) > 1
-    lines = []
-    for row in rows:
-        cells = table[row.name]
-        by_cluster = [(cells[f"{value}_by_cluster"].get(name) or {}).get("mean") for name in several]
-        mean = _mean(cells[value], headline) if _all_scored(row.runs) else _DIVERGED
-        spread = [(cells[key] or {}).get("mean") for key in _FAIR] if fair else []
-        same, sent = cells["same_cluster_merges"], cells["models_sent_per_peer"]
-        lines.append(
-            [
-                row.method,
-                *(str(row.swept.get(key, "-")) for key in result.swept),
-                *([str(len(row.runs))] if uneven else []),
-                *map(headline.text, by_cluster),
-                mean,
-                *map(headline.text, spread),
-                _percent(same and same["mean"]),
-                _number(sent["mean"], 0),
-            ]
-        )
-    swept = list(short_names(result.swept).values())
-    counted, fairness = ["seeds"] * uneven, list(_FAIR.values()) if fair else []
-    return ["method", *swept, *counted, *map(str, several), "mean", *fairness, *_LAST_COLUMNS], lines
 
 
 def constants(found: AgreedConstants, path: Path) -> None:
@@ -196,10 +84,10 @@ def acquaintance(found: Discovery, picture: Path | None) -> None:
     if answer["enough_samples"]:
         shown = ", ".join(f"{value:.1f}" for value in values[: answer["rank"] + 3])
         say(f"singular values {shown}, ...; {answer['rank']} above the noise edge {answer['edge']:.1f}")
-    for number, members in enumerate(families or []):
-        say(f"  family {number}: {len(members)} peers: {_ranges(members)}")
+    for index, members in enumerate(families or []):
+        say(f"  family {index}: {len(members)} peers: {_ranges(members)}")
     if answer["precision"] is not None or answer["recall"] is not None:
-        shares = [_number(answer[key], 3) for key in ("precision", "recall")]
+        shares = [number(answer[key], 3) for key in ("precision", "recall")]
         say(f"compared with the true clusters: precision {shares[0]}, recall {shares[1]}")
     if answer["left_out"]:
         say(f"left out, without a usable fingerprint: peers {_ranges(answer['left_out'])}")
@@ -247,20 +135,16 @@ def names(kind: str, lines: dict[str, str]) -> None:
         console.print(f"  {name:<{width}}  {escape(line)}", soft_wrap=True, highlight=False)
 
 
-def _all_scored(runs: Sequence[Run]) -> bool:
+def all_scored(runs: Sequence[Run]) -> bool:
     """Whether no peer of any run has diverged."""
     return not any(run.summary["diverged"] for run in runs)
 
 
-def _number(value: float | None, digits: int = 1) -> str:
+def number(value: float | None, digits: int = 1) -> str:
+    """A number for a table, or - if it is not known."""
     return "-" if value is None else f"{value:.{digits}f}"
 
 
-def _percent(share: float | None) -> str:
+def percent(share: float | None) -> str:
+    """A share for a table, or - if it is not known."""
     return "-" if share is None else f"{100 * share:.0f}%"
-
-
-def _mean(cell: dict[str, float] | None, headline: Headline) -> str:
-    if cell is None:
-        return "-"
-    return headline.text(cell["mean"]) + (f" ± {headline.text(cell['std'])}" if "std" in cell else "")

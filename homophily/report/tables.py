@@ -46,6 +46,13 @@ def print_table(
         console.print(table, crop=False)
 
 
+def fits(console: Console, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
+    """Whether a table fits into the console's width, with no heading wrapped and no name shortened."""
+    columns = [(heading, [row[i] for row in rows]) for i, heading in enumerate(headings)]
+    room = _room(console)
+    return room is None or _total([_width(column, _HEADING) for column in columns]) <= room
+
+
 def print_pairs(console: Console, pairs: Mapping[str, str]) -> None:
     """Print names and their values; on a terminal, long values are wrapped between words."""
     room = _room(console)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -13,8 +13,12 @@ from homophily.atomic_io import read_json, write_json
 from homophily.config.overlay import flat
 from homophily.errors import UserError
 from homophily.plugins.registry import GIVEN
+from homophily.runs.frame import joined_frame
 from homophily.runs.reader import Run
 from homophily.runs.statistics import averaged, fairness
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _FILE, _OLD_FILE = "comparison.json", "asked.json"
 _FORMAT = 1
@@ -98,7 +102,7 @@ class Row:
 
 
 class Comparison:
-    """Reads a comparison's folder: ``rows``, ``runs``, ``table()``."""
+    """Reads a comparison's folder: ``rows``, ``runs``, ``table()``, ``frame()``."""
 
     def __init__(self, path: Path | str, model: nn.Module | None = None) -> None:
         """path: the folder of a comparison; model: the network, if the runs began with a model object."""
@@ -159,6 +163,18 @@ class Comparison:
             which = {"method": row.method, "swept": row.swept} if self._swept else {}
             out[row.name] = {**which, **averaged(summaries)}
         return out
+
+    def frame(self) -> pd.DataFrame:
+        """All metrics of all finished runs by round, as a pandas DataFrame.
+
+        Its columns are method, seed, the swept keys, and those of ``Run.frame()``: round, peer, cluster, metric, value.
+        A swept key that a method does not have is missing in its rows.
+        """
+        parts = []
+        for row in self.rows:
+            swept = {key: row.swept.get(key) for key in self._swept}
+            parts += [({"method": row.method, "seed": run.config.seed, **swept}, run.frame()) for run in row.runs]
+        return joined_frame(parts)
 
     def _finished(self, one: Entry) -> bool:
         return (self.path / one.folder / "summary.json").is_file()

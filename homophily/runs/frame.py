@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +30,19 @@ def run_frame(metrics: Iterable[Mapping[str, Any]], history: History | None) -> 
     return frame.astype(
         {"round": "int64", "peer": "Int64", "cluster": "string", "metric": "string", "value": "float64"}
     )
+
+
+def joined_frame(parts: Sequence[tuple[Mapping[str, Any], pd.DataFrame]]) -> pd.DataFrame:
+    """The frames of several runs below one another, each with columns at the left that hold one value per run."""
+    empty = run_frame((), None)
+    import pandas as pd
+
+    for values, frame in parts:
+        for at, (name, value) in enumerate(values.items()):
+            frame.insert(at, name, pd.Series([value] * len(frame), index=frame.index, dtype=object))
+    joined = pd.concat([empty, *(frame for _, frame in parts)], ignore_index=True) if parts else empty
+    names = list(parts[0][0]) if parts else []
+    return joined[[*names, *COLUMNS]].astype({name: joined[name].convert_dtypes().dtype for name in names})
 
 
 def _of_rounds(pd: Any, metrics: Iterable[Mapping[str, Any]]) -> pd.DataFrame:

@@ -32,6 +32,19 @@ def averaged(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return out
 
 
+def mean_by_round(seeds: Sequence[Sequence[Mapping[str, Any]]], field: str) -> dict[int, float]:
+    """The mean over seeds of a field, by round; rounds in which a seed has no value are left out.
+
+    seeds: the metrics of each seed's rounds.
+    """
+    found: dict[int, list[float]] = {}
+    for lines in seeds:
+        for line in lines:
+            if line.get(field) is not None:
+                found.setdefault(line["round"], []).append(line[field])
+    return {round: statistics.fmean(values) for round, values in sorted(found.items()) if len(values) == len(seeds)}
+
+
 def fairness(headline: Headline, scores: Mapping[str, Any]) -> dict[str, float | None]:
     """The mean score of the worst tenth of the peers, and the standard deviation over peers; None if one has no score.
 

@@ -152,6 +152,25 @@ def test_a_comparison_opens_without_its_unfinished_runs(tmp_path: Path) -> None:
     assert len(contents.runs) == 4
 
 
+def test_a_frame_has_the_method_the_seed_and_the_swept_keys_of_each_run(tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    found = homophily.compare(
+        SMALL, methods=["local", "random"], seeds=[0, 1], sweep={"method.k": [1, 2]}, out=tmp_path / "study"
+    )
+    frame = Comparison(tmp_path / "study").frame()
+    assert list(frame.columns) == ["method", "seed", "method.k", "round", "peer", "cluster", "metric", "value"]
+    assert frame[frame.method == "local"]["method.k"].isna().all()
+    last = frame[(frame["round"] == 2) & (frame.metric == "accuracy") & frame.peer.isna() & frame.cluster.isna()]
+    assert len(last) == 6
+    for row in found.rows:
+        k = row.swept.get("method.k")
+        mine = last[(last.method == row.method) & (last["method.k"].isna() if k is None else last["method.k"] == k)]
+        assert mine.sort_values("seed").value.tolist() == [run.summary["accuracy"] for run in row.runs]
+    for run in found.runs["local"]:
+        (run.path / "summary.json").unlink()
+    assert set(Comparison(tmp_path / "study").frame().method) == {"random"}
+
+
 # Sweeps
 
 

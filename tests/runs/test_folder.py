@@ -13,7 +13,7 @@ import pytest
 from torch import nn
 
 import homophily
-from homophily.report import console as show
+from homophily.report import comparison_table
 from homophily.runs.writer import RunWriter
 from tests.experiments.test_resume import TINY, outcome
 from tests.processes import Processes
@@ -177,18 +177,18 @@ def test_notes_that_differ_between_seeds_are_reported_with_their_seeds(
     config = {"peers": 4, "rounds": 1, "data": {"angles": [0, 180], "train": 1}}
     compared = homophily.compare(config, methods=["kin"], seeds=[0, 1], out=tmp_path / "both")
     sentence = "4 peers have too few samples for a fingerprint, and merge with nobody"
-    show.comparison(compared)
+    comparison_table.comparison(compared)
     assert f"note: kin: {sentence}\n" in capsys.readouterr().out
     summary = tmp_path / "both" / "kin-1" / "summary.json"
     summary.write_text(summary.read_text().replace(sentence, "all is well"))
-    show.comparison(compared)
+    comparison_table.comparison(compared)
     assert f"note: kin, seed 0: {sentence}\nnote: kin, seed 1: all is well\n" in capsys.readouterr().out
 
 
 def test_notes_that_all_seeds_have_are_printed_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """kin found no difference with either seed: the smallest that it would have seen differs, the advice does not."""
     config = {"peers": 20, "rounds": 1, "data": {"shift": "iid"}}
-    show.comparison(homophily.compare(config, methods=["kin"], seeds=[0, 1], out=tmp_path / "both"))
+    comparison_table.comparison(homophily.compare(config, methods=["kin"], seeds=[0, 1], out=tmp_path / "both"))
     out = capsys.readouterr().out
     assert "note: kin, seed 0: found no difference between the fingerprints of 20 peers" in out
     assert "note: kin, seed 1: found no difference between the fingerprints of 20 peers" in out

@@ -39,6 +39,7 @@ class Purpose(IntEnum):
     FINGERPRINT = 17  # the samples that a fingerprint is computed from
     KIN = 18  # kin's simulated noise, initial centres of k-means, reference point clouds
     RECORD = 19  # the order in which peers are recorded
+    TRANSFORM = 20  # transforms of training inputs
 
 
 _WORD = (1 << 64) - 1

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import homophily
+from homophily.data.transforms import BatchTransform, crop, flip
 from homophily.data.types import Split
 from homophily.fingerprints.compute import fingerprints
 from homophily.fingerprints.embedding import Targets
@@ -19,7 +20,7 @@ from homophily.fingerprints.fingerprint import LARGE, Fingerprints
 from homophily.models import models
 from homophily.randomness import Purpose, bits, normal, uniform
 from homophily.simulation.training_setup import task_fingerprints
-from homophily.training.engines import read_chain
+from homophily.training.engines import engine_limits, read_chain
 from homophily.training.one_by_one import OneByOne
 from homophily.training.stacked.cpu import Stacked
 from homophily.training.task import Engine, Task
@@ -165,6 +166,20 @@ def test_a_diverged_model_does_not_affect_others_in_kernels() -> None:
     engine.train(rows, {}, torch.arange(3), 1)
     assert torch.equal(rows[[0, 2]], healthy[[0, 2]])
     assert bool(rows[1].isnan().any())
+
+
+@pytest.mark.parametrize("step", ["plain", "recorded"])
+@pytest.mark.parametrize("name", ["mlp", "everything"])
+def test_transformed_batches_agree_with_the_reference_on_the_cpu(name: str, step: StepKind) -> None:
+    torch.manual_seed(3)
+    net = Everything() if name == "everything" else models.get(name)(inputs=(1, 8, 8), outputs=10)
+    chosen = BatchTransform([flip, crop, lambda x, draws: x + 0.3 * draws.normal(*x.shape[1:])])
+    problem = replace(task(net, shares(UNEQUAL, (1, 8, 8))), transform=chosen)
+    expected, _ = trained(OneByOne(problem), problem)
+    there = on_the_gpu(problem)
+    assert "stacked" in engine_limits(there)
+    found, _ = trained(Vectorised(there, 4, step), there)
+    assert float((found.cpu() - expected).abs().max()) < 1e-5
 
 
 @pytest.mark.parametrize("peers", [4, LARGE])

@@ -28,6 +28,7 @@ from homophily.api import run as start_run
 from homophily.atomic_io import write_json
 from homophily.config.overlay import nested, split
 from homophily.data import sample_constants, shifts, sources, write_constants
+from homophily.data.transforms import transforms
 from homophily.errors import DivergedWarning, UserError
 from homophily.experiments.runner import chosen_device
 from homophily.federation.merging import merges
@@ -60,7 +61,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON
 _HERE = Path(__file__).parent.parent
 _KINDS: dict[str, Registry[Any]] = {
     "methods": methods, "metrics": metrics, "merges": merges, "topologies": topologies, "data": sources,
-    "shifts": shifts, "models": models, "objectives": objectives,
+    "shifts": shifts, "transforms": transforms, "models": models, "objectives": objectives,
 }  # fmt: skip
 
 

@@ -135,6 +135,11 @@ class Data(OpenTable):
         allow_inf_nan=False,
         description="value of the padding. Left out: 0. Classes of positions are padded with -100, which losses ignore",
     )
+    transform: str | list[str] | None = Field(
+        None,
+        description="transforms (augmentations) of training inputs, drawn anew for every batch: registered names or "
+        "`package.module:name`, one or a list. Left out: none",
+    )
     balanced: bool = Field(False, description="whether each peer gets the same number of samples of each class")
 
 

@@ -11,11 +11,13 @@ from homophily.data.setup import PreparedData, prepared_data, sample_constants
 from homophily.data.shifts import shifts
 from homophily.data.sources import sources
 from homophily.data.tables import from_csv, from_frame, from_parquet
+from homophily.data.transforms import Draws, crop, flip
 from homophily.data.types import ClusterSpec, FederatedData, PartitionPlan, Samples, Source, Split
 
 __all__ = [
     "AgreedConstants",
     "ClusterSpec",
+    "Draws",
     "FederatedData",
     "PartitionPlan",
     "PeerData",
@@ -23,6 +25,8 @@ __all__ = [
     "Samples",
     "Source",
     "Split",
+    "crop",
+    "flip",
     "from_csv",
     "from_dataset",
     "from_datasets",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,6 +42,8 @@ def aligned(peers: Sequence[PeerData], length: int | None, pad: float) -> tuple[
             return peers, None
         length = max(max(_lengths(field.x), default=1) for field in fields)
     changed: list[dict[str, Any]] = [{} for _ in peers]
+    if any(isinstance(field.x, Mapping) for field in fields):
+        raise UserError("data.length: inputs with named fields are not padded; pad each with homophily.data.padded")
     for field in fields:
         x = _samples(field.x, f"{field.name}x")
         changed[field.number][f"{field.prefix}x"] = _padded(x, length, pad, f"{field.name}x: sample")

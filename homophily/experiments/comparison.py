@@ -14,6 +14,7 @@ from homophily.atomic_io import write_json
 from homophily.config.schema import Config
 from homophily.config.schema import Method as MethodTable
 from homophily.data.given import Peers, given_peers
+from homophily.data.transforms import Transform
 from homophily.errors import UnsuitableError, UserError
 from homophily.experiments.asked import Asked, Compared, asked_for
 from homophily.experiments.callbacks import Callback
@@ -47,6 +48,7 @@ def compare(
     model: nn.Module | None = None,
     data: Peers | None = None,
     loss: Loss | None = None,
+    transform: Transform | Sequence[Transform] | None = None,
     extra_metrics: Mapping[str, ExtraMetric] | None = None,
     callbacks: Callable[[str, int], Sequence[Callback]] | None = None,
     out: str | Path | None = None,
@@ -64,7 +66,7 @@ def compare(
     seeds: one run per method and seed; None: the seed of the config.
     sweep: lists of values by dotted key, such as {"method.k": [1, 2, 4]}: all combinations are run. A key of [method]
     goes to the methods that have it; the others run once.
-    model, data, loss, extra_metrics, device: as for ``run``, the same for all runs.
+    model, data, loss, transform, extra_metrics, device: as for ``run``, the same for all runs.
     callbacks: a function of a method's name and a seed that returns the callbacks of that run.
     out: a new folder, or the folder of a comparison: it takes more methods, seeds and swept values, and only runs that
     it does not have are run. The other settings must be those of its runs. Several processes can share it: each plays
@@ -76,12 +78,12 @@ def compare(
     """
     arguments = {
         "config": config, "overrides": overrides, "methods": methods, "seeds": seeds, "sweep": sweep, "model": model,
-        "data": data, "loss": loss, "extra_metrics": extra_metrics, "device": device,
+        "data": data, "loss": loss, "transform": transform, "extra_metrics": extra_metrics, "device": device,
     }  # fmt: skip
     if workers is not None and (type(workers) is not int or workers < 1):
         raise UserError(f"workers = {workers!r}: must be a whole number of at least 1")
     asked = asked_for(config, overrides or {}, methods, seeds, sweep)
-    objects = UserObjects(model, given_peers(data), loss, None, extra_metrics or {})
+    objects = UserObjects(model, given_peers(data), loss, None, extra_metrics or {}, transform)
     cache = SetupCache()
     wanted, left_out = _suitable(asked, objects, device, cache)
     folder = _opened(Path(out) if out else _folder(config), wanted[0], data is not None)

@@ -11,6 +11,7 @@ from torch import nn
 from homophily.atomic_io import locked
 from homophily.config.schema import Config
 from homophily.data.given import Peers, given_peers
+from homophily.data.transforms import Transform
 from homophily.errors import UserError
 from homophily.experiments.callbacks import Callback, Callbacks
 from homophily.experiments.runner import (
@@ -112,6 +113,7 @@ class Simulation(_SteppedRun):
         model: nn.Module | None = None,
         data: Peers | None = None,
         loss: Loss | None = None,
+        transform: Transform | Sequence[Transform] | None = None,
         method: Method | None = None,
         extra_metrics: Mapping[str, ExtraMetric] | None = None,
         callbacks: Sequence[Callback] = (),
@@ -120,10 +122,10 @@ class Simulation(_SteppedRun):
     ) -> None:
         """Prepare a run and its folder.
 
-        config, model, data, loss, method, extra_metrics, callbacks, out, device: as for ``homophily.run``.
+        config, model, data, loss, transform, method, extra_metrics, callbacks, out, device: as for ``homophily.run``.
         Raises UserError for bad input.
         """
-        objects = UserObjects(model, given_peers(data), loss, method, extra_metrics or {})
+        objects = UserObjects(model, given_peers(data), loss, method, extra_metrics or {}, transform)
         chosen, called = chosen_device(device), Callbacks(callbacks)
         experiment, complete, plan = prepare(as_config(config), objects, chosen)
         super().__init__(begin(experiment, complete, plan, objects, Path(out) if out else None, called), plan)
@@ -136,16 +138,17 @@ class Simulation(_SteppedRun):
         model: nn.Module | None = None,
         data: Peers | None = None,
         loss: Loss | None = None,
+        transform: Transform | Sequence[Transform] | None = None,
         method: Method | None = None,
         extra_metrics: Mapping[str, ExtraMetric] | None = None,
         callbacks: Sequence[Callback] = (),
     ) -> Simulation:
         """The simulation of a stopped or finished run, after the last round in its checkpoint.
 
-        path, overrides, model, data, loss, method, extra_metrics, callbacks: as for ``homophily.resume``.
+        path, overrides, model, data, loss, transform, method, extra_metrics, callbacks: as for ``homophily.resume``.
         Raises UserError for bad input.
         """
-        found, objects = Run(path), UserObjects(model, given_peers(data), loss, method, extra_metrics or {})
+        found, objects = Run(path), UserObjects(model, given_peers(data), loss, method, extra_metrics or {}, transform)
         return _ResumedSimulation(found, _extended(found, overrides or {}), objects, Callbacks(callbacks))
 
 
@@ -181,6 +184,7 @@ def run(
     model: nn.Module | None = None,
     data: Peers | None = None,
     loss: Loss | None = None,
+    transform: Transform | Sequence[Transform] | None = None,
     method: Method | None = None,
     extra_metrics: Mapping[str, ExtraMetric] | None = None,
     callbacks: Sequence[Callback] = (),
@@ -194,6 +198,7 @@ def run(
     data: the data of every peer, in a list or by name, in place of ``data.name``: a ``PeerData``, a pair ``(x, y)`` or
     a torch ``Dataset`` each. ``homophily.data`` reads tables and other formats.
     loss: a function ``(outputs, targets) -> [samples]``, in place of ``training.loss``.
+    transform: a function ``(x, draws) -> x`` of training inputs, or a list of them, in place of ``data.transform``.
     method: a ``Method`` object, in place of ``method.name``.
     extra_metrics: scores by name, each a function ``(outputs, targets) -> float`` that is computed for every peer.
     callbacks: ``Callback`` objects that see every round.
@@ -207,6 +212,7 @@ def run(
         model=model,
         data=data,
         loss=loss,
+        transform=transform,
         method=method,
         extra_metrics=extra_metrics,
         callbacks=callbacks,
@@ -225,6 +231,7 @@ def resume(
     model: nn.Module | None = None,
     data: Peers | None = None,
     loss: Loss | None = None,
+    transform: Transform | Sequence[Transform] | None = None,
     method: Method | None = None,
     extra_metrics: Mapping[str, ExtraMetric] | None = None,
     callbacks: Sequence[Callback] = (),
@@ -233,7 +240,8 @@ def resume(
 
     path: the folder of the run.
     overrides: new values of ``rounds``, ``evaluate`` or ``checkpoint``.
-    model, data, loss, method, extra_metrics: the objects that were passed to ``run``, again; a model with any weights.
+    model, data, loss, transform, method, extra_metrics: the objects that were passed to ``run``, again; a model with
+    any weights.
     callbacks: as for ``run``; the state of each is restored if the same number is passed again.
     Returns the finished run. Raises UserError for bad input; warns with DivergedWarning if models have diverged.
     """
@@ -242,7 +250,7 @@ def resume(
     if found.finished and found.summary["rounds"] == config.rounds:
         finished = Run(path, model)
     else:
-        objects = UserObjects(model, given_peers(data), loss, method, extra_metrics or {})
+        objects = UserObjects(model, given_peers(data), loss, method, extra_metrics or {}, transform)
         finished = _ResumedSimulation(found, config, objects, Callbacks(callbacks)).result()
     warn_of_diverged([finished])
     return finished

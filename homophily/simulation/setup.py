@@ -229,6 +229,8 @@ def _complete(
             values[table]["name"] = GIVEN
     if given.loss is not None:
         values["training"]["loss"] = GIVEN
+    if given.transforms:
+        values["data"]["transform"] = GIVEN
     return Config.model_validate(values)
 
 

@@ -13,6 +13,7 @@ from homophily.config.schema import Config, Training
 from homophily.data import FederatedData, PreparedData, prepared_data
 from homophily.data.normalise import LEAST_DEVIATION
 from homophily.data.task_kinds import MULTI_LABEL, TASK_KINDS
+from homophily.data.transforms import BatchTransform, transforms
 from homophily.errors import UserError
 from homophily.federation.layout import Layout
 from homophily.federation.rows import Federation
@@ -24,7 +25,7 @@ from homophily.models.calling import call_with_batches
 from homophily.models.copying import on_device
 from homophily.models.keyed_dropout import with_keyed_dropout
 from homophily.models.lora import check_used
-from homophily.plugins.parameters import checked
+from homophily.plugins.parameters import checked, must_take
 from homophily.plugins.registry import GIVEN, import_object
 from homophily.runs.fields import RESERVED
 from homophily.simulation.evaluation import COLUMNS, ExtraMetric, Scorer
@@ -113,7 +114,7 @@ def training_setup(
     task = Task(
         on_device(module, ids.device), layout, loss, shares, torch.full_like(ids, config.seed), ids,
         settings, traits.coupled, traits.draws, config.precision, *_by_peer(config.training, made, ids.device),
-        objective,
+        objective, _transform(config, given, made),
     )  # fmt: skip
     _check_batches(task)
     task.check_objective()
@@ -230,6 +231,25 @@ def _loss(training: Training, given: UserObjects, shares: FederatedData) -> Loss
         needed = f"training.loss = {training.loss!r} needs {' or '.join(kinds)} targets"
         raise UserError(f"{needed}, and this data has {shares.kind.name} targets")
     return loss
+
+
+def _transform(config: Config, given: UserObjects, shares: FederatedData) -> BatchTransform | None:
+    """The transform of training inputs, tried on the first samples; None: there is none."""
+    asked = config.data.transform or []
+    names = [asked] if isinstance(asked, str) else asked
+    if not given.transforms and GIVEN in names:
+        raise UserError("data.transform: this run's transform was given in Python; hand it over again as transform=...")
+    functions = given.transforms or [transforms.get(name) for name in names]
+    if not functions:
+        return None
+    for function in functions:
+        must_take(function, ["x", "draws"], f"data.transform = {getattr(function, '__name__', function)!r}")
+    if shares.fields is not None:
+        raise UserError("data.transform: inputs with named fields cannot be transformed; leave it out")
+    made = BatchTransform(functions)
+    x = shares.train.x[:ASKED_WITH]
+    made(x, torch.arange(len(x)))
+    return made
 
 
 def _extra_metrics(config: Config, given: UserObjects) -> dict[str, ExtraMetric]:

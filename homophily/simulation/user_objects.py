@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from torch import nn
 
 from homophily.data import PeerData
+from homophily.data.transforms import Transform
 from homophily.errors import UserError
 from homophily.methods import Method
 from homophily.methods.server import ServerMethod
@@ -24,6 +25,7 @@ class UserObjects:
     loss: Loss | None = None
     method: Method | ServerMethod | None = None
     extra_metrics: Mapping[str, ExtraMetric] = field(default_factory=dict)
+    transform: Transform | Sequence[Transform] | None = None
 
     def __post_init__(self) -> None:
         if self.model is not None and not isinstance(self.model, nn.Module):
@@ -35,6 +37,15 @@ class UserObjects:
             raise UserError(_other("method=: must be a homophily.Method object", self.method, "method.name"))
         if not isinstance(self.extra_metrics, Mapping):
             raise UserError("extra_metrics=: must be functions by name")
+        for one in self.transforms:
+            if not callable(one):
+                raise UserError(_other("transform=: must be a function of (x, draws)", one, "data.transform"))
+
+    @property
+    def transforms(self) -> Sequence[Transform]:
+        """The transforms in order; () if none was passed."""
+        given = () if self.transform is None else self.transform
+        return given if isinstance(given, list | tuple) else (given,)
 
 
 def _other(wanted: str, given: object, key: str) -> str:

@@ -44,6 +44,8 @@ def engine_limits(task: Task) -> dict[str, str]:
         return dict.fromkeys(("stacked", "vectorised"), obstacle) if obstacle else {"stacked": _STACKED_LOSS}
     if task.precision == "bf16" and not _has_kernels(task):
         return {"stacked": "precision = 'bf16' needs its kernels, and they cannot train this on this device"}
+    if task.transform is not None and task.ids.is_cuda:
+        return {"stacked": "its kernels on a GPU do not apply data.transform"}
     return {}
 
 

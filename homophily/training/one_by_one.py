@@ -13,7 +13,7 @@ from homophily.models.copying import copied
 from homophily.models.keyed_dropout import dropout_keys
 from homophily.randomness import Purpose, word
 from homophily.training.cross_evaluation import CrossEvaluation
-from homophily.training.schedule import batch_sizes, shuffled
+from homophily.training.schedule import batch_sizes, shuffled, transform_keys
 from homophily.training.task import Task
 from homophily.training.torch_optimisers import torch_optimiser
 
@@ -55,7 +55,8 @@ class OneByOne(CrossEvaluation):
             for batch in self._batches(peer, round, epochs):
                 self._set_dropout_keys(peer, round, step)
                 self.module.zero_grad()
-                self._loss(*task.batch(batch), reference, peer, round, step).backward()
+                keys = self._transform_keys(peer, batch, round, step)
+                self._loss(*task.batch(batch, keys), reference, peer, round, step).backward()
                 if task.settings.clip is not None:
                     clip_grad_norm_(parameters, task.settings.clip)
                 optimiser.step()
@@ -85,6 +86,11 @@ class OneByOne(CrossEvaluation):
                 word(int(self.task.seed[peer]), int(self.task.ids[peer]), round, Purpose.MODULE, step) >> 1
             )
             return self.module(x)  # type: ignore[no-any-return]
+
+    def _transform_keys(self, peer: int, samples: Tensor, round: int, step: int) -> Tensor | None:
+        own = torch.tensor([peer], device=samples.device)
+        keys = transform_keys(self.task, own, samples[None], round, torch.full_like(own, step))
+        return None if keys is None else keys[0]
 
     def _set_dropout_keys(self, peer: int, round: int, step: int) -> None:
         for layer, key in enumerate(self.keys):

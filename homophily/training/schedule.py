@@ -94,6 +94,7 @@ class Step:
     share: Tensor  # [P, b]: weight of each sample in the loss; 0 for padding
     before: Tensor  # [P] int64: steps that these peers took earlier in this round
     number: Tensor  # [P] float64: steps of these peers in this phase of the round, this one included
+    keys: Tensor | None = None  # [P, b] int64: of the random numbers of the transform; None: there is no transform
 
 
 def batches(task: Task, peers: Tensor, round: int, epochs: range) -> Iterator[Step]:
@@ -110,9 +111,22 @@ def batches(task: Task, peers: Tensor, round: int, epochs: range) -> Iterator[St
             for group in groups:
                 which, window = slice(group.first, group.last), slice(group.at, group.at + group.size)
                 share = _share(group, count[which], task.layout.dtype)
-                before = epoch * per_epoch[which] + number
+                before, some = epoch * per_epoch[which] + number, samples[which, window]
                 in_phase = (before + 1 - epochs.start * per_epoch[which]).double()
-                yield Step(which, samples[which, window], share, before, in_phase)
+                keys = transform_keys(task, peers[which], some, round, before)
+                yield Step(which, some, share, before, in_phase, keys)
+
+
+def transform_keys(task: Task, peers: Tensor, samples: Tensor, round: int, step: Tensor) -> Tensor | None:
+    """Return the keys [P, b] of the transform of the samples [P, b] of ``peers`` [P] in a step [P]; None: no transform.
+
+    A sample's key does not depend on the samples of other peers, nor on its place in the batch.
+    """
+    if task.transform is None:
+        return None
+    position = samples - task.data.train.start[peers, None]
+    seed, ids = task.seed[peers, None], task.ids[peers, None]
+    return bits(seed, ids, round, Purpose.TRANSFORM, step[:, None], position)
 
 
 def _share(group: Group, count: Tensor, dtype: torch.dtype) -> Tensor:

@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from homophily.data.transforms import BatchTransform
 from homophily.data.types import FederatedData
 from homophily.federation.layout import Column, Kept, Layout
 from homophily.training.losses import Loss
@@ -68,6 +69,7 @@ class Task:
     lr_by_peer: Tensor | None = None  # [N] float64; None: settings.lr for all
     epochs_by_peer: Tensor | None = None  # [N] int64 on the CPU; None: settings.epochs for all
     objective: Objective = PLAIN
+    transform: BatchTransform | None = None  # of training inputs, drawn anew for every batch
 
     @cached_property
     def counts(self) -> Tensor:
@@ -120,9 +122,15 @@ class Task:
         """The numbers of epochs that peers have."""
         return {self.settings.epochs} if self.epochs_by_peer is None else set(self.epochs_by_peer.tolist())
 
-    def batch(self, samples: Tensor) -> tuple[Tensor, Tensor]:
-        """Return training samples by index [...], in the network's precision: x [..., *inputs], y [...]."""
-        return self.cast(self.data.train.x[samples]), self.cast(self.data.train.y[samples])
+    def batch(self, samples: Tensor, keys: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return training samples by index [...], in the network's precision: x [..., *inputs], y [...].
+
+        keys: [...] int64, from which the random numbers of the transform follow; None: there is no transform.
+        """
+        x = self.data.train.x[samples]
+        if self.transform is not None and keys is not None:
+            x = self.transform(x, keys)
+        return self.cast(x), self.cast(self.data.train.y[samples])
 
     def cast(self, values: Tensor) -> Tensor:
         """Return floats in the network's precision; integers are returned unchanged."""

@@ -103,7 +103,7 @@ class Vectorised(CrossEvaluation):
         """Take a step of the peers [P] in the chunk."""
         keys = self._dropout_keys(peers[step.which], round, step.before)
         if self.step == "plain":
-            x, y = self.task.batch(step.samples)
+            x, y = self.task.batch(step.samples, step.keys)
             self._take_step(chunk, step.which, x, y, step.share, step.number, *keys)
         else:
             self._replay(chunk, *self._padded(step, keys))
@@ -159,12 +159,13 @@ class Vectorised(CrossEvaluation):
         share = F.pad(step.share, (0, more, 0, rest))
         before, number = F.pad(step.before, (0, rest)), F.pad(step.number, (0, rest))
         live = torch.arange(size, device=own.device) < peers if rest else None
-        padded = Step(slice(0, size), F.pad(own, (0, 0, 0, rest)), share, before, number)
+        drawn = None if step.keys is None else F.pad(step.keys, (0, more, 0, rest))
+        padded = Step(slice(0, size), F.pad(own, (0, 0, 0, rest)), share, before, number, drawn)
         return padded, live, [F.pad(key, (0, rest)) for key in keys]
 
     def _replay(self, chunk: _Chunk, step: Step, live: Tensor | None, keys: Sequence[Tensor]) -> None:
         """Take a step as a CUDA graph, which is recorded if it is new."""
-        inputs = [*self.task.batch(step.samples), step.share, step.number, *keys]
+        inputs = [*self.task.batch(step.samples, step.keys), step.share, step.number, *keys]
         shape = step.which.start, step.which.stop, step.samples.shape[1], live is None
         take = partial(self._take_step, chunk, step.which)
         if live is not None:

@@ -54,7 +54,7 @@ class Stacked:
         work = self.order.sorted(rows[peers])
         updates = RowUpdates(work, self.task.settings, self.task.lr_in(round, peers))
         for step in batches(self.task, peers, round, epochs):
-            x, y = self.task.batch(step.samples)
+            x, y = self.task.batch(step.samples, step.keys)
             updates.active = len(x)
             output_grad = self._output_grad(y, step.share)
             forward_backward(self.chain, self.places, work[: len(x)], arranged(self.chain, x), output_grad, updates)

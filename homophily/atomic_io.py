@@ -54,6 +54,20 @@ def locked(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
+def in_use(folder: Path) -> bool:
+    """Whether another process holds the lock on ``folder``."""
+    if fcntl is None or not folder.is_dir():
+        return False
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a text file atomically: a reader sees either the old content or the new."""
     write_bytes(path, text.encode())

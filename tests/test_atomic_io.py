@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from homophily.atomic_io import (
+    in_use,
     locked,
     plain,
     read_folder,
@@ -147,6 +148,14 @@ def test_a_file_of_tensors_can_be_read_by_those_who_can_read_its_folder(tmp_path
     finally:
         os.umask(before)
     assert (tmp_path / "a.safetensors").stat().st_mode & 0o777 == 0o644
+
+
+def test_a_folder_is_in_use_while_it_is_locked(tmp_path: Path) -> None:
+    assert not in_use(tmp_path)
+    with locked(tmp_path):
+        assert in_use(tmp_path)
+    assert not in_use(tmp_path)
+    assert not in_use(tmp_path / "missing")
 
 
 def test_a_locked_folder_is_refused_to_a_second_process(tmp_path: Path) -> None:

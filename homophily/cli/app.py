@@ -42,6 +42,7 @@ from homophily.papers.reproduce import Reproduction
 from homophily.plugins.registry import Registry
 from homophily.report import comparison_table, paper_figures, papers, plots, progress
 from homophily.report import console as show
+from homophily.report.page import document, drawing
 from homophily.report.sweep_figure import panels
 from homophily.runs.comparison import Comparison, Contents
 from homophily.runs.reader import Run
@@ -239,6 +240,22 @@ def export(
 ) -> None:
     """Write one peer's final model as safetensors, under state-dict names."""
     print(Run(run).export_adapter(peer, file) if adapter else Run(run).export(peer, file))
+
+
+@app.command()
+def report(
+    folders: Annotated[list[Path], typer.Argument(metavar="FOLDER ...", help="Runs, comparisons or peers' states.")],
+    out: Annotated[Path, typer.Option("--out", help="The HTML file to write.")] = Path("report.html"),
+    figures: Annotated[
+        Path | None, typer.Option("--figures", help="Also write each figure as PNG and SVG, and each table, here.")
+    ] = None,
+) -> None:
+    """Write one HTML file that shows runs, comparisons or real peers, finished or not."""
+    views = document.views_of(folders)
+    if figures is not None:
+        drawing.draw_all(views, figures)
+    document.write_page(views, out)
+    print(out)
 
 
 @app.command("theory")

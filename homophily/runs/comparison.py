@@ -137,8 +137,19 @@ class Comparison:
     @property
     def rows(self) -> list[Row]:
         """The finished runs, grouped by method and values of the swept keys."""
+        return self._grouped("summary.json")
+
+    @property
+    def begun(self) -> list[Row]:
+        """The runs that have begun, finished or not, grouped like ``rows``."""
+        return self._grouped("config.toml")
+
+    def _grouped(self, file: str) -> list[Row]:
+        """The runs whose folders have this file."""
         short, found = short_names(self._swept), dict[str, Row]()
-        for one in filter(self._finished, self._entries):
+        for one in self._entries:
+            if not (self.path / one.folder / file).is_file():
+                continue
             swept = {key: one.swept[key] for key in self._swept if key in one.swept}
             name = " ".join([one.method, *(f"{short[key]}={value}" for key, value in swept.items())])
             row = found.setdefault(name, Row(name, one.method, swept, []))

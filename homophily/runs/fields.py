@@ -51,6 +51,8 @@ class RoundMetrics(Accuracies, Discovered, total=False):
     """The round, from 1."""
     models_sent_per_peer: float
     """Models sent so far, times the hops they travelled, mean over peers."""
+    bytes_sent_per_peer: float
+    """Everything sent so far, in bytes times hops, mean over peers."""
     similarities: dict[str, float]
     """A real peer: the similarity that it measured to each peer that it met, by name."""
     clients_of_model: list[int]

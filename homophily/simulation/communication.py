@@ -55,11 +55,19 @@ class Traffic:
         """What travels without models, such as fingerprints."""
         self.bytes += count
 
+    @property
+    def models_per_peer(self) -> float:
+        return float(self.received.double().mean())
+
+    @property
+    def bytes_per_peer(self) -> float:
+        return self.bytes / len(self.received)
+
     def summary(self, rounds: int) -> Summary:
         peers = len(self.received)
         return {
-            "models_sent_per_peer": float(self.received.double().mean()),
-            "bytes_sent_per_peer": self.bytes / peers,
+            "models_sent_per_peer": self.models_per_peer,
+            "bytes_sent_per_peer": self.bytes_per_peer,
             "peak_models_per_peer_round": self.peak,
             "models_per_peer_round_by_hops": {
                 str(distance): self.by_hops.get(distance, 0) / (peers * max(1, rounds))

@@ -272,7 +272,8 @@ class PeerExchange:
         record = RoundRecord(now.view, now.stopped, now.models.met, now.similarity, now.group, merged, neighbours)
         self._now = None
         return {
-            "models_sent_per_peer": float(self.traffic.received.double().mean()),
+            "models_sent_per_peer": self.traffic.models_per_peer,
+            "bytes_sent_per_peer": self.traffic.bytes_per_peer,
             **self.observer.observe(record),
         }
 

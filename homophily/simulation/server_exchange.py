@@ -112,7 +112,8 @@ class ServerExchange:
             "neighbour_precision": None,
             "neighbour_recall": None,
             "same_cluster_merges": None,
-            "models_sent_per_peer": float(self.traffic.received.double().mean()),
+            "models_sent_per_peer": self.traffic.models_per_peer,
+            "bytes_sent_per_peer": self.traffic.bytes_per_peer,
             "clients_of_model": self.choice.bincount(minlength=len(self.models)).tolist(),
         }
 

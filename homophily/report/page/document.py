@@ -1,0 +1,77 @@
+"""Writes the report: one HTML file with its data, script and style inside, which loads nothing from elsewhere."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+
+from homophily.atomic_io import write_text
+from homophily.errors import UserError
+from homophily.report.page.comparison import comparison_view
+from homophily.report.page.figures import View
+from homophily.report.page.peer import peer_view
+from homophily.report.page.run import run_view
+from homophily.report.page.sources import Compared, Source, alike, is_comparison, is_peer, is_run
+from homophily.runs.reader import Run
+from homophily.version import __version__
+
+_SCRIPTS = ("core.js", "charts.js", "canvases.js", "page.js")
+
+
+def views_of(folders: Sequence[Path]) -> list[View]:
+    """A view of each folder; several runs are also shown side by side."""
+    views = [_view(folder) for folder in folders]
+    runs = [Source(Run(folder)) for folder in folders if is_run(folder) and not is_peer(folder)]
+    if len(runs) < 2:
+        return views
+    groups = alike(runs)
+    return [comparison_view("side by side", Compared(groups, len(groups))), *views]
+
+
+def _view(folder: Path) -> View:
+    if is_peer(folder):
+        return peer_view(Source(Run(folder)))
+    if is_run(folder):
+        return run_view(Source(Run(folder)))
+    if is_comparison(folder):
+        return comparison_view(str(folder), Compared.read(folder))
+    why = (
+        "is not a folder"
+        if not folder.is_dir()
+        else "has no config.toml (a run or a peer) and no comparison.json (a comparison)"
+    )
+    raise UserError(f"{folder}: {why}")
+
+
+def write_page(views: Sequence[View], path: Path) -> None:
+    """Write the HTML file."""
+    script = '"use strict";\n' + "".join(_asset(name) for name in _SCRIPTS)
+    style = _asset("style.css")
+    policy = (
+        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    data = {"version": __version__, "views": [view.as_dict() for view in views]}
+    parts = {
+        "POLICY": html.escape(policy),
+        "TITLE": html.escape(", ".join(view.name for view in views)),
+        "STYLE": style,
+        "DATA": json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c"),
+        "SCRIPT": script,
+    }
+    pieces = _asset("shell.html").split("@@")  # text and names of parts alternate
+    write_text(path, "".join(parts[piece] if place % 2 else piece for place, piece in enumerate(pieces)))
+
+
+def _asset(name: str) -> str:
+    return (files(__package__) / "assets" / name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    """The hash by which a Content-Security-Policy allows an inline script or style."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"

@@ -1,0 +1,112 @@
+"""The view of a real peer's state folder: its own scores, whom it merged with, similarities, traffic, refusals."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from homophily.atomic_io import read_json
+from homophily.errors import UserError
+from homophily.report.page.figures import Absent, Figure, Lines, Series, Tab, Table, Timeline, View
+from homophily.report.page.settings import settings_tab
+from homophily.report.page.sources import Source, shortened
+
+_MEANING = ("nothing", "model received, not merged", "merged", "asked, but no model came")
+
+
+def peer_view(source: Source) -> View:
+    """All figures of a real peer."""
+    path = source.path / "status.json"
+    status = read_json(path)
+    if not isinstance(status, dict):
+        raise UserError(f"{path} is damaged: it must hold a JSON object")
+    tabs = [
+        Tab("Scores", [_by_round(source)]),
+        Tab("Other peers", [_partners(source), _similarities(source), _reachable(status)]),
+        Tab("Refusals", [_refused(status)]),
+        settings_tab(source, source.path),
+    ]
+    name = shortened(str(status.get("peer", source.path.name)))
+    return View(str(source.path), f"Peer {name}", source.state, _facts(source, status), tabs, status.get("notes", []))
+
+
+def _facts(source: Source, status: dict[str, Any]) -> list[tuple[str, str]]:
+    values = source.column(source.score.name)[1]
+    received, written = status.get("bytes_received"), status.get("time")
+    return [
+        ("progress", source.progress),
+        (source.score.label, source.score.text(values[-1] if values else None)),
+        ("federation", shortened(str(status.get("federation", "-")))),
+        ("connected to", _listed(status.get("neighbours"))),
+        ("MB received", "-" if received is None else f"{received / 1e6:.3g}"),
+        ("status of", "-" if written is None else datetime.fromtimestamp(written, UTC).isoformat(" ", "seconds")),
+    ]
+
+
+def _listed(names: Any) -> str:
+    found = [shortened(str(name)) for name in names or ()]
+    return ", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "") if found else "no peer"
+
+
+def _by_round(source: Source) -> Figure:
+    rounds, values = source.column(source.score.name)
+    if not rounds:
+        return Absent("by-round", "Score by round", "no round has been scored")
+    series = [Series("this peer", rounds, values)]
+    text = "The score of this peer's model on its own test data."
+    return Lines("by-round", "Score by round", text, "round", source.score.label, series)
+
+
+def _partners(source: Source) -> Figure:
+    fields = {"met": 1, "merged": 2, "unreachable": 3}
+    lines = [line for line in source.metrics if any(field in line for field in fields)]
+    names = sorted({name for line in lines for field in fields for name in line.get(field, ())})
+    if not names:
+        return Absent("partners", "Exchange with other peers", "this peer has not asked another peer for a model")
+    row = {name: place for place, name in enumerate(names)}
+    events = np.zeros((len(names), len(lines)), dtype=np.uint8)
+    for column, line in enumerate(lines):
+        for field, event in fields.items():
+            events[[row[name] for name in line.get(field, ())], column] = event
+    text = "What happened between this peer and each other peer in each round."
+    rounds = [line["round"] for line in lines]
+    return Timeline("partners", "Exchange with other peers", text, [*map(shortened, names)], rounds, events, _MEANING)
+
+
+def _similarities(source: Source) -> Figure:
+    title = "Similarities to other peers"
+    found: dict[str, tuple[list[float], list[float | None]]] = {}
+    for line in source.metrics:
+        for name, value in (line.get("similarities") or {}).items():
+            rounds, values = found.setdefault(name, ([], []))
+            rounds.append(line["round"])
+            values.append(value)
+    if not found:
+        return Absent("similarities", title, "the method measured no similarities")
+    series = [
+        Series(shortened(name), rounds, values, colour=colour)
+        for colour, (name, (rounds, values)) in enumerate(sorted(found.items()))
+    ]
+    return Lines("similarities", title, "The similarities that this peer measured.", "round", "similarity", series)
+
+
+def _reachable(status: dict[str, Any]) -> Figure:
+    hops = status.get("reachable") or {}
+    away = status.get("unreachable") or []
+    rows = [[shortened(name), f"{count} hop{'s' * (count != 1)}"] for name, count in sorted(hops.items())]
+    rows += [[shortened(name), "unreachable"] for name in away if name not in hops]
+    if not rows:
+        return Absent("reachable", "Other peers", "the status names no other peer")
+    text = "The distance to each peer when the status was written."
+    return Table("reachable", "Other peers", text, ["peer", "distance"], rows)
+
+
+def _refused(status: dict[str, Any]) -> Figure:
+    refused = status.get("refused") or {}
+    if not refused:
+        return Absent("refused", "Refusals", "this peer has refused no message and no connection since it started")
+    rows = [[str(reason), str(count)] for reason, count in sorted(refused.items(), key=lambda item: -item[1])]
+    text = "Messages and connections that this peer refused since it started, by reason."
+    return Table("refused", "Refusals", text, ["reason", "count"], rows)

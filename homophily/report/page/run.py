@@ -1,0 +1,38 @@
+"""The view of one run."""
+
+from __future__ import annotations
+
+from homophily.report.page.figures import Tab, View
+from homophily.report.page.merges import merge_tab
+from homophily.report.page.neighbours import neighbour_tab
+from homophily.report.page.scores import score_tab
+from homophily.report.page.settings import settings_tab
+from homophily.report.page.similarities import similarity_tab
+from homophily.report.page.sources import Source, shortened
+
+
+def run_view(source: Source) -> View:
+    """All figures of a run."""
+    make = (score_tab, merge_tab, neighbour_tab, similarity_tab)
+    tabs: list[Tab] = [*(one(source) for one in make), settings_tab(source, source.path)]
+    title = f"{shortened(source.config.method.name)} on {shortened(str(source.config.data.name))}"
+    notes = (source.summary or {}).get("notes", [])
+    return View(str(source.path), title, source.state, _facts(source), tabs, notes, source.names)
+
+
+def _facts(source: Source) -> list[tuple[str, str]]:
+    score, summary = source.score, source.summary or {}
+    values = source.column(score.name)[1]
+    shown = summary.get(score.name, values[-1] if values else None)
+    same, sent = summary.get("same_cluster_merges"), summary.get("bytes_sent_per_peer")
+    facts = [
+        ("progress", source.progress),
+        (score.label, score.text(shown)),
+        ("peers", str(source.peers)),
+        ("same-cluster merges", "-" if same is None else f"{100 * same:.0f}%"),
+        ("MB sent per peer", "-" if sent is None else f"{sent / 1e6:.3g}"),
+        ("seed", str(source.seed)),
+    ]
+    if summary.get("diverged"):
+        facts.append(("diverged peers", str(len(summary["diverged"]))))
+    return facts

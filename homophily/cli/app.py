@@ -134,25 +134,27 @@ def compare(
 ) -> None:
     """Run several methods on the same federations: methods=local,random,oracle seeds=0,1,2.
 
-    FOLDER alone shows a comparison; with methods=, seeds= or sweep.KEY= it takes more runs, and only those are run.
+    FOLDER alone shows a comparison. With methods=, seeds= or sweep.KEY=, it takes more runs, and only those are run.
+    --out FOLDER alone runs what is missing in it.
     """
     config, assignments = split(words or [])
-    stored = config or out
-    if stored is not None and not assignments and Contents.read(stored) is not None:
-        comparison = Comparison(stored)
-    else:
-        with (
-            _stoppable(lambda run: f"continue with the same command and --out {run.parent}"),
-            progress.many_runs() as bars,
-        ):
-            comparison = compare_methods(
-                config, nested(assignments), out=out, device=device, callbacks=bars, workers=workers
-            )
+    stored = None if assignments else _stored_comparison(config or out)
+    if stored is not None and (config is None or workers is not None) and stored.unfinished:
+        config, stored = stored.path, None  # run what is missing
+    with _stoppable(lambda run: f"continue with the same command and --out {run.parent}"), progress.many_runs() as bars:
+        comparison = stored or compare_methods(
+            config, nested(assignments), out=out, device=device, callbacks=bars, workers=workers
+        )
     whole, picture = Comparison(comparison.path), None
     if panels(whole):
         picture = show.picture(partial(plots.sweep, whole), comparison.path / "sweep.png")
     table = {"methods": comparison.table(fairness), "run": str(comparison.path)}
     _print(table, as_json, lambda: comparison_table.comparison(comparison, fairness, picture))
+
+
+def _stored_comparison(folder: Path | None) -> Comparison | None:
+    """The comparison in a folder; None if the path is not the folder of one."""
+    return Comparison(folder) if folder is not None and Contents.read(folder) is not None else None
 
 
 @app.command("kin")

@@ -16,7 +16,7 @@ from homophily.methods import methods as registered
 from homophily.methods.server import ServerMethod
 from homophily.plugins.parameters import accepted, keys_of, refuse_unknown, required
 from homophily.plugins.registry import GIVEN
-from homophily.runs.comparison import Contents, ordered
+from homophily.runs.comparison import Contents, ordered, short_names
 from homophily.simulation.configuration import make, overlaid
 
 MethodObject = Method | ServerMethod
@@ -35,8 +35,9 @@ class Variant:
 
     @property
     def name(self) -> str:
-        """The method and the values of swept keys, for messages."""
-        return " ".join([self.method, *(f"{key}={value}" for key, value in self.swept.items())])
+        """The method and the values of swept keys, as in tables."""
+        short = short_names(list(self.swept))
+        return " ".join([self.method, *(f"{short[key]}={value}" for key, value in self.swept.items())])
 
 
 @dataclass(frozen=True)

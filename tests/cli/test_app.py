@@ -226,6 +226,38 @@ def test_a_comparison_shows_every_number_at_any_width(
     assert columns is None or max(map(len, shown)) <= int(columns)
 
 
+def test_a_folder_shows_its_comparison_and_out_runs_what_is_missing(command: Command) -> None:
+    words = ("methods=local,random", "seeds=0,1", "--out", "study")
+    code, first, _ = command("compare", *SMALL, *words)
+    assert code == 0
+    assert command("compare", "study") == (0, first, "")
+    assert command("compare", "--out", "study") == (0, first, "")
+    os.remove("study/random-1/summary.json")
+    code, out, _ = command("compare", "study")
+    assert (code, "note: random-1 has not finished\n" in out) == (0, True)
+    assert not Path("study/random-1/summary.json").exists()
+    assert command("compare", "--out", "study") == (0, first, "")
+    found = last_object(command("compare", "study", "seeds=2", "--fairness", "--json"))
+    assert list(found["methods"]) == ["local", "random"]
+    assert set(found["methods"]["local"]["worst_tenth"]) == {"mean"}
+    assert sorted(path.parent.name for path in Path("study").glob("*/summary.json"))[2] == "local-2"
+
+
+def test_a_sweep_has_columns_of_its_keys_and_a_figure(command: Command) -> None:
+    code, out, _ = command(
+        "compare", *SMALL, "methods=local,random", "sweep.method.k=1,2", "sweep.rounds=1,2", "--out", "study"
+    )
+    assert code == 0
+    lines = [line.split() for line in out.splitlines()]
+    assert lines[2][:4] == ["method", "k", "rounds", "0°"]
+    assert [line[:3] for line in lines if line[:1] in (["local"], ["random"])] == [
+        ["local", "-", "1"], ["local", "-", "2"], ["random", "1", "1"], ["random", "1", "2"], ["random", "2", "1"],
+        ["random", "2", "2"],
+    ]  # fmt: skip
+    assert out.endswith("run folder: study\nfigure: study/sweep.png\n")
+    assert Path("study/sweep.png").read_bytes().startswith(b"\x89PNG")
+
+
 # list and export
 
 

@@ -14,6 +14,7 @@ from torch import nn
 import homophily
 from homophily.data.transforms import BatchTransform, crop, flip
 from homophily.data.types import Split
+from homophily.federation.layout import Layout
 from homophily.fingerprints.compute import fingerprints
 from homophily.fingerprints.embedding import Targets
 from homophily.fingerprints.fingerprint import LARGE, Fingerprints
@@ -21,6 +22,7 @@ from homophily.models import models
 from homophily.randomness import Purpose, bits, normal, uniform
 from homophily.simulation.training_setup import task_fingerprints
 from homophily.training.engines import engine_limits, read_chain
+from homophily.training.objectives import FedProx, FedRep, Objective
 from homophily.training.one_by_one import OneByOne
 from homophily.training.stacked.cpu import Stacked
 from homophily.training.task import Engine, Task
@@ -97,6 +99,17 @@ def test_recorded_and_compiled_steps_agree_with_the_reference_on_the_cpu(
         assert all(torch.equal(tables[n].cpu(), kept[n]) for n in kept)
 
 
+@pytest.mark.parametrize("objective", [FedProx(0.5), FedRep(1, 2)], ids=["FedProx", "FedRep"])
+def test_objectives_agree_with_the_reference_on_the_cpu(objective: Objective) -> None:
+    torch.manual_seed(3)
+    problem = task(models.get("mlp")(inputs=(6,), outputs=10), shares(UNEQUAL, (6,)), weight_decay=1e-2, clip=0.5)
+    problem = replace(problem, layout=Layout.of(problem.module, ["3"]), objective=objective)
+    there, (expected, _) = on_the_gpu(problem), trained(OneByOne(problem), problem)
+    kinds: tuple[StepKind, ...] = ("plain", "recorded")
+    for engine in (OneByOne(there), *(Vectorised(there, 4, kind) for kind in kinds)):
+        assert float((trained(engine, there)[0].cpu() - expected).abs().max()) < 1e-9
+
+
 def test_a_run_records_its_steps_and_resumes_with_them(tmp_path: Path) -> None:
     """The plan holds how steps are computed; a network that is not a chain of layers is trained by recorded steps."""
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Tanh(), nn.Linear(16, 10))
@@ -149,6 +162,25 @@ def test_kernels_agree_with_the_reference(
     model, data = torch.tensor([0, 5, 2, 2]), torch.tensor([1, 1, 3, 2])
     outputs = OneByOne(problem).cross_evaluate(expected, {}, model, data)
     assert float((engine.cross_evaluate(found, {}, model.cuda(), data.cuda()).cpu() - outputs).abs().max()) < 1e-3
+
+
+@pytest.mark.parametrize("chunk", [2, 6])
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_rates_and_epochs_by_peer_agree_in_kernels(optimizer: str, chunk: int) -> None:
+    from homophily.training.stacked.gpu import StackedKernels
+
+    torch.manual_seed(3)
+    lr = 0.05 if optimizer == "sgd" else 3e-4
+    net = models.get("mlp")(inputs=(1, 8, 8), outputs=10)
+    problem = task(net, shares(UNEQUAL, (1, 8, 8)), torch.float32, optimizer=optimizer, weight_decay=1e-2)
+    rates = lr * torch.tensor([1.0, 2.0, 0.5, 3.0, 1.0, 1.5], dtype=torch.float64)
+    problem = replace(problem, lr_by_peer=rates, epochs_by_peer=torch.tensor([1, 3, 2, 3, 2, 1]))
+    there = on_the_gpu(problem)
+    chain = read_chain(there.module, there.layout, there.loss, there.data)
+    assert not isinstance(chain, str)
+    expected, _ = trained(OneByOne(problem), problem)
+    found, _ = trained(StackedKernels(there, chain, chunk), there)
+    assert float((found.cpu() - expected).abs().max()) < 1e-4
 
 
 def test_a_diverged_model_does_not_affect_others_in_kernels() -> None:

@@ -16,13 +16,14 @@ from homophily.errors import UserError
 from homophily.federation.layout import Layout
 from homophily.models import models
 from homophily.simulation.configuration import make, over
+from homophily.training import vectorised
 from homophily.training.engines import engine_limits
 from homophily.training.objectives import FedProx, FedRep, vmap_obstacle
 from homophily.training.one_by_one import OneByOne
 from homophily.training.task import Engine, Task
-from homophily.training.vectorised import Vectorised
+from homophily.training.vectorised import StepKind, Vectorised
 from tests.training.nets import Everything, shares, task, trained
-from tests.training.test_engines import UNEQUAL
+from tests.training.test_engines import UNEQUAL, Unrecorded
 
 HEAD = "3"  # the last layer of the MLP
 
@@ -88,6 +89,20 @@ def test_batch_norm_dropout_and_attention_agree(objective: Objective) -> None:
     fast, kept_fast = trained(Vectorised(problem, 4), problem)
     assert float((plain - fast).abs().max()) < 1e-9
     assert all(torch.equal(kept[name], kept_fast[name]) for name in kept)
+
+
+@pytest.mark.parametrize("kind", ["recorded", "compiled"])
+@pytest.mark.parametrize("objective", [FedProx(0.5), FedRep(1, 2)], ids=["FedProx", "FedRep"])
+def test_steps_padded_for_cuda_graphs_agree(
+    objective: Objective, kind: StepKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reference weights and the columns of a phase are at fixed addresses, where a graph reads them."""
+    monkeypatch.setattr(vectorised, "RecordedStep", Unrecorded)
+    monkeypatch.setattr(Vectorised, "_pool", None)
+    monkeypatch.setattr(torch, "compile", lambda traced: traced)
+    problem = problem_with(objective, weight_decay=1e-2)
+    plain, _ = trained(OneByOne(problem), problem)
+    assert float((plain - trained(Vectorised(problem, 4, kind), problem)[0]).abs().max()) < 1e-9
 
 
 def test_the_gradient_of_fedprox_is_mu_times_the_distance_to_the_reference() -> None:

@@ -2,7 +2,7 @@
 
     python benchmarks/any_module.py --device cuda
 
-The networks are a small residual network with GroupNorm and a vision transformer with two layers of 64, with batches of
+The networks are small residual networks with GroupNorm and vision transformers with two layers of 64, with batches of
 32 images of 3 x 32 x 32 pixels and SGD with momentum. A step is that of all peers. The loop trains a few peers, and its
 time is scaled up. All ways of one network are timed in turn, and the table has medians.
 """
@@ -14,6 +14,7 @@ import statistics
 import time
 from collections.abc import Callable
 from datetime import date
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -25,8 +26,10 @@ from homophily.experiments.runner import chosen_device, machine, torch_settings
 from homophily.training.vectorised import Vectorised
 
 NETWORKS: dict[str, dict[str, Any]] = {
-    "residual network, GroupNorm": {"name": "any_module:ResidualNetwork"},
-    "vision transformer, 2 layers": {"name": "kin_transformer:VisionTransformer", "patch": 4},
+    "residual network, 2 blocks": {"name": "any_module:ResidualNetwork", "widths": [16, 32]},
+    "residual network, 3 blocks": {"name": "any_module:ResidualNetwork", "widths": [16, 32, 64]},
+    "vision transformer, 16 patches": {"name": "kin_transformer:VisionTransformer", "patch": 8},
+    "vision transformer, 64 patches": {"name": "kin_transformer:VisionTransformer", "patch": 4},
 }
 WAYS = {
     "full": ("plain", "recorded", "compiled"),
@@ -51,13 +54,15 @@ class Block(nn.Module):
 
 
 class ResidualNetwork(nn.Module):
-    """A convolution, three blocks of 16, 32 and 64 channels, the mean over pixels and a linear layer."""
+    """A convolution, a block for each width (all but the first halve the image), a mean over pixels, a linear layer."""
 
-    def __init__(self, inputs: tuple[int, ...], outputs: int) -> None:
+    def __init__(self, inputs: tuple[int, ...], outputs: int, widths: list[int]) -> None:
         super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(inputs[0], 16, 3, 1, 1, bias=False), nn.GroupNorm(4, 16), nn.ReLU())
-        self.blocks = nn.Sequential(Block(16, 16, 1), Block(16, 32, 2), Block(32, 64, 2))
-        self.head = nn.Linear(64, outputs)
+        first = widths[0]
+        self.stem = nn.Sequential(nn.Conv2d(inputs[0], first, 3, 1, 1, bias=False), nn.GroupNorm(4, first), nn.ReLU())
+        pairs = pairwise([first, *widths])
+        self.blocks = nn.Sequential(*(Block(a, b, 2 if number else 1) for number, (a, b) in enumerate(pairs)))
+        self.head = nn.Linear(widths[-1], outputs)
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.head(self.blocks(self.stem(x)).mean((2, 3)))
@@ -90,7 +95,8 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--peers", type=int, default=100)
     parser.add_argument("--networks", nargs="+", choices=list(NETWORKS), default=list(NETWORKS))
     parser.add_argument("--precisions", nargs="+", choices=list(WAYS), default=list(WAYS))
-    parser.add_argument("--compile", nargs="+", choices=list(NETWORKS), default=[next(iter(NETWORKS))])
+    residual = [name for name in NETWORKS if name.startswith("residual")]
+    parser.add_argument("--compile", nargs="+", choices=list(NETWORKS), default=residual)
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args(words)
     device = chosen_device(options.device)

@@ -119,12 +119,13 @@ def of_loop(setup: Setup, count: int, device: torch.device) -> Callable[[], floa
     make_optimiser = torch.optim.Adam if task.settings.optimizer == "adam" else torch.optim.SGD
     keys: dict[str, Any] = {} if task.settings.optimizer == "adam" else {"momentum": task.settings.momentum}
     optimiser = make_optimiser(parameters, task.settings.lr, fused=True, **keys)
+    columns = [column for column in task.layout.columns if column.parameter]
     order = shuffled(task.seed, task.ids, task.data.train.count, setup.batch * setup.steps_on(device), 1, 0)
     batches = [[task.batch(task.data.train.start[i] + b) for b in order[i].split(setup.batch)] for i in range(FEW)]
 
     def train() -> None:
         for row, mine in zip(rows, batches, strict=True):
-            for parameter, column in zip(parameters, task.layout.columns, strict=True):
+            for parameter, column in zip(parameters, columns, strict=True):
                 parameter.data = row[column.start : column.stop].view(column.shape)
             optimiser.state.clear()  # same as a new optimiser every round
             for x, y in mine:

@@ -117,7 +117,7 @@ def test_a_run_records_its_steps_and_resumes_with_them(tmp_path: Path) -> None:
     whole = homophily.run(config, model=net, out=tmp_path / "whole")
     assert whole.about["plan"]["step"] == "recorded"
     homophily.run({**config, "rounds": 2}, model=net, out=tmp_path / "parts")
-    parts = homophily.resume(tmp_path / "parts", rounds=4, model=net)
+    parts = homophily.resume(tmp_path / "parts", {"rounds": 4}, model=net)
     assert parts.summary["accuracy"] == whole.summary["accuracy"]
 
 

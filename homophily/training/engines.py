@@ -8,6 +8,7 @@ from torch import nn
 from homophily.data.types import FederatedData
 from homophily.federation.layout import Layout
 from homophily.federation.rows import has_triton
+from homophily.training.in_threads import OneByOneInThreads
 from homophily.training.losses import Loss, cross_entropy, output_gradients
 from homophily.training.objectives import Objective, vmap_obstacle
 from homophily.training.one_by_one import OneByOne
@@ -52,7 +53,7 @@ def engine_limits(task: Task) -> dict[str, str]:
 def engine_of(task: Task, plan: ExecutionPlan, chain: Chain | str) -> Engine:
     """Return the engine of the plan. chain: the network as a chain of layers, which the stacked engine needs."""
     if plan.engine == "one-by-one":
-        return OneByOne(task)
+        return OneByOne(task) if plan.workers == 1 else OneByOneInThreads(task, plan.workers)
     if plan.engine == "vectorised" or isinstance(chain, str):
         return Vectorised(task, plan.chunk, plan.step)
     if _has_kernels(task):

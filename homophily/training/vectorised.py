@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import cached_property, partial
 from typing import Any, Literal
 
@@ -17,7 +18,7 @@ from homophily.federation.layout import Column, Kept
 from homophily.models.copying import shallow
 from homophily.models.keyed_dropout import dropout_keys
 from homophily.randomness import Purpose, bits
-from homophily.training.batching import over_peers
+from homophily.training.batching import WrittenOutAttention, over_peers
 from homophily.training.cross_evaluation import CrossEvaluation
 from homophily.training.graphs import RecordedStep
 from homophily.training.objectives import Trains
@@ -263,10 +264,15 @@ class Vectorised(CrossEvaluation):
         share: Tensor,
     ) -> Tensor:
         """Return one peer's mean loss over its batch, with the penalty of the objective."""
-        with self.task.autocast():
+        with self._in_precision():
             outputs = functional_call(self.training, (trained, fixed), (x,))
         losses = self.task.loss(self.task.cast(outputs), y)
         return (losses * share).sum() + self.task.objective.penalty(trained, reference)
+
+    @contextmanager
+    def _in_precision(self) -> Iterator[None]:
+        with self.task.autocast(), WrittenOutAttention() if self.task.precision == "bf16" else nullcontext():
+            yield
 
     def _dropout_keys(self, peers: Tensor, round: int, step: Tensor) -> list[Tensor]:
         """Return the key of each dropout layer: [P] each."""
@@ -275,7 +281,7 @@ class Vectorised(CrossEvaluation):
 
     def predict(self, rows: Tensor, kept: Kept, x: Tensor) -> Tensor:
         def one(tensors: dict[str, Tensor], x: Tensor) -> Tensor:
-            with self.task.autocast():
+            with self._in_precision():
                 return functional_call(self.evaluating, tensors, (x,))  # type: ignore[no-any-return]
 
         with torch.no_grad():

@@ -2,13 +2,17 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from homophily.models import models
 from homophily.training import vectorised
+from homophily.training.batching import WrittenOutAttention
+from homophily.training.in_threads import OneByOneInThreads
 from homophily.training.losses import mse
 from homophily.training.one_by_one import OneByOne
 from homophily.training.stacked.chain import chain_of
@@ -125,6 +129,20 @@ def test_one_by_one_is_bitwise_independent_of_order_and_other_peers(name: str) -
     assert torch.equal(forward[2], alone[2])
     start = problem.layout.read(problem.module)[0]
     assert torch.equal(alone[3], start)  # not in the list of peers: not trained
+
+
+@pytest.mark.parametrize("workers", [2, 4, 9])
+def test_one_by_one_in_threads_gives_the_same_bits(workers: int) -> None:
+    net, inputs = nets()["everything"]
+    problem = task(net, shares(UNEQUAL, inputs), torch.float32)
+    some = torch.tensor([5, 0, 2, 3])
+    alone, kept = trained(OneByOne(problem), problem, peers=some)
+    threaded, kept_threaded = trained(OneByOneInThreads(problem, workers), problem, peers=some)
+    assert torch.equal(alone, threaded)
+    assert all(torch.equal(kept[n], kept_threaded[n]) for n in kept)
+    x = problem.data.test.x[:3].expand(len(UNEQUAL), 3, *inputs)
+    outputs = [engine.predict(alone, kept, x) for engine in (OneByOne(problem), OneByOneInThreads(problem, workers))]
+    assert torch.equal(*outputs)
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 5, 100])
@@ -257,3 +275,15 @@ def test_bfloat16_is_used_in_products_only(engine: Callable[[Task], Engine]) -> 
     assert found.dtype == torch.float32
     assert 1e-5 < float((found - expected).norm() / moved) < 0.05
     assert engine(short).predict(found, {}, full.data.test.x[:2].expand(6, 2, *inputs)).dtype == torch.float32
+
+
+@pytest.mark.parametrize("keys", [{}, {"is_causal": True}, {"scale": 0.3}, {"enable_gqa": True}, {"masked": True}])
+def test_written_out_attention_is_attention(keys: dict[str, Any]) -> None:
+    query = torch.randn(2, 4, 5, 8)
+    key, value = (torch.randn(2, 2 if keys.get("enable_gqa") else 4, 5, 8) for _ in range(2))
+    if keys.pop("masked", False):
+        keys["attn_mask"] = torch.rand(5, 5) < 0.7
+        keys["attn_mask"].fill_diagonal_(True)
+    expected = F.scaled_dot_product_attention(query, key, value, **keys)
+    with WrittenOutAttention():
+        assert torch.allclose(F.scaled_dot_product_attention(query, key, value, **keys), expected, atol=1e-6)

@@ -54,6 +54,17 @@ def test_bfloat16_on_a_cpu_needs_autocast() -> None:
         homophily.run({"precision": "bf16", "rounds": 1}, model=double)
 
 
+def test_a_cpu_vectorises_small_networks_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Larger ones are trained one by one, in as many threads as there are; a network that draws in a single one."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    large = nn.Sequential(nn.Flatten(), nn.Linear(64, 4000), nn.Tanh(), nn.Linear(4000, 10))
+    plans = [planned(net, peers=5) for net in (nn.Sequential(CHAIN, nn.Tanh()), large)]
+    assert [(plan.engine, plan.workers) for plan in plans] == [("vectorised", 1), ("one-by-one", 3)]
+    assert planned(large, peers=2).workers == 2
+    assert planned(nn.Sequential(large, nn.Linear(10, 64), Drawing()), peers=5).workers == 1
+    assert planned(large, "vectorised").engine == "vectorised"
+
+
 @pytest.mark.parametrize("engine", ["stacked", "vectorised", "one-by-one"])
 def test_the_configured_engine_is_used(engine: str) -> None:
     assert (planned(CHAIN, engine).engine, planned(CHAIN, engine).why) == (engine, "set in the config")

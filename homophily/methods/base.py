@@ -214,6 +214,10 @@ class Method:
         """
         return {}
 
+    def reports(self, now: RoundContext) -> bool:
+        """Whether ``diagnostics`` is called in the round of ``now``: by default in all rounds, if it is defined."""
+        return type(self).diagnostics is not Method.diagnostics
+
     def compares(self, now: RoundContext) -> bool:
         """Whether similarities are needed in the round of ``now``; return False to save their cost."""
         return self.metric is not None

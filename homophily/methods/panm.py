@@ -90,11 +90,13 @@ class Panm(Method):
         sample = met & neighbours & similarity.isfinite()  # a diverged model says nothing about its peer
         return sample, two_groups(met & ~neighbours, sample, similarity, now.ties(met))
 
+    def reports(self, now: RoundContext) -> bool:
+        return self._stage(now) == "hnm"
+
     def diagnostics(self, now: RoundContext, met: Tensor, similarity: Tensor | None) -> Mapping[str, Tensor]:
         """The two groups of the EM: ``others`` [P, M] (ids, -1 for padding), whether each is in the upper group, and
         mean, standard deviation and share of the upper and of the lower group, [P, 2] each."""
-        if similarity is None or self._stage(now) != "hnm":
-            return {}
+        assert similarity is not None
         _, upper = self._matched(now, met, similarity)
         members = met & similarity.isfinite()
         columns, mask = compact(members)

@@ -49,9 +49,10 @@ class HistoryWriter:
             self.flush()
 
     def _describe(self, about: dict[str, Any]) -> None:
-        """Write ``peers.json``, if it differs: a real peer may get to know more peers."""
+        """Write ``peers.json``, if it differs. A real peer may get to know others; names of former ones are kept."""
         path = self.folder / "peers.json"
-        content = plain({"format": FORMAT, **about})
+        before = {str(id): name for id, name in History(self.folder).names.items()} if path.exists() else {}
+        content = plain({"format": FORMAT, **about, "names": before | about["names"]})
         if not path.exists() or read_json(path) != content:
             with writing(path):
                 self.folder.mkdir(exist_ok=True)

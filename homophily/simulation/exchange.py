@@ -229,7 +229,7 @@ class PeerExchange:
         now.partners, memory = dispatch.choose(
             self.method, view, now.round, self.memory, now.asked, models.met, wanted, shared
         )
-        if self.recorded is not None:
+        if self.recorded is not None and self.method.reports(RoundContext(view, now.round, self.memory)):
             rows = self.recorded.watched.to(view.me.device)
             found = dispatch.diagnostics(self.method, view, rows, now.round, self.memory, models.met, wanted)
             self._diagnostics |= self.recorded.reported(found)

@@ -190,7 +190,12 @@ def test_a_peer_goes_on_where_it_left(alone: Path) -> None:
     with Peer(alone) as peer:
         assert peer.round == 1
         assert [metrics["round"] for metrics in peer] == [2, 3]
-    assert [line["round"] for line in Run(alone.parent / "peer-0").metrics()] == [1, 2, 3]
+    run = Run(alone.parent / "peer-0")
+    assert [line["round"] for line in run.metrics()] == [1, 2, 3]
+    assert (run.history.rounds.tolist(), run.history.peers.tolist()) == ([1, 2, 3], [0])
+    assert run.history.names == {0: "peer-0", 1: "peer-1"}
+    assert {name: ids.tolist() for name, ids in run.history.contacts(3).items()} == {"met": [], "unreachable": []}
+    assert set(run.frame().metric) >= {"accuracy", "loss", "models_sent_per_peer"}
 
 
 def test_a_state_folder_has_one_user_at_a_time(alone: Path) -> None:

@@ -194,3 +194,22 @@ def test_notes_that_all_seeds_have_are_printed_once(tmp_path: Path, capsys: pyte
     assert "note: kin, seed 1: found no difference between the fingerprints of 20 peers" in out
     assert out.count("in ways that fingerprints do not show") == 1
     assert "kinds" not in out
+
+
+def test_metrics_above_a_limit_lose_every_second_line_and_can_be_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("homophily.runs.writer._METRICS_BYTES", 1000)
+    writer = RunWriter(tmp_path)
+    for round in range(1, 501):
+        writer.append({"round": round, "seconds": 0.5 * round})
+        assert (tmp_path / "metrics.jsonl").stat().st_size < 1100
+    lines = [json.loads(line)["round"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert lines == sorted(lines)
+    assert lines[-1] == 500
+    assert lines[-1] - lines[-5] < lines[4] - lines[0]  # earlier rounds become rare
+    assert lines[0] < 250
+    for last in (480, 100):
+        writer.cut(last)
+        kept = [json.loads(line)["round"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+        assert kept == [round for round in lines if round <= last]

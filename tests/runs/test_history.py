@@ -191,6 +191,20 @@ def test_names_of_peers_are_recorded(tmp_path: Path) -> None:
     assert (history.names, history.clusters) == ({i: f"site {i}" for i in range(3)}, None)
 
 
+def test_names_of_peers_that_a_real_peer_no_longer_meets_are_kept(tmp_path: Path) -> None:
+    me = torch.tensor([7])
+    for names in ({7: "me", 9: "old"}, {7: "me", 2**60: "new"}):
+        recorded = RecordedPeers(torch.zeros(1, dtype=torch.int64), me, 2, None, names)
+        merged = torch.tensor([max(names)])
+        entry = recorded.merges(torch.zeros_like(merged), merged)
+        writer = HistoryWriter(tmp_path / "history")
+        writer.add(len(list(tmp_path.rglob("*.record"))) + 1, {"merges": entry}, recorded.about)
+        writer.flush()
+    history = History(tmp_path / "history")
+    assert history.names == {7: "me", 9: "old", 2**60: "new"}
+    assert [history.merges(round).tolist() for round in (1, 2)] == [[[7, 9]], [[7, 2**60]]]
+
+
 # Size
 
 

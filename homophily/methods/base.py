@@ -210,7 +210,7 @@ class Method:
         """Return how a few peers chose, for the history of the run: tables [P, ...] by name.
 
         It is called after ``choose`` with the same ``met`` and ``similarity``, for the peers that are watched;
-        ``now.memory`` is the memory before that choice. If the run records nothing, it is not called.
+        ``now.memory`` is the memory after that choice. If the run records nothing, it is not called.
         """
         return {}
 

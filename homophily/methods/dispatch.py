@@ -129,7 +129,7 @@ def choose(
 def diagnostics(
     method: Method, view: View, rows: Tensor, round: int, memory: Memory, met: Tensor, similarity: Tensor | None
 ) -> Mapping[str, Tensor]:
-    """What the method reports of the choices of the peers in ``rows`` [W]: tables [W, ...]. memory: before them."""
+    """What the method reports of the choices of the peers in ``rows`` [W]: tables [W, ...]. memory: after them."""
     now = RoundContext(view.rows(rows), round, {name: table[rows] for name, table in memory.items()})
     found = method.diagnostics(now, met[rows], None if similarity is None else similarity[rows])
     return reported(found, len(rows), "diagnostics")

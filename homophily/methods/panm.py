@@ -78,17 +78,12 @@ class Panm(Method):
             neighbours = now.top(met & similarity.isfinite(), self.k, similarity)
             now.memory["neighbours"] = neighbours
             return neighbours
-        sample, alike = self._matched(now, met, similarity)
+        sample = met & neighbours & similarity.isfinite()  # a diverged model says nothing about its peer
+        alike = two_groups(met & ~neighbours, sample, similarity, now.ties(met))
         remaining = (neighbours & ~sample) | alike
         # If all peers asked have diverged, the peer keeps the neighbours it has.
         now.memory["neighbours"] = remaining | (neighbours & ~remaining.any(1, keepdim=True))
         return now.pick(alike, self.k, Purpose.CHOOSE)
-
-    def _matched(self, now: RoundContext, met: Tensor, similarity: Tensor) -> tuple[Tensor, Tensor]:
-        """Sampled neighbours, and the peers that the EM assigns to the own cluster: [P, B] bool each."""
-        neighbours = now.recall_set("neighbours")
-        sample = met & neighbours & similarity.isfinite()  # a diverged model says nothing about its peer
-        return sample, two_groups(met & ~neighbours, sample, similarity, now.ties(met))
 
     def reports(self, now: RoundContext) -> bool:
         return self._stage(now) == "hnm"
@@ -97,8 +92,8 @@ class Panm(Method):
         """The two groups of the EM: ``others`` [P, M] (ids, -1 for padding), whether each is in the upper group, and
         mean, standard deviation and share of the upper and of the lower group, [P, 2] each."""
         assert similarity is not None
-        _, upper = self._matched(now, met, similarity)
         members = met & similarity.isfinite()
+        upper = members & now.recall_set("neighbours")
         columns, mask = compact(members)
         return {
             "others": torch.where(mask, now.view.contacts.gather(1, columns), -1),

@@ -142,55 +142,65 @@ class RecordFile:
 
     def __init__(self, path: Path, limit: int) -> None:
         self.path, self.limit = path, limit
-        self._stored: Content | None = None  # read when the first entry is added
-        self._waiting: list[Entry] = []
+        self._waiting: list[tuple[int, Arrays]] = []
+        self._opened = False  # whether the three numbers are those of the file
         self._every, self._last, self._size = 1, 0, 0
 
     def add(self, round: int, arrays: Arrays) -> None:
-        """Add the entry of a round, unless the file holds one of its window."""
+        """Add the entry of a round. The arrays must not change until ``flush``."""
+        self._waiting.append((round, arrays))
+
+    def flush(self) -> None:
+        """Write the entries that wait, unless the file holds another one of their window."""
+        if not self._waiting:
+            return
         self._open()
-        if self._last and _window(round, self._every) <= _window(self._last, self._every):
-            return
-        entry = Entry.of(round, arrays)
-        if len(entry.frame) > self.limit // 2:
-            return
-        self._waiting.append(entry)
-        self._last, self._size = round, self._size + len(entry.frame)
-        if self._size > self.limit:
-            self._thin()
+        self._opened = False  # read the file again if it cannot be written
+        fresh: list[Entry] = []
+        for round, arrays in self._waiting:
+            if self._last and _window(round, self._every) <= _window(self._last, self._every):
+                continue
+            entry = Entry.of(round, arrays)
+            if len(entry.frame) > self.limit // 2:
+                continue
+            fresh.append(entry)
+            self._last, self._size = round, self._size + len(entry.frame)
+            if self._size > self.limit:
+                self._thin(fresh)
+                fresh = []
+        self._append(fresh)
+        self._waiting, self._opened = [], True
 
     def _open(self) -> None:
-        if self._stored is None:
-            found = self._stored = read_entries(self.path)
-            self._every, self._size = found.every, max(found.length, _START)
+        if not self._opened:
+            found = read_entries(self.path)
+            self._every, self._size, self._opened = found.every, max(found.length, _START), True
             self._last = found.entries[-1].round if found.entries else 0
 
-    def _thin(self) -> None:
-        """Rewrite the file with fewer entries."""
-        entries = [*read_entries(self.path).entries, *self._waiting]
-        while self._size > self.limit and len(entries) > 1:
+    def _thin(self, fresh: list[Entry]) -> None:
+        """Rewrite the file with fewer entries, of those that it holds and the fresh ones."""
+        entries = [*read_entries(self.path).entries, *fresh]
+        while self._size > self.limit:
             self._every *= 2
             entries = thinned(entries, self._every)
             self._size = _START + sum(len(entry.frame) for entry in entries)
+        with writing(self.path):
+            self.path.parent.mkdir(exist_ok=True)
         write_bytes(self.path, _header(self._every) + b"".join(entry.frame for entry in entries))
-        self._waiting, self._last = [], entries[-1].round
+        self._last = entries[-1].round
 
-    def flush(self) -> None:
-        """Append the entries that wait in memory."""
-        if not self._waiting:
-            return
+    def _append(self, fresh: list[Entry]) -> None:
         with writing(self.path):
             self.path.parent.mkdir(exist_ok=True)
             length = self.path.stat().st_size if self.path.exists() else 0
             start = b"" if length else _header(self._every)
             try:
                 with self.path.open("ab") as file:
-                    file.write(start + b"".join(entry.frame for entry in self._waiting))
+                    file.write(start + b"".join(entry.frame for entry in fresh))
             except OSError:
                 with suppress(OSError):
                     os.truncate(self.path, length)  # remove the incomplete entries
                 raise
-        self._waiting = []
 
     def cut(self, last: int) -> None:
         """Remove the entries of rounds after ``last``, and an incomplete one."""
@@ -199,7 +209,7 @@ class RecordFile:
         if self.path.exists():
             with writing(self.path):
                 os.truncate(self.path, found.length - later)
-        self._stored, self._waiting = None, []
+        self._opened, self._waiting = False, []
 
 
 def _header(every: int) -> bytes:

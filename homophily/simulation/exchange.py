@@ -229,9 +229,9 @@ class PeerExchange:
         now.partners, memory = dispatch.choose(
             self.method, view, now.round, self.memory, now.asked, models.met, wanted, shared
         )
-        if self.recorded is not None and self.method.reports(RoundContext(view, now.round, self.memory)):
+        if self.recorded is not None and self.method.reports(RoundContext(view, now.round, memory)):
             rows = self.recorded.watched.to(view.me.device)
-            found = dispatch.diagnostics(self.method, view, rows, now.round, self.memory, models.met, wanted)
+            found = dispatch.diagnostics(self.method, view, rows, now.round, memory, models.met, wanted)
             self._diagnostics |= self.recorded.reported(found)
         self.memory = {name: self._kept(name, table, keeps_memory) for name, table in memory.items()}
         now.group = gather(view, now.partners, models.local, models.samples, now.similarity)

@@ -71,12 +71,13 @@ class RecordedPeers:
         It has all partners of as many of the recorded peers as it has room for.
         """
         place = self._place[rows.numpy()]
-        order = place.argsort(kind="stable")[int((place < 0).sum()) :]
-        counts = np.bincount(place[order], minlength=len(self.rows))
+        counts = np.bincount(place + 1, minlength=len(self.rows) + 1)  # the first is of peers that are not recorded
+        order, counts = place.argsort(kind="stable")[counts[0] :], counts[1:]
         room = LIMITS["merges"] // _MOST_MERGED // self._type.itemsize
-        whole = int((counts.cumsum() <= room).sum())
-        kept = order[: int(counts[:whole].sum())]
-        return {"counts": counts[:whole].astype(self._type), "partners": partners.numpy()[kept].astype(self._type)}
+        if len(order) > room:
+            counts = counts[: int((counts.cumsum() <= room).sum())]
+            order = order[: int(counts.sum())]
+        return {"counts": counts.astype(self._type), "partners": partners.numpy()[order].astype(self._type)}
 
     def similarities(self, met: Tensor, contacts: Tensor, similarity: Tensor) -> Arrays:
         """The entry of similarities, from rows of the watched peers: met, contacts, similarity [W, B], on the CPU."""
@@ -127,5 +128,6 @@ def recorded_peers(data: FederatedData, seed: int) -> RecordedPeers:
 
 
 def _stored(kind: str, tables: Mapping[str, Tensor]) -> Arrays:
-    found = {f"{kind}/{name}": table.detach().cpu() for name, table in tables.items()}
+    """Copies, since the entry is written later."""
+    found = {f"{kind}/{name}": table.detach().to("cpu", copy=True) for name, table in tables.items()}
     return {name: (t.to(torch.float32) if t.is_floating_point() else t).numpy() for name, t in found.items()}

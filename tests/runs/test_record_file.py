@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import struct
 import zlib
 from pathlib import Path
@@ -122,14 +123,27 @@ def test_an_entry_that_does_not_fit_is_left_out(tmp_path: Path) -> None:
     assert rounds_of(read_entries(tmp_path / "a")) == [2]
 
 
-def test_a_full_disk_leaves_whole_entries_and_a_message(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    file = RecordFile(tmp_path / "a" / "b", LIMIT)
+def test_a_full_disk_leaves_whole_entries_and_they_are_written_later(tmp_path: Path) -> None:
+    path, other = tmp_path / "a", tmp_path / "b"
+    written(other, range(1, 31))
+    file = RecordFile(path, LIMIT)
     file.add(1, numbers(1))
-    (tmp_path / "a").chmod(0o500)
-    (tmp_path / "a" / "b").mkdir()  # nothing can be appended to a folder
-    with pytest.raises(UserError, match=r"cannot write .*b: "):
+    file.flush()
+    room = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for rounds in (range(2, 10), range(10, 31)):  # the second time, the file is to be thinned
+        before = path.read_bytes()
+        for round in rounds:
+            file.add(round, numbers(round))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 10, room[1]))
+        try:
+            with pytest.raises(UserError, match=r"cannot write .*a: "):
+                file.flush()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, room)
+        assert path.read_bytes() == before
         file.flush()
+    assert path.read_bytes() == other.read_bytes()
+    assert not list(tmp_path.glob("*.part"))
 
 
 def framed(round: int, content: bytes) -> bytes:

@@ -19,6 +19,7 @@ from homophily.models import models
 from homophily.plugins.parameters import documented
 from homophily.plugins.registry import Registry
 from homophily.training.objectives import objectives
+from homophily.training.score_metrics import score_metrics
 
 Schema = Mapping[str, Any]
 
@@ -64,7 +65,7 @@ panm 0.1 0.9
 
 - A key of a table is written `table.key` on the command line. The value is a TOML value, or a string without quotes.
 - A string stands for a table with that name: `method = "panm"` is `[method]` with `name = "panm"`. This holds for
-  `data`, `model`, `method`, `topology` and `training.objective`.
+  `data`, `model`, `method`, `topology`, `headline` and `training.objective`.
 - `package.module:name` names a class or function of your own ([extending.md](extending.md)).
 - A key with a wrong name, type or value ends the run before it starts, with exit code 2 and a message that names it.
 - `config.toml` in a [run folder](run-folder.md) holds the config of a run with every default filled in.
@@ -137,6 +138,13 @@ _PLUGINS = {
         _Plugins(
             topologies,
             "`[topology]` also takes the keys of the graph `topology.name` ([methods.md](methods.md#topologies)).",
+        )
+    ],
+    "headline": [
+        _Plugins(
+            score_metrics,
+            "`[headline]` also takes the keys of a function of your own: its parameters after the outputs and the "
+            "targets\n([tasks.md](tasks.md#the-headline-metric)).",
         )
     ],
 }

@@ -12,7 +12,7 @@ import numpy as np
 from homophily.config.schema import Config
 from homophily.errors import UserError
 
-NAMED = ("data", "model", "method", "topology")  # tables that can be given as a name only
+NAMED = ("data", "model", "method", "topology", "headline")  # tables that can be given as a name only
 
 
 def read(path: Path, what: str = "config") -> dict[str, Any]:

@@ -253,6 +253,10 @@ class Training(Table):
         description="early stopping: a peer stops after this many rounds without a lower validation loss, and keeps "
         "its best model; 0: off. Needs `data.validation`",
     )
+    stop_on: Literal["loss", "headline"] = Field(
+        "loss",
+        description='what `patience` watches on the validation samples: `"loss"`, or `"headline"`, the headline metric',
+    )
 
 
 class Method(OpenTable):
@@ -267,6 +271,20 @@ class Topology(OpenTable):
     name: str = Field(
         "full",
         description="the graph: a registered name, `package.module:name`, or a `.csv` or `.graphml` file of edges",
+    )
+
+
+class Headline(OpenTable):
+    """The headline metric, which scores models on test samples and leads tables and comparisons."""
+
+    name: str | None = Field(
+        None,
+        description='the metric: `"accuracy"`, `"perplexity"`, `"f1"`, `"auroc"`, `"mse"`, `"mae"`, `"loss"`, '
+        "`package.module:name`, or the name of an extra metric given in Python. Left out: that of the task "
+        "([tasks.md](tasks.md))",
+    )
+    better: Literal["higher", "lower"] | None = Field(
+        None, description="whether a higher or a lower value is better; needed for a function of your own"
     )
 
 
@@ -333,7 +351,12 @@ class Config(Table):
         description="whether scores of each peer, merges, similarities and the method's diagnostics are recorded by "
         "round, in the folder `history` of the run",
     )
-    extra_metrics: list[str] = Field([], description="your own metrics, each as `package.module:name`")
+    extra_metrics: list[str] = Field(
+        [],
+        description="more metrics beside the headline metric: your own, each as `package.module:name`, or names as in "
+        "`headline.name`",
+    )
+    headline: Headline = Headline()
     data: Data = Data()
     model: Model = Model()
     training: Training = Training()
@@ -345,5 +368,5 @@ class Config(Table):
 
 
 TABLES: dict[str, type[Table]] = {
-    "data": Data, "model": Model, "training": Training, "method": Method, "topology": Topology,
+    "data": Data, "model": Model, "training": Training, "method": Method, "topology": Topology, "headline": Headline,
 }  # fmt: skip

@@ -28,11 +28,11 @@ from homophily.runs.comparison import Comparison, Contents, narrowed
 from homophily.runs.reader import Run
 from homophily.runs.writer import RunWriter
 from homophily.simulation.configuration import over
-from homophily.simulation.evaluation import ExtraMetric
 from homophily.simulation.setup import prepare
 from homophily.simulation.training_setup import SetupCache
 from homophily.simulation.user_objects import UserObjects
 from homophily.training.losses import Loss
+from homophily.training.score_metrics import PeerMetric
 
 _LEASES = "leases"
 _WHOLE = "comparison"  # the lease that is held while the list of runs or their table is written
@@ -49,7 +49,7 @@ def compare(
     data: Peers | None = None,
     loss: Loss | None = None,
     transform: Transform | Sequence[Transform] | None = None,
-    extra_metrics: Mapping[str, ExtraMetric] | None = None,
+    extra_metrics: Mapping[str, PeerMetric] | None = None,
     callbacks: Callable[[str, int], Sequence[Callback]] | None = None,
     out: str | Path | None = None,
     device: str = "auto",

@@ -110,5 +110,5 @@ class _Peekable:
 def work(config: Config) -> str:
     """A key: runs with an equal one train the same network for the same time on the same amount of data."""
     return config.model_dump_json(
-        include={"peers", "rounds", "engine", "precision", "compile", "data", "model", "training"}
+        include={"peers", "rounds", "engine", "precision", "compile", "data", "model", "training", "headline"}
     )

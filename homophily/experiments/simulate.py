@@ -30,11 +30,11 @@ from homophily.methods import Method
 from homophily.runs.reader import Run
 from homophily.runs.writer import RunWriter
 from homophily.simulation.configuration import over
-from homophily.simulation.evaluation import ExtraMetric
 from homophily.simulation.setup import prepare
 from homophily.simulation.user_objects import UserObjects
 from homophily.training.losses import Loss
 from homophily.training.resources import ExecutionPlan
+from homophily.training.score_metrics import PeerMetric
 
 _RESUMABLE = ("rounds", "evaluate", "checkpoint")
 
@@ -115,7 +115,7 @@ class Simulation(_SteppedRun):
         loss: Loss | None = None,
         transform: Transform | Sequence[Transform] | None = None,
         method: Method | None = None,
-        extra_metrics: Mapping[str, ExtraMetric] | None = None,
+        extra_metrics: Mapping[str, PeerMetric] | None = None,
         callbacks: Sequence[Callback] = (),
         out: str | Path | None = None,
         device: str = "auto",
@@ -140,7 +140,7 @@ class Simulation(_SteppedRun):
         loss: Loss | None = None,
         transform: Transform | Sequence[Transform] | None = None,
         method: Method | None = None,
-        extra_metrics: Mapping[str, ExtraMetric] | None = None,
+        extra_metrics: Mapping[str, PeerMetric] | None = None,
         callbacks: Sequence[Callback] = (),
     ) -> Simulation:
         """The simulation of a stopped or finished run, after the last round in its checkpoint.
@@ -186,7 +186,7 @@ def run(
     loss: Loss | None = None,
     transform: Transform | Sequence[Transform] | None = None,
     method: Method | None = None,
-    extra_metrics: Mapping[str, ExtraMetric] | None = None,
+    extra_metrics: Mapping[str, PeerMetric] | None = None,
     callbacks: Sequence[Callback] = (),
     out: str | Path | None = None,
     device: str = "auto",
@@ -233,7 +233,7 @@ def resume(
     loss: Loss | None = None,
     transform: Transform | Sequence[Transform] | None = None,
     method: Method | None = None,
-    extra_metrics: Mapping[str, ExtraMetric] | None = None,
+    extra_metrics: Mapping[str, PeerMetric] | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Run:
     """Resume a run that was stopped, or extend a finished one: ``resume(path, {"rounds": 100})``.

@@ -217,7 +217,7 @@ def _active_run(setup: PeerSetup, network: PeerNetwork, writer: RunWriter, callb
         1,
         _CPU,
     )
-    experiment = setup.training.experiment(setup.config, UserObjects(), setup.start, exchange)
+    experiment = setup.training.experiment(setup.config, setup.start, exchange)
     active = ActiveRun(RunState(experiment), writer, setup.config, UserObjects(), callbacks)
     active.restore()
     writer.write_config(setup.config)  # only after the state was restored without an error
@@ -241,7 +241,7 @@ def _opened_folder(setup: PeerSetup) -> RunWriter:
         return writer
     writer = RunWriter.create(path, setup.settings.peer.name)
     writer.keep_start(None, task.layout.frozen_values(task.module))
-    writer.describe(config, description(config, setup.training.plan, task, setup.training.metric.headline))
+    writer.describe(config, description(config, setup.training.plan, task, setup.training.metrics.headline.headline))
     return writer
 
 

@@ -20,6 +20,7 @@ from homophily.plugins.parameters import accepted, checked, keys_of, must_take, 
 from homophily.plugins.registry import GIVEN, Registry
 from homophily.training.losses import losses
 from homophily.training.objectives import objectives
+from homophily.training.score_metrics import score_metrics
 from homophily.training.torch_optimisers import check_optimizer
 
 _REGISTRIES: dict[str, Registry[Any]] = {"model": models, "method": methods, "topology": topologies}
@@ -49,8 +50,9 @@ def make(values: Mapping[str, Any]) -> Config:
             refuse_unknown(table, values[table], names, f"[{table}] has {', '.join(names)}")
     config: Config = parsed(Config, values)
     for name in config.extra_metrics:
-        if ":" not in name:
-            raise UserError(f"extra_metrics = {name!r}: must be package.module:name")
+        if ":" not in name and name not in score_metrics:
+            listed = ", ".join(score_metrics)
+            raise UserError(f"extra_metrics = {name!r}: must be package.module:name, or one of {listed}")
     merge = merges.get(config.merge)
     must_take(merge, given_to(merge), f"merge = {config.merge!r}")
     if config.training.loss not in ("auto", GIVEN):
@@ -101,6 +103,8 @@ def _still_fitting(table: str, kept: Mapping[str, Any], value: Mapping[str, Any]
     fields = TABLES[table].model_fields
     if table == "training":
         return _still_fitting_training(kept, value)
+    if table == "headline" and value.get("name", kept.get("name")) != kept.get("name"):
+        return {}
     before = {key: kept.get(key, fields[key].default) for key in ("name", "shift") if key in fields}
     after = {key: value.get(key, old) for key, old in before.items()}
     if after == before:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -16,11 +16,10 @@ from homophily.federation.rows import Federation, all_finite
 from homophily.federation.view import View
 from homophily.runs.headline import Headline
 from homophily.training.losses import masked_mean
-from homophily.training.score_metrics import HeadlineMetric, Predictions, registered_metric
+from homophily.training.score_metrics import HeadlineMetric, Predictions, ScoreMetric, registered_metric
 from homophily.training.task import Engine, Task
 
 COLUMNS = ("loss", "value", "diverged")  # of a table of scores, beside extra metrics
-ExtraMetric = Callable[[Tensor, Tensor], float | Tensor]  # (outputs [n, ...], targets [n, ...]) of one peer
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class Scorer:
         engine: Engine,
         peers: int,
         samples: int,
-        extra: Mapping[str, ExtraMetric] | None = None,
+        extra: Mapping[str, ScoreMetric] | None = None,
         metric: HeadlineMetric | None = None,
     ) -> None:
         """metric: the headline metric; None: the default of the kind of task."""
@@ -67,26 +66,38 @@ class Scorer:
 
     def test(self, federation: Federation) -> Scores:
         """All peers on their test data."""
-        return self._score(federation, self.task.data.test, self.extra)
+        columns = self._score(federation, self.task.data.test, {"value": self.metric.compute, **self.extra})
+        loss, value, diverged = (columns.pop(name) for name in COLUMNS)
+        return Scores(loss, value, self.metric.headline, diverged > 0, columns)
 
-    def validation_loss(self, federation: Federation) -> Tensor:
-        """[N] float64: mean loss on the validation data."""
+    def validation(self, federation: Federation, on: Literal["loss", "headline"]) -> Tensor:
+        """[N] float64, lower is better: the mean loss on the validation data, or the headline metric with a sign."""
         assert self.task.data.validation is not None
-        return self._score(federation, self.task.data.validation, {}).loss
+        if on == "loss":
+            return self._score(federation, self.task.data.validation, {})["loss"]
+        columns = self._score(federation, self.task.data.validation, {"value": self.metric.compute})
+        undefined = columns["value"].isnan() & (columns["diverged"] == 0)
+        if bool(undefined.any()):
+            which = _some(undefined.nonzero()[:, 0].tolist())
+            name = self.metric.headline.name
+            raise UserError(
+                f"training.stop_on = 'headline': {name} is undefined for the validation samples of {which}; use more "
+                "validation samples, or 'loss'"
+            )
+        return columns["value"] if self.metric.headline.better == "lower" else -columns["value"]
 
-    def _score(self, federation: Federation, split: Split, extra: Mapping[str, ExtraMetric]) -> Scores:
+    def _score(self, federation: Federation, split: Split, metrics: Mapping[str, ScoreMetric]) -> dict[str, Tensor]:
+        """The loss, the metrics and ``diverged`` of all peers, [N] float64 each."""
         peers = torch.arange(len(federation.rows), device=federation.rows.device)
         counts = split.count.cpu()
         # Peers with similar sample counts share a chunk, which keeps padding small.
         order = counts.argsort(stable=True).to(peers.device)
-        parts = [self._chunk(federation, split, chunk, extra) for chunk in order.split(self.peers)]
+        parts = [self._chunk(federation, split, chunk, metrics) for chunk in order.split(self.peers)]
         back = order.argsort()
-        columns = {name: torch.cat([part[name] for part in parts])[back] for name in parts[0]}
-        loss, value, diverged = (columns.pop(name) for name in COLUMNS)
-        return Scores(loss, value, self.metric.headline, diverged, columns)
+        return {name: torch.cat([part[name] for part in parts])[back] for name in parts[0]}
 
     def _chunk(
-        self, federation: Federation, split: Split, peers: Tensor, extra: Mapping[str, ExtraMetric]
+        self, federation: Federation, split: Split, peers: Tensor, metrics: Mapping[str, ScoreMetric]
     ) -> dict[str, Tensor]:
         rows = federation.rows[peers]
         kept = {name: table[peers] for name, table in federation.kept.items()}
@@ -101,23 +112,9 @@ class Scorer:
         losses = self.task.loss(outputs.flatten(0, 1), targets.flatten(0, 1)).view(sample.shape)
         diverged = ~(all_finite(rows) & all_finite(outputs.flatten(1)))
         predictions = Predictions(outputs, targets, mask, losses, self.task.data.kind)
-        means = {"loss": masked_mean(losses, mask), "value": self.metric.compute(predictions)}
-        out = {name: mean.masked_fill(diverged, torch.nan) for name, mean in means.items()}
-        for name, metric in extra.items():
-            numbers = [
-                math.nan if lost else _number(name, metric, outputs[i, :n], targets[i, :n])
-                for i, (n, lost) in enumerate(zip(count[:, 0].tolist(), diverged.tolist(), strict=True))
-            ]
-            out[name] = torch.tensor(numbers, dtype=torch.float64, device=peers.device)
-        return {**out, "diverged": diverged}
-
-
-def _number(name: str, metric: ExtraMetric, outputs: Tensor, targets: Tensor) -> float:
-    try:
-        return float(metric(outputs, targets))
-    except Exception as error:  # a user's metric may raise anything; the message shows its inputs
-        got = f"outputs {list(outputs.shape)} and targets {list(targets.shape)}"
-        raise UserError(f"extra_metrics: {name} gives no number for {got}: {error}") from error
+        found = {"loss": masked_mean(losses, mask), **{name: metric(predictions) for name, metric in metrics.items()}}
+        scores = {name: values.masked_fill(diverged, torch.nan) for name, values in found.items()}
+        return {**scores, "diverged": diverged.double()}
 
 
 def precision_and_recall(view: View, neighbours: Tensor, stopped: Tensor) -> tuple[float | None, float | None]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -37,6 +37,7 @@ class Experiment:
     after_training: bool  # score trained models, not merged ones
     evaluate: int
     patience: int
+    stop_on: Literal["loss", "headline"]  # what patience watches on the validation data
 
 
 class RunState:
@@ -48,7 +49,7 @@ class RunState:
         self.federation = experiment.start.copy()
         self.best = experiment.start.copy() if experiment.patience else None
         # One value per peer, on the CPU, so that Python can read it without waiting for a GPU.
-        self.best_loss = torch.full((peers,), torch.inf, dtype=torch.float64)
+        self.best_validation = torch.full((peers,), torch.inf, dtype=torch.float64)
         self.waited = torch.zeros(peers, dtype=torch.int64)
         self.stopped = torch.zeros(peers, dtype=torch.bool)
         self.diverged_rounds = torch.zeros(peers, dtype=torch.int64)
@@ -76,17 +77,18 @@ class RunState:
         before = self.federation.rows.clone() if self.exchange.wants_rows_before(self.round) else None
         return trains.nonzero()[:, 0], before
 
-    def stop_early(self, loss: Tensor | None) -> None:
+    def stop_early(self, validation: Tensor | None) -> None:
         """Keep each peer's best model so far; peers that waited too long stop.
 
-        loss: [N] float64 on the validation data after training, on the CPU; None: early stopping is off.
+        validation: [N] float64 on the CPU, lower is better: the loss or the signed headline metric on the validation
+        data after training; None: early stopping is off.
         """
-        if loss is None:
+        if validation is None:
             return
         assert self.best is not None
-        better = ~self.stopped & (loss < self.best_loss)
+        better = ~self.stopped & (validation < self.best_validation)
         self.best.put(better, self.federation)
-        self.best_loss = torch.where(better, loss, self.best_loss)
+        self.best_validation = torch.where(better, validation, self.best_validation)
         self.waited = torch.where(better, 0, self.waited + 1)
         self.stopped |= self.waited >= self.experiment.patience
 
@@ -170,7 +172,7 @@ class RunState:
             self.scored = _unflat("scored", layout, tensors)
 
 
-_TABLES = ("best_loss", "waited", "stopped", "diverged_rounds")
+_TABLES = ("best_validation", "waited", "stopped", "diverged_rounds")
 
 
 class Computation(Protocol):
@@ -179,8 +181,8 @@ class Computation(Protocol):
     def train(self, peers: Mapping[int, Tensor], round: int) -> None:
         """A round's training of these peers [P] of each run."""
 
-    def validation_losses(self) -> Mapping[int, Tensor | None]:
-        """Of all peers of each run, [N] float64 on the CPU; None: early stopping is off."""
+    def validation(self) -> Mapping[int, Tensor | None]:
+        """What early stopping watches, of all peers of each run, [N] float64 on the CPU; None: it is off."""
 
     def scores(self, runs: Sequence[int]) -> dict[int, Scores]:
         """On the test data."""
@@ -203,9 +205,11 @@ class OneRun:
         federation = self._run.federation
         self._run.experiment.engine.train(federation.rows, federation.kept, peers[0], round)
 
-    def validation_losses(self) -> Mapping[int, Tensor | None]:
+    def validation(self) -> Mapping[int, Tensor | None]:
         experiment = self._run.experiment
-        return {0: experiment.scorer.validation_loss(self._run.federation).cpu() if experiment.patience else None}
+        if not experiment.patience:
+            return {0: None}
+        return {0: experiment.scorer.validation(self._run.federation, experiment.stop_on).cpu()}
 
     def scores(self, runs: Sequence[int]) -> dict[int, Scores]:
         return {0: self._run.experiment.scorer.test(self._run.federation)} if runs else {}
@@ -225,9 +229,9 @@ def play_round(runs: Mapping[int, RunState], compute: Computation) -> dict[int, 
     began = time.perf_counter()
     begun = {number: run.begin_round() for number, run in runs.items()}
     compute.train({number: peers for number, (peers, _) in begun.items()}, next(iter(runs.values())).round)
-    losses = compute.validation_losses()
+    validation = compute.validation()
     for number, run in runs.items():
-        run.stop_early(losses[number])
+        run.stop_early(validation[number])
     trained = [number for number, run in runs.items() if run.is_scored(after_training=True)]
     scores = compute.scores(trained)
     for number in trained:

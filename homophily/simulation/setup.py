@@ -72,8 +72,10 @@ def prepare(
         )
     else:
         exchange = _peer_exchange(config, method, task, engine, start, graph, plan.measure_pairs, recorded)
-    experiment = ready.experiment(config, given, start, exchange)
+    experiment = ready.experiment(config, start, exchange)
     keys = {"data": data.settings, "model": network.keys, "method": method_keys, "topology": topology_keys}
+    better = ready.metrics.headline.headline.better
+    keys["headline"] = {"name": config.headline.name or shares.kind.headline, "better": better}
     return experiment, _complete(config, given, shares.peers, keys, ready.objective_keys), plan
 
 

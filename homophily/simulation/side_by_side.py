@@ -32,7 +32,7 @@ class SideBySide:
     def __init__(self, runs: Sequence[RunState]) -> None:
         first = runs[0].experiment
         assert isinstance(first.engine, Joinable)
-        self.patience = first.patience
+        self.patience, self.stop_on = first.patience, first.stop_on
         self.runs, self.peers = len(runs), first.task.data.peers
         self.task = joined([run.experiment.task for run in runs])
         self.engine = first.engine.on(self.task, self.task.data.peers)
@@ -51,10 +51,10 @@ class SideBySide:
         everyone = torch.cat([mine + number * self.peers for number, mine in peers.items()])
         self.engine.train(self.everyone.rows, {}, everyone, round)
 
-    def validation_losses(self) -> Mapping[int, Tensor | None]:
+    def validation(self) -> Mapping[int, Tensor | None]:
         if not self.patience:
             return dict.fromkeys(range(self.runs))
-        return dict(enumerate(self.scorer.validation_loss(self.everyone).cpu().split(self.peers)))
+        return dict(enumerate(self.scorer.validation(self.everyone, self.stop_on).cpu().split(self.peers)))
 
     def scores(self, runs: Sequence[int]) -> dict[int, Scores]:
         if not runs:

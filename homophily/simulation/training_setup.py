@@ -26,11 +26,11 @@ from homophily.models.copying import on_device
 from homophily.models.keyed_dropout import with_keyed_dropout
 from homophily.models.lora import check_used
 from homophily.plugins.parameters import checked, must_take
-from homophily.plugins.registry import GIVEN, import_object
-from homophily.runs.fields import RESERVED
-from homophily.simulation.evaluation import COLUMNS, ExtraMetric, Scorer
+from homophily.plugins.registry import GIVEN
+from homophily.simulation.evaluation import Scorer
 from homophily.simulation.exchange import Exchange
 from homophily.simulation.rounds import Experiment
+from homophily.simulation.run_metrics import RunMetrics, metrics_of_run
 from homophily.simulation.user_objects import UserObjects
 from homophily.training.engines import engine_limits, engine_of, read_chain
 from homophily.training.losses import Loss, losses
@@ -38,7 +38,6 @@ from homophily.training.objectives import Objective, objectives
 from homophily.training.per_peer import PeerNames, values_by_peer
 from homophily.training.probe import ASKED_WITH, ModuleTraits, probe
 from homophily.training.resources import ExecutionPlan, plan_execution, threads
-from homophily.training.score_metrics import HeadlineMetric, registered_metric
 from homophily.training.stacked.chain import Chain
 from homophily.training.task import Engine, Settings, Task
 from homophily.training.tuning import with_fastest_step
@@ -46,6 +45,7 @@ from homophily.training.tuning import with_fastest_step
 _NOT_SETTINGS = {
     "loss",
     "patience",
+    "stop_on",
     "objective",
     "lr_by_peer",
     "epochs_by_peer",
@@ -74,21 +74,22 @@ class TrainingSetup:
     task: Task
     engine: Engine
     plan: ExecutionPlan
-    metric: HeadlineMetric
+    metrics: RunMetrics
     objective_keys: dict[str, Any]
 
-    def experiment(self, config: Config, given: UserObjects, start: Federation, exchange: Exchange) -> Experiment:
-        metrics, plan = _extra_metrics(config, given), self.plan
+    def experiment(self, config: Config, start: Federation, exchange: Exchange) -> Experiment:
+        plan, metrics = self.plan, self.metrics
         return Experiment(
             self.task,
             self.engine,
-            Scorer(self.task, self.engine, plan.score_peers, plan.score_samples, metrics, self.metric),
+            Scorer(self.task, self.engine, plan.score_peers, plan.score_samples, metrics.extra, metrics.headline),
             start,
             exchange,
             config.rounds,
             config.score == "after-training",
             config.evaluate,
             config.training.patience,
+            config.training.stop_on,
         )
 
 
@@ -105,10 +106,10 @@ def training_setup(
     if config.training.patience and made.validation is None:
         raise UserError("training.patience needs validation samples: set data.validation to at least 1")
     network = Network(config, given.model, made.inputs, made.outputs)
-    loss = _loss(config.training, given, made)
+    loss, metrics = _loss(config.training, given, made), metrics_of_run(config, given, made)
     module = with_keyed_dropout(network.common(config.seed)).eval()
     call_with_batches(module, made.fields, made.train.x[:1])
-    traits, layout, chain = _read(module, config, loss, made, cache)
+    traits, layout, chain = _read(module, config, loss, made, metrics.headline.shaped, cache)
     objective, objective_keys = _objective(config.training)
     settings = Settings(**config.training.model_dump(exclude=_NOT_SETTINGS), rounds=config.rounds)
     task = Task(
@@ -124,8 +125,7 @@ def training_setup(
         limits = engine_limits(task)
         plan = plan_execution(config.engine, settings.batch, made, layout, traits, chain, ids.device, limits)
         plan = with_fastest_step(plan, task, config.compile, config.rounds)
-    metric = registered_metric(made.kind.headline, made.kind)
-    return TrainingSetup(network, task, engine_of(task, plan, chain), plan, metric, objective_keys)
+    return TrainingSetup(network, task, engine_of(task, plan, chain), plan, metrics, objective_keys)
 
 
 def _objective(training: Training) -> tuple[Objective, dict[str, Any]]:
@@ -191,16 +191,17 @@ def task_fingerprints(task: Task, seed: int, peers: int) -> Fingerprints:
 
 
 def _read(
-    module: nn.Module, config: Config, loss: Loss, shares: FederatedData, cache: SetupCache
+    module: nn.Module, config: Config, loss: Loss, shares: FederatedData, shaped: bool, cache: SetupCache
 ) -> tuple[ModuleTraits, Layout, Chain | str]:
     """The network's traits, the layout of its parameters, and its chain of layers (or why it is not a chain).
 
-    They do not depend on its weights, which differ from seed to seed.
+    They do not depend on its weights, which differ from seed to seed. shaped: outputs must have the shape that the kind
+    of task asks for.
     """
-    shapes = f"{shares.inputs} {shares.outputs} {shares.kind.name} {shares.fields}"
+    shapes = f"{shares.inputs} {shares.outputs} {shares.kind.name} {shares.fields} {shaped}"
     name = f"{config.model.model_dump_json()} {config.training.loss} {shapes}"
     if name not in cache.networks:
-        traits = _traits(module, loss, shares)
+        traits = _traits(module, loss, shares, shaped)
         check_used(traits.unused)
         lora = config.model.lora
         products = lora is not None and lora.merge == "product"
@@ -209,13 +210,13 @@ def _read(
     return cache.networks[name]
 
 
-def _traits(module: nn.Module, loss: Loss, shares: FederatedData) -> ModuleTraits:
+def _traits(module: nn.Module, loss: Loss, shares: FederatedData, shaped: bool) -> ModuleTraits:
     """The network's traits, probed with a few samples of the first peers."""
     dtype = next((p.dtype for p in module.parameters()), torch.float32)
     some = shares.train.x[:ASKED_WITH], shares.train.y[:ASKED_WITH]
     x, y = (t.to(dtype) if t.is_floating_point() else t for t in some)
     classes = shares.classes if loss is losses.get("cross-entropy") else None
-    return probe(module, loss, x, y, classes or 0, shares.kind)
+    return probe(module, loss, x, y, classes or 0, shares.kind if shaped else None)
 
 
 def _loss(training: Training, given: UserObjects, shares: FederatedData) -> Loss:
@@ -250,17 +251,6 @@ def _transform(config: Config, given: UserObjects, shares: FederatedData) -> Bat
     x = shares.train.x[:ASKED_WITH]
     made(x, torch.arange(len(x)))
     return made
-
-
-def _extra_metrics(config: Config, given: UserObjects) -> dict[str, ExtraMetric]:
-    named = {path.partition(":")[2]: import_object(path, "extra metric") for path in config.extra_metrics}
-    found = {**named, **given.extra_metrics}
-    if len(named) < len(config.extra_metrics) or len(found) < len(named) + len(given.extra_metrics):
-        raise UserError("extra_metrics: two of them have the same name; give one another")
-    for name in found:
-        if name in RESERVED or name in COLUMNS:
-            raise UserError(f"extra_metrics: {name!r} is a score that every run has; give yours another name")
-    return found
 
 
 def _check_batches(task: Task) -> None:

@@ -12,8 +12,8 @@ from homophily.data.transforms import Transform
 from homophily.errors import UserError
 from homophily.methods import Method
 from homophily.methods.server import ServerMethod
-from homophily.simulation.evaluation import ExtraMetric
 from homophily.training.losses import Loss
+from homophily.training.score_metrics import PeerMetric
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class UserObjects:
     data: Sequence[PeerData] | None = None
     loss: Loss | None = None
     method: Method | ServerMethod | None = None
-    extra_metrics: Mapping[str, ExtraMetric] = field(default_factory=dict)
+    extra_metrics: Mapping[str, PeerMetric] = field(default_factory=dict)
     transform: Transform | Sequence[Transform] | None = None
 
     def __post_init__(self) -> None:

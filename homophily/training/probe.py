@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from homophily.data.task_kinds import MULTI_LABEL, REGRESSION, TaskKind, kind_of
+from homophily.data.task_kinds import MULTI_LABEL, REGRESSION, TaskKind
 from homophily.errors import UserError
 from homophily.models.copying import constants, hooked_parameter, shallow
 from homophily.training.batching import over_peers
@@ -44,7 +44,7 @@ def probe(
 
     If there are too few samples, they are repeated, with 0.1 added to float inputs per repetition, because coupling
     cannot be detected with equal samples. classes: the number of outputs that the loss needs; 0: any. kind: of the
-    targets; None: inferred from them.
+    targets, which asks for outputs of a certain shape; None: outputs may have any shape.
     """
     number = torch.arange(ASKED_WITH, device=x.device)
     which, repetition = number % len(x), number // len(x)
@@ -59,7 +59,8 @@ def probe(
         raise UserError("model: the network's parameters and outputs must be real numbers, not complex numbers")
     if first.dim() > 1 and first.shape[1] < classes:
         raise UserError(f"model: the network has {first.shape[1]} outputs, but the data has {classes} classes")
-    _check_scorable(first, y[:_SAMPLES], kind or kind_of(y))
+    if kind is not None:
+        _check_scorable(first, y[:_SAMPLES], kind)
     evaluated = _outputs(module, x[:_SAMPLES], seed=1, training=False)
     if not isinstance(evaluated, Tensor) or evaluated.shape != first.shape:
         raise UserError(f"model: in evaluation mode the network must return shape {list(first.shape)}, as in training")

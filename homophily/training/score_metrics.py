@@ -67,16 +67,17 @@ class HeadlineMetric:
 
     headline: Headline
     compute: ScoreMetric
+    shaped: bool = True  # outputs must have the shape that the kind of task asks for
 
 
-def registered_metric(name: str, kind: TaskKind) -> HeadlineMetric:
-    """The registered metric ``name``, to score a kind of task."""
+def registered_metric(name: str, kind: TaskKind, key: str = "headline.name") -> HeadlineMetric:
+    """The registered metric ``name``, to score a kind of task. key: the config key that names it."""
     metric = score_metrics.get(name)
     declared = _declared(metric)
     if kind not in declared.kinds:
         allowed = ", ".join(metrics_of(kind))
-        raise UserError(f"headline.name = {name!r}: cannot score {kind.name} targets; these can: {allowed}")
-    return HeadlineMetric(declared.headline, metric)
+        raise UserError(f"{key} = {name!r}: cannot score {kind.name} targets; these can: {allowed}")
+    return HeadlineMetric(declared.headline, metric, shaped=metric is not loss)
 
 
 def metrics_of(kind: TaskKind) -> list[str]:
@@ -86,6 +87,35 @@ def metrics_of(kind: TaskKind) -> list[str]:
 
 def _declared(metric: ScoreMetric) -> _Declaration:
     return metric.declared  # type: ignore[attr-defined, no-any-return]
+
+
+PeerMetric = Callable[[Tensor, Tensor], float | Tensor]
+"""A user's metric: (outputs [n, ...], targets [n, ...]) of one peer -> a number."""
+
+
+def peer_by_peer(name: str, metric: PeerMetric) -> ScoreMetric:
+    """A user's metric as one of all peers; a peer whose outputs are not finite gets NaN. Labels are int64.
+
+    name: what an error message calls it.
+    """
+
+    def compute(predictions: Predictions) -> Tensor:
+        targets = predictions.targets.long() if predictions.kind is MULTI_LABEL else predictions.targets
+        numbers = []
+        for outputs, mine, count in zip(predictions.outputs, targets, predictions.mask.sum(1).tolist(), strict=True):
+            finite = bool(outputs.isfinite().all())
+            numbers.append(_number(name, metric, outputs[: int(count)], mine[: int(count)]) if finite else math.nan)
+        return torch.tensor(numbers, dtype=torch.float64, device=targets.device)
+
+    return compute
+
+
+def _number(name: str, metric: PeerMetric, outputs: Tensor, targets: Tensor) -> float:
+    try:
+        return float(metric(outputs, targets))
+    except Exception as error:  # a user's metric may raise anything; the message shows its inputs
+        got = f"outputs {list(outputs.shape)} and targets {list(targets.shape)}"
+        raise UserError(f"{name} gives no number for {got}: {error}") from error
 
 
 @scores(Headline("loss", "loss", "lower"), *TASK_KINDS.values())

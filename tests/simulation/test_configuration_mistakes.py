@@ -176,7 +176,7 @@ BAD_RUNS = [
     fails("method=os:getcwd", says=["method.name = 'os:getcwd'", "homophily.Method", "not str"]),
     fails("data=os:getcwd", says=["data.name = 'os:getcwd'", "a Source or a list of PeerData", "not str"]),
     fails("model=torch.nn:Linear", says=["model.in_features is missing"]),
-    fails("extra_metrics=['f1']", says=["extra_metrics = 'f1'", "package.module:name"]),
+    fails("extra_metrics=['top']", says=["extra_metrics = 'top'", "package.module:name"]),
     fails("extra_metrics=['no.such:thing']", says=["extra metric 'no.such:thing'", "cannot import"]),
     # Values that do not go together.
     fails("method.k=8", says=["method.k = 8", "from 1 to peers - 1, which is 7"]),

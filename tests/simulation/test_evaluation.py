@@ -11,6 +11,7 @@ from homophily.federation.view import View
 from homophily.simulation.evaluation import Scorer, precision_and_recall
 from homophily.training.losses import mse
 from homophily.training.one_by_one import OneByOne
+from homophily.training.score_metrics import peer_by_peer
 from homophily.training.vectorised import Vectorised
 from tests.training.nets import shares, task
 
@@ -36,9 +37,9 @@ def test_accuracy_and_loss_of_unequal_test_sets_by_hand() -> None:
     federation = Federation(experiment.layout, rows, {})
     for engine in (OneByOne(experiment), Vectorised(experiment, 2)):
         for peers, samples in ((1, 1), (2, 2), (2, 100)):
-            found = Scorer(experiment, engine, peers, samples, {"seen": lambda out, y: float(len(out))}).test(
-                federation
-            )
+            found = Scorer(
+                experiment, engine, peers, samples, {"seen": peer_by_peer("seen", lambda out, y: float(len(out)))}
+            ).test(federation)
             assert torch.allclose(found.value, torch.tensor([200 / 3, 0.0]).double())
             expected = [nn.functional.cross_entropy(torch.cat([0 * x, x], 1)[a:b], y[a:b]) for a, b in ((0, 3), (3, 4))]
             assert torch.allclose(found.loss, torch.stack(expected).double(), atol=1e-6)
@@ -59,7 +60,9 @@ def test_a_peer_whose_weights_or_outputs_are_not_finite_has_no_scores(bad: float
         return 1.0
 
     for engine in (OneByOne(experiment), Vectorised(experiment, 3)):
-        found = Scorer(experiment, engine, 3, 10, {"seen": seen}).test(Federation(experiment.layout, rows, {}))
+        found = Scorer(experiment, engine, 3, 10, {"seen": peer_by_peer("seen", seen)}).test(
+            Federation(experiment.layout, rows, {})
+        )
         assert found.diverged.tolist() == [False, True, True]
         for values in (found.loss, found.value, found.extra["seen"]):
             assert values.isnan().tolist() == [False, True, True]

@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from homophily.data.task_kinds import CLASSIFICATION, MULTI_LABEL, REGRESSION, TOKENS
 from homophily.errors import UserError
 from homophily.models.keyed_dropout import with_keyed_dropout
-from homophily.training.losses import Loss, cross_entropy, mse
+from homophily.training.losses import Loss, binary_cross_entropy, cross_entropy, mse
 from homophily.training.probe import ModuleTraits, probe
 from tests.training.nets import Drawing, Everything
 
@@ -194,7 +195,7 @@ def test_float_targets_need_one_output_each_for_any_loss(
     net = nn.Sequential(nn.Linear(4, math.prod(outputs)), nn.Unflatten(1, outputs))
     says = f"one output per target, not outputs {[4, *outputs]} and targets {[4, *targets]}"
     with pytest.raises(UserError, match=re.escape(says)):
-        probe(net, loss, torch.randn(4, 4), torch.randn(4, *targets))
+        probe(net, loss, torch.randn(4, 4), torch.randn(4, *targets), kind=REGRESSION)
 
 
 @pytest.mark.parametrize("loss", [mse, absolute])
@@ -203,7 +204,7 @@ def test_float_targets_may_have_another_shape_than_the_outputs(
     loss: Loss, outputs: tuple[int, ...], targets: tuple[int, ...]
 ) -> None:
     net = nn.Sequential(nn.Linear(4, math.prod(outputs)), nn.Unflatten(1, outputs))
-    assert not probe(net, loss, torch.randn(4, 4), torch.randn(4, *targets)).coupled
+    assert not probe(net, loss, torch.randn(4, 4), torch.randn(4, *targets), kind=REGRESSION).coupled
 
 
 @pytest.mark.parametrize("outputs", [(), (5, 2)])
@@ -213,7 +214,33 @@ def test_classes_need_one_score_per_class_for_any_loss(outputs: tuple[int, ...])
     with pytest.raises(
         UserError, match=r"model: accuracy needs outputs \[4, classes\], not outputs \[4.*targets \[4\]"
     ):
-        probe(net, absolute, torch.randn(4, 4), torch.zeros(4).long())
+        probe(net, absolute, torch.randn(4, 4), torch.zeros(4).long(), kind=CLASSIFICATION)
+
+
+def tokens(outputs: tuple[int, ...]) -> None:
+    net = nn.Sequential(nn.Linear(4, math.prod(outputs)), nn.Unflatten(1, outputs))
+    probe(net, cross_entropy, torch.randn(4, 4), torch.zeros(4, 3).long(), kind=TOKENS)
+
+
+def test_classes_of_positions_need_classes_before_positions() -> None:
+    tokens((7, 3))
+    wanted = "model: accuracy needs outputs [4, classes, 3], not outputs"
+    with pytest.raises(UserError, match=re.escape(f"{wanted} [4, 3, 7] and targets [4, 3]; transpose(1, 2)")):
+        tokens((3, 7))
+    with pytest.raises(UserError, match=re.escape(f"{wanted} [4, 3] and targets [4, 3]; if y has a 0 or 1")):
+        tokens((3,))
+
+
+def test_labels_need_one_output_each() -> None:
+    y = torch.zeros(4, 3)
+    assert not probe(nn.Linear(4, 3), binary_cross_entropy, torch.randn(4, 4), y, kind=MULTI_LABEL).coupled
+    with pytest.raises(UserError, match=r"a multi-label task needs one output per label, not outputs \[4, 2\]"):
+        probe(nn.Linear(4, 2), binary_cross_entropy, torch.randn(4, 4), y, kind=MULTI_LABEL)
+
+
+def test_outputs_may_have_any_shape_if_no_kind_asks_for_one() -> None:
+    net = nn.Sequential(nn.Linear(4, 6), nn.Unflatten(1, (3, 2)))
+    assert not probe(net, absolute, torch.randn(4, 4), torch.randn(4, 9)).coupled
 
 
 # Networks with state in attributes
@@ -303,8 +330,9 @@ def test_a_network_that_fails_in_evaluation_or_on_other_batches_is_refused() -> 
 
 
 def test_classes_given_as_floats_are_explained() -> None:
+    y = torch.tensor([[0.0], [1.0], [1.0], [0.0]])
     with pytest.raises(UserError, match=r"y has floats, as for regression; if they are classes, use integers"):
-        probe(nn.Linear(4, 2), mse, torch.randn(4, 4), torch.tensor([[0.0], [1.0], [1.0], [0.0]]))
+        probe(nn.Linear(4, 2), mse, torch.randn(4, 4), y, kind=REGRESSION)
 
 
 def test_rounding_in_a_deep_network_does_not_prevent_vectorising() -> None:

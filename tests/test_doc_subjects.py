@@ -10,9 +10,11 @@ import pytest
 
 from homophily import Callback, PeerData
 from homophily.config.schema import Training
+from homophily.data.task_kinds import TASK_KINDS
 from homophily.federation.merging import merges
 from homophily.federation.similarity import MetricCost, Pairs
 from homophily.methods import methods
+from homophily.training.score_metrics import score_metrics
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 CALLBACK = [name for name in vars(Callback) if not name.startswith("_")]
@@ -23,6 +25,7 @@ NAMED = {
     "communication.md": [*methods],
     "robustness.md": [*merges],
     "your-data.md": [field.name for field in dataclasses.fields(PeerData)],
+    "tasks.md": [*score_metrics, *(f'"{kind}"' for kind in TASK_KINDS), "headline", "data.task", "training.stop_on"],
     "training.md": [*Training.model_fields],
     "extending.md": [*CALLBACK, *PAIRS, *(field.name for field in dataclasses.fields(MetricCost))],
 }

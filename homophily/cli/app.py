@@ -50,6 +50,7 @@ from homophily.runs.writer import RunWriter
 from homophily.simulation.configuration import load
 from homophily.training.objectives import objectives
 from homophily.training.resources import threads
+from homophily.training.score_metrics import score_metrics
 from homophily.version import __version__
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -63,6 +64,7 @@ _HERE = Path(__file__).parent.parent
 _KINDS: dict[str, Registry[Any]] = {
     "methods": methods, "metrics": metrics, "merges": merges, "topologies": topologies, "data": sources,
     "shifts": shifts, "transforms": transforms, "models": models, "objectives": objectives,
+    "headlines": score_metrics,
 }  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 from homophily.config.schema import Config
@@ -64,6 +65,8 @@ def _headline(config: Config, data: FederatedData, extra: Mapping[str, PeerMetri
         return _registered(name, config, data)
     if name not in extra and ":" not in name:
         raise UserError(f"{score_metrics.unknown(name)}, or one of extra_metrics")
+    if name.startswith("torchmetrics.") and find_spec("torchmetrics") is None:
+        raise UserError(f"headline.name = {name!r}: needs torchmetrics: pip install 'homophily[metrics]'")
     function = extra[name] if name in extra else import_object(name, "headline metric")
     if asked.better is None:
         raise UserError(f"headline.name = {name!r}: set headline.better too, to 'higher' or 'lower'")

@@ -269,6 +269,7 @@ REGISTERED = {
     "data": ["cifar-10", "cifar-100", "digits", "fashion-mnist", "heart-disease", "linear", "mnist"],
     "shifts": ["concept", "dirichlet", "domain", "iid", "label-groups", "label-swap", "natural", "rotation"],
     "models": ["cifar-cnn", "cnn", "dac-cnn", "linear", "mlp", "mobilenet-v2", "resnet-18"],
+    "objectives": ["fedprox", "fedrep", "loss"],
     "headlines": ["accuracy", "auroc", "f1", "loss", "mae", "mse", "perplexity"],
 }
 

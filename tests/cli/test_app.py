@@ -268,6 +268,7 @@ REGISTERED = {
     "topologies": ["full"],
     "data": ["cifar-10", "cifar-100", "digits", "fashion-mnist", "heart-disease", "linear", "mnist"],
     "shifts": ["concept", "dirichlet", "domain", "iid", "label-groups", "label-swap", "natural", "rotation"],
+    "transforms": ["crop", "flip"],
     "models": ["cifar-cnn", "cnn", "dac-cnn", "linear", "mlp", "mobilenet-v2", "resnet-18"],
     "objectives": ["fedprox", "fedrep", "loss"],
     "headlines": ["accuracy", "auroc", "f1", "loss", "mae", "mse", "perplexity"],

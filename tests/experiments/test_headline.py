@@ -13,6 +13,7 @@ import homophily
 from homophily.data.task_kinds import IGNORED
 from homophily.experiments.runner import as_config
 from homophily.report import console
+from homophily.report.comparison_table import comparison
 from homophily.simulation.setup import prepare
 from homophily.simulation.user_objects import UserObjects
 from tests.experiments.tasks import made
@@ -197,7 +198,7 @@ def test_a_comparison_is_led_by_the_headline(tmp_path: Path, capsys: pytest.Capt
     for name, runs in found.runs.items():
         assert table[name]["perplexity"] == {"mean": runs[0].summary["perplexity"]}
         assert table[name]["worst_tenth"]["mean"] == max(runs[0].scores["perplexity"])
-    console.comparison(found)
+    comparison(found)
     assert capsys.readouterr().out.startswith("perplexity, 1 seed")
 
 

@@ -142,6 +142,8 @@ def _objective(training: Training) -> tuple[Objective, dict[str, Any]]:
 
 def _by_peer(training: Training, made: FederatedData, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
     """The learning rates and the epochs of the peers; None: they are the same for all."""
+    if training.lr_by_peer is None and training.epochs_by_peer is None:
+        return None, None
     values = values_by_peer(training, PeerNames.of(made))
     lr = torch.tensor(values["lr"], dtype=torch.float64, device=device) if "lr" in values else None
     return lr, torch.tensor(values["epochs"]) if "epochs" in values else None

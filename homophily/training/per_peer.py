@@ -46,13 +46,14 @@ def _values(key: str, given: Sequence[Any] | Mapping[str, Any], default: Any, pe
         if len(given) != len(names):
             raise UserError(f"{key} has {len(given)} values, but there are {len(names)} peers")
         return list(given)
+    known_names, known_clusters = set(names), set(peers.clusters)
     for name in given:
-        if name in names and name in peers.clusters:
+        if name in known_names and name in known_clusters:
             raise UserError(
                 f"{key}: {name!r} is the name of both a peer and a cluster; give a list, one value per peer"
             )
-        if name not in names and name not in peers.clusters:
-            known = [*dict.fromkeys(peers.clusters), *names]
-            listed = ", ".join(known[:_SHOWN]) + (", ..." if len(known) > _SHOWN else "")
+        if name not in known_names and name not in known_clusters:
+            every = [*dict.fromkeys(peers.clusters), *names]
+            listed = ", ".join(every[:_SHOWN]) + (", ..." if len(every) > _SHOWN else "")
             raise UserError(f"{key}: no peer or cluster is called {name!r}; there are {listed}")
     return [given.get(name, given.get(cluster, default)) for name, cluster in zip(names, clusters, strict=True)]

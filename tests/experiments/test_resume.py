@@ -16,8 +16,12 @@ import pytest
 import torch
 
 import homophily
+from homophily.atomic_io import read_tensors
 from homophily.config.overlay import nested
 from homophily.runs.writer import RunWriter
+from homophily.simulation.configuration import make
+from homophily.simulation.setup import prepare
+from homophily.simulation.user_objects import UserObjects
 from tests.processes import Ended, Processes
 
 
@@ -73,9 +77,14 @@ KINDS = {
     "early stopping": ("training.patience=2", "data.validation=10", "training.lr=0.2", "rounds=60"),
     "scored after training": ("score=after-training", "evaluate=3"),
     "BatchNorm and dropout": ("model=own_nets:Coupled", "model.personal=['bn*']", "training.optimizer=adam"),
-    "schedule": ("training.schedule=cosine", "training.warmup=4", "training.lr_by_peer.0=0.2", "training.clip=1.0"),
-    "FedProx": ("training.objective=fedprox", "training.objective.mu=0.1"),
-    "FedRep": ("training.objective=fedrep", "model.personal=['3']"),
+    "schedule and objective": (
+        "training.schedule=cosine",
+        "training.warmup=4",
+        "training.lr_by_peer.0=0.2",
+        "training.clip=1.0",
+        "training.objective=fedprox",
+        "training.objective.mu=0.1",
+    ),
     "draws by itself": ("model=own_nets:Drawing", "init=independent"),
 }
 
@@ -204,6 +213,18 @@ def test_a_finished_run_with_more_rounds_equals_one_of_that_many_rounds(kind: st
     homophily.resume(here / "short", {"rounds": 12})
     homophily.run({**base, "rounds": 12}, out=here / "long")
     assert outcome(here / "short") == outcome(here / "long")
+
+
+def test_an_extended_cosine_follows_the_new_number_of_rounds(here: Path) -> None:
+    keys: dict[str, Any] = {"peers": 4, "data": {"test": 5}, "method": "local", "engine": "one-by-one"}
+    keys["training"] = {"schedule": "cosine", "epochs": 1}
+    short = homophily.run({**keys, "rounds": 2}, out=here / "run", device="cpu")
+    extended = homophily.resume(short.path, {"rounds": 4})
+    of = {rounds: prepare(make({**keys, "rounds": rounds}), UserObjects(), torch.device("cpu"))[0] for rounds in (2, 4)}
+    rows = of[2].start.rows.clone()
+    for round, rounds in ((1, 2), (2, 2), (3, 4), (4, 4)):
+        of[rounds].engine.train(rows, {}, torch.arange(4), round)
+    assert torch.equal(read_tensors(extended.path / "models.safetensors")["rows"], rows)
 
 
 def test_resuming_a_finished_run_changes_nothing(here: Path) -> None:

@@ -240,15 +240,15 @@ def test_a_peer_that_restarts_with_other_data_has_a_new_fingerprint_number(clini
     assert numbers == [0, 0, 1]
 
 
-def test_the_data_of_a_peer_may_be_a_folder_but_not_a_csv_file(clinic: Path) -> None:
+def test_the_data_of_a_peer_may_be_a_folder_but_not_a_text_file(clinic: Path) -> None:
     folder = clinic
-    (folder / "site.csv").write_text("x,y\n")
+    (folder / "site.txt").write_text("x,y\n")
     file = folder / "ann.toml"
     table = '[peer]\nname = "ann"\nallow = ["ann"]\n'
     file.write_text('rounds = 1\ndata = { name = "site" }\n' + table)
     assert Peer(file).result().summary["rounds"] == 1
     log = (folder / "ann" / "peer.log").read_text()
     assert f" the certificate {folder}/certs/ann.pem expires on 20" in log
-    file.write_text('rounds = 1\ndata = { name = "site.csv" }\n' + table)
-    with pytest.raises(UserError, match=r"data\.name = 'site\.csv': must be a \.npz file, a folder"):
+    file.write_text('rounds = 1\ndata = { name = "site.txt" }\n' + table)
+    with pytest.raises(UserError, match=r"data\.name = 'site\.txt': must be a \.npz, \.csv or \.parquet file"):
         Peer(file).result()

@@ -79,9 +79,6 @@ def test_models_with_dropout_and_padding_train_alike_in_both_engines(name: str, 
         for engine in ("vectorised", "one-by-one")
     ]
     alike(runs)
-    assert homophily.run(config(), model=model, data=peers(), out=tmp_path / "auto").about["plan"]["engine"] == (
-        "vectorised"
-    )
     trained: Any = runs[0].model(1)
     x, _ = tokens(1)
     assert trained.config._attn_implementation == model.config._attn_implementation, "the user's own attention"

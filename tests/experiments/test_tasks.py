@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 import homophily
+from homophily.data import prepared_data, sample_constants
 from homophily.data.task_kinds import IGNORED
 from tests.experiments.tasks import made
 
@@ -79,3 +80,55 @@ def test_methods_that_compare_models_find_the_own_group(name: str, method: str, 
     keys = {**KEYS, "method": {"name": method, "k": 3, "l": 4} if method != "dac" else "dac"}
     run = homophily.run(keys, model=model, data=data, out=tmp_path / "run")
     assert run.summary["same_cluster_merges"] > 0.5
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_model_is_exported_and_its_inputs_prepared(name: str, tmp_path: Path) -> None:
+    model, data = made(name)
+    run = homophily.run({**KEYS, "rounds": 1}, model=model, data=data, out=tmp_path / "run")
+    model.load_state_dict(load_file(run.export(3, tmp_path / "model.safetensors")), strict=False)
+    x = run.prepared(3, np.asarray(data[3].x))
+    with torch.no_grad():
+        assert torch.equal(model.eval()(x), run.model(3)(x))
+
+
+@pytest.mark.parametrize(("name", "expected"), [("tagging", {"classes": 3}), ("multi-label", {"mean", "std"})])
+def test_constants_of_a_sample_are_agreed_by_all_peers(name: str, expected: Any, tmp_path: Path) -> None:
+    _, data = made(name)
+    np.savez(tmp_path / "sample.npz", x=np.asarray(data[0].x), y=np.asarray(data[0].y))
+    found = sample_constants(str(tmp_path / "sample.npz"), {}, {}, None, 0).table
+    assert (found if name == "tagging" else set(found)) == expected
+    one = [homophily.PeerData(data[0].x, np.minimum(data[0].y, 1))] * 2  # some classes do not occur
+    shares = prepared_data("", {}, {"scale": found}, None, 0, one if name == "tagging" else data).shares
+    assert shares.outputs == (3 if name == "tagging" else 4)
+
+
+def test_classes_of_labels_are_refused() -> None:
+    with pytest.raises(homophily.UserError, match=r"data\.scale: classes = 2, but the data is a multi-label task"):
+        prepared_data("", {}, {"scale": {"classes": 2}}, None, 0, made("multi-label")[1])
+
+
+def test_a_run_of_tokens_is_resumed(tmp_path: Path) -> None:
+    model, data = made("tagging")
+    keys = {**KEYS, "headline": "perplexity"}
+    whole = homophily.run({**keys, "rounds": 4}, model=model, data=data, out=tmp_path / "whole")
+    homophily.run({**keys, "rounds": 2}, model=made("tagging")[0], data=data, out=tmp_path / "half")
+    resumed = homophily.resume(tmp_path / "half", {"rounds": 4}, model=model, data=data)
+    assert torch.equal(rows(resumed), rows(whole))
+    assert resumed.scores["perplexity"] == whole.scores["perplexity"]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", NAMES)
+def test_a_gpu_agrees_with_the_cpu(name: str, tmp_path: Path) -> None:
+    runs = []
+    for device in ("cpu", "cuda"):
+        model, data = made(name)
+        keys = {**KEYS, "rounds": 2, "extra_metrics": ["auroc"] if name == "multi-label" else ["perplexity", "f1"]}
+        runs.append(homophily.run(keys, model=model, data=data, out=tmp_path / device, device=device))
+    here, there = runs
+    assert torch.allclose(rows(here), rows(there).cpu(), atol=1e-3)
+    for key, value in here.summary.items():
+        if isinstance(value, float) and key != "seconds":
+            assert there.summary[key] == pytest.approx(value, rel=0.02), key

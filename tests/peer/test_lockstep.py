@@ -274,3 +274,47 @@ def test_diverged_peers_match_the_simulation_and_have_no_accuracy(tmp_path: Path
     assert (result["identical"], result["largest_difference"], result["bills_identical"]) == (True, 0.0, True)
     assert (result["score"], result["simulated_score"]) == (None, None)
     assert "diverged in round 1" in (found.peers[0].path / "peer.log").read_text(encoding="utf-8")
+
+
+class Tags(nn.Module):
+    """A class for each of five tokens."""
+
+    def __init__(self, inputs: tuple[int, ...], outputs: int) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(9, 4), nn.Conv1d(4, outputs, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.embedding(x).mT)
+
+
+def tagged() -> list[PeerData]:
+    """Tokens with classes, of which some do not count; two groups of two peers."""
+    draw, out = np.random.default_rng(0), []
+    for peer in range(4):
+        x = draw.integers(0, 9, size=(24, 5))
+        y = np.where(draw.random(x.shape) < 0.3, -100, (x + peer % 2) % 3)
+        out.append(PeerData(x=x, y=y))
+    return out
+
+
+def labelled() -> list[PeerData]:
+    """Three labels per sample; two groups of two peers."""
+    draw = np.random.default_rng(0)
+    return [PeerData(x=x, y=(x[:, :3] > 0) ^ bool(i % 2)) for i, x in enumerate(draw.normal(size=(4, 24, 5)))]
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "method", "headline"),
+    [
+        ("tagged", "tests.peer.test_lockstep:Tags", {"name": "pens", "k": 1, "l": 2}, "perplexity"),
+        ("labelled", "mlp", {"name": "kin", "k": 1}, "f1"),
+    ],
+)
+def test_any_kind_of_task_matches_the_simulation(
+    name: str, model: str, method: dict[str, Any], headline: str, tmp_path: Path
+) -> None:
+    data = {"name": f"tests.peer.test_lockstep:{name}"}
+    found = played(tmp_path, 4, rounds=2, data=data, model=model, method=method, headline=headline)
+    assert_identical(found)
+    assert found.result()["headline"] == headline
+    assert [run.headline.name for run in found.peers] == [headline] * 4

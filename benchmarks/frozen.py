@@ -79,7 +79,7 @@ def config(arguments: argparse.Namespace, model: Any) -> dict[str, Any]:
     return {
         "rounds": 1, "method": "local", "training": training, "engine": arguments.engine,
         "precision": arguments.precision,
-        "model": {"lora": lora} if arguments.train == "lora" else {"frozen": frozen},
+        "model": {"lora": lora} if arguments.train == "lora" else {"frozen": frozen, "cache_features": arguments.cache},
     }  # fmt: skip
 
 
@@ -115,7 +115,7 @@ def measured(arguments: argparse.Namespace) -> dict[str, Any]:
     made = time.perf_counter()
     experiment, full, plan = prepare(make(config(arguments, objects.model)), objects, device)
     ready = time.perf_counter()
-    task = experiment.task
+    task = experiment.engine.task
     x, y = task.batch(torch.arange(8, device=device).clamp(max=len(task.data.train.x) - 1))
     saved = probe(task.module, task.loss, x, y).saved_bytes * arguments.batch * plan.chunk
     if device.type == "cuda":
@@ -126,11 +126,12 @@ def measured(arguments: argparse.Namespace) -> dict[str, Any]:
     if device.type == "cuda":
         memory = {"peak_gpu_gib": round(torch.cuda.max_memory_allocated(device) / 2**30, 2)}
     return {
-        "parameters": sum(p.numel() for p in task.module.parameters()),
+        "parameters": sum(p.numel() for p in experiment.task.module.parameters()),
         "trained": task.layout.trainable,
         "engine": plan.engine,
         "why": plan.why,
         "chunk": plan.chunk,
+        "features_gib": round(plan.features / 2**30, 3),
         "step_of_all_peers_s": round(statistics.median(seconds), 4),
         "samples_per_s": round(arguments.peers * arguments.batch / statistics.median(seconds), 1),
         "network_and_data_s": round(made - began, 1),
@@ -172,6 +173,7 @@ def main(words: Sequence[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--precision", choices=["full", "fast", "bf16"], default="full")
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="cpu")
     parser.add_argument("--threads", type=int, help="torch threads; default: torch's own")
+    parser.add_argument("--no-cache", dest="cache", action="store_false", help="do not cache features (--train head)")
     parser.add_argument("--whole", action="store_true", help="measure a complete run of one round instead")
     parser.add_argument("--out", type=Path, help="a JSON file for the object")
     arguments = parser.parse_args(words)

@@ -173,6 +173,11 @@ class Model(OpenTable):
         description="name patterns of layers that are not trained; they are the same for all peers, are never sent, "
         "and run in evaluation mode",
     )
+    cache_features: bool = Field(
+        True,
+        description="whether the outputs of frozen layers are computed once per sample and kept, if only the layers "
+        "after them are trained and this changes no result by more than rounding",
+    )
     lora: Lora | None = Field(
         None, description="low-rank adapters (LoRA): see [the keys of LoRA](#modellora). Left out: none"
     )

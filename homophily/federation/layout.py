@@ -77,9 +77,9 @@ class Layout:
             for name, buffer in buffers.items()
             if buffer.is_floating_point() and name in saved and bool(buffer.isfinite().all())
         }
-        steady = set() if changing is None else floats.keys() - set(changing)
+        steady = set() if changing is None else buffers.keys() - set(changing)
         frozen: dict[str, Tensor] = {n: p for n, p in parameters.items() if not p.requires_grad}
-        frozen |= {n: t for n, t in floats.items() if n in steady and in_frozen_module(module, n.rpartition(".")[0])}
+        frozen |= {n: t for n, t in buffers.items() if n in steady and in_frozen_module(module, n.rpartition(".")[0])}
         trained = {n: p for n, p in parameters.items() if n not in frozen and n not in unused}
         rest = {n: t for n, t in [*parameters.items(), *floats.items()] if n not in trained and n not in frozen}
         dtype = _one_dtype([*trained.values(), *rest.values()])
@@ -93,7 +93,7 @@ class Layout:
             at = stop
         first = {id(tensor): name for name, tensor in [*parameters.items(), *buffers.items()]}
         aliases = {name: first[id(t)] for name, t in saved.items() if id(t) in first and first[id(t)] != name}
-        kept = tuple(n for n in buffers if n not in floats)
+        kept = tuple(n for n in buffers if n not in floats and n not in frozen)
         factors = _shared_factors(columns) if products else ()
         return cls(tuple(columns), kept, tuple(frozen), aliases, frozenset(saved), dtype, factors)
 

@@ -49,8 +49,13 @@ def with_keyed_dropout(module: nn.Module) -> nn.Module:
                 setattr(parent, name, KeyedDropout(child.p, isinstance(child, _WHOLE_CHANNELS)))
                 replaced += 1
     if replaced:
-        clone.register_forward_pre_hook(_reset_uses)
+        reset_uses_before_calls(clone)
     return clone
+
+
+def reset_uses_before_calls(network: nn.Module) -> None:
+    """Let a network count the uses of its keyed dropout layers anew in every forward pass."""
+    network.register_forward_pre_hook(_reset_uses)
 
 
 def _reset_uses(network: nn.Module, inputs: object) -> None:

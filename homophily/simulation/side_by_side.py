@@ -34,7 +34,7 @@ class SideBySide:
         assert isinstance(first.engine, Joinable)
         self.patience, self.stop_on = first.patience, first.stop_on
         self.runs, self.peers = len(runs), first.task.data.peers
-        self.task = joined([run.experiment.task for run in runs])
+        self.task = joined([run.experiment.engine.task for run in runs])
         self.engine = first.engine.on(self.task, self.task.data.peers)
         scorer = first.scorer
         room = free_memory(self.task.ids.device) // 4 // _bytes(first, scorer.samples)
@@ -117,7 +117,7 @@ def runs_at_once(experiment: Experiment, engine: str, device: torch.device) -> i
 
 def _bytes(experiment: Experiment, samples: int) -> int:
     """What the values of so many samples take for a peer, and its rows: models, copies and the optimiser's state."""
-    task = experiment.task
+    task = experiment.engine.task
     chain = read_chain(task.module, task.layout, task.loss, task.data)
     assert not isinstance(chain, str)
     return task.layout.dtype.itemsize * (6 * task.layout.width + chain.values * samples)

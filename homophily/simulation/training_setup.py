@@ -33,11 +33,12 @@ from homophily.simulation.rounds import Experiment
 from homophily.simulation.run_metrics import RunMetrics, metrics_of_run
 from homophily.simulation.user_objects import UserObjects
 from homophily.training.engines import engine_limits, engine_of, read_chain
+from homophily.training.features import CachedFeatures, cached_features
 from homophily.training.losses import Loss, losses
 from homophily.training.objectives import Objective, objectives
 from homophily.training.per_peer import PeerNames, values_by_peer
 from homophily.training.probe import ASKED_WITH, ModuleTraits, probe
-from homophily.training.resources import ExecutionPlan, plan_execution, threads
+from homophily.training.resources import ExecutionPlan, free_memory, plan_execution, threads
 from homophily.training.stacked.chain import Chain
 from homophily.training.task import Engine, Settings, Task
 from homophily.training.tuning import with_fastest_step
@@ -82,7 +83,9 @@ class TrainingSetup:
         return Experiment(
             self.task,
             self.engine,
-            Scorer(self.task, self.engine, plan.score_peers, plan.score_samples, metrics.extra, metrics.headline),
+            Scorer(
+                self.engine.task, self.engine, plan.score_peers, plan.score_samples, metrics.extra, metrics.headline
+            ),
             start,
             exchange,
             config.rounds,
@@ -121,11 +124,32 @@ def training_setup(
     task.check_objective()
     if config.precision == "bf16" and layout.dtype != torch.float32:
         raise UserError(f"precision = 'bf16' needs a network with float32 parameters, not {layout.dtype}")
+    cached = _cached(task, config, plan)
+    trained = task
+    if cached is not None:
+        trained, (traits, chain) = cached.task, _read_head(cached.task, metrics.headline.shaped)
     if plan is None:
-        limits = engine_limits(task)
-        plan = plan_execution(config.engine, settings.batch, made, layout, traits, chain, ids.device, limits)
-        plan = with_fastest_step(plan, task, config.compile, config.rounds)
-    return TrainingSetup(network, task, engine_of(task, plan, chain), plan, metrics, objective_keys)
+        limits = engine_limits(trained)
+        plan = plan_execution(config.engine, settings.batch, trained.data, layout, traits, chain, ids.device, limits)
+        plan = with_fastest_step(plan, trained, config.compile, config.rounds)
+        if cached is not None:
+            size = f"{cached.bytes / 2**20:,.1f} MiB"
+            plan = replace(plan, features=cached.bytes, why=f"{plan.why}; features of frozen layers are kept: {size}")
+    return TrainingSetup(network, task, engine_of(trained, plan, chain), plan, metrics, objective_keys)
+
+
+def _cached(task: Task, config: Config, plan: ExecutionPlan | None) -> CachedFeatures | None:
+    """The task with cached features, if they are wanted and possible; a resumed run does as its plan says."""
+    if not config.model.cache_features or (plan is not None and not plan.features):
+        return None
+    with threads(1):  # bits must not depend on the number of threads
+        return cached_features(task, free_memory(task.ids.device) // 4)
+
+
+def _read_head(task: Task, shaped: bool) -> tuple[ModuleTraits, Chain | str]:
+    """The traits of a head that is trained on features, and its chain of layers (or why it is not a chain)."""
+    traits = _traits(task.module, task.loss, task.data, shaped)
+    return traits, read_chain(task.module, task.layout, task.loss, task.data)
 
 
 def _objective(training: Training) -> tuple[Objective, dict[str, Any]]:

@@ -37,6 +37,7 @@ class ExecutionPlan:
     threads: int  # torch threads per computation
     workers: int = 1  # threads that train peers in parallel
     step: StepKind = "plain"  # how the vectorised engine computes a training step
+    features: int = 0  # bytes of cached features of frozen layers; 0: not cached
 
 
 def plan_execution(

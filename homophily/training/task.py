@@ -146,6 +146,7 @@ class Engine(Protocol):
     """Trains and evaluates models, which are rows of the federation's matrix."""
 
     name: str
+    task: Task  # with cached features, if there are any
 
     def train(self, rows: Tensor, kept: Kept, peers: Tensor, round: int) -> None:
         """Train ``peers`` [P] for one round, in place. rows: [N, D]; kept: [N, ...] each."""

@@ -101,6 +101,8 @@ def _lines(axis: Any, figure: Lines, frames: Frames | None) -> None:
             axis.fill_between(one.x, _known(one.low), _known(one.high), color=_tone(one.colour), alpha=0.15, lw=0)
     axis.set(xlabel=_literal(figure.x_label), ylabel=_literal(figure.y_label), ylim=figure.y_range)
     _plain(axis)
+    if all(float(value).is_integer() for one in figure.series for value in one.x):
+        axis.xaxis.get_major_locator().set_params(integer=True)
     if figure.x_names:
         axis.set_xticks(range(len(figure.x_names)), [_literal(name) for name in figure.x_names])
     if len(figure.series) > 1:

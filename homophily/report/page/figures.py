@@ -119,7 +119,10 @@ class Bars(Figure):
 
 @dataclass(frozen=True)
 class Points(Figure):
-    """One point per peer: its place, its colour (an index into ``colours``) and its mark (an index into ``marks``)."""
+    """One point per peer: its place, its colour (an index into ``colours``) and its mark (an index into ``marks``).
+
+    Without names of marks, marks repeat what colours say.
+    """
 
     x_label: str
     y_label: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from homophily.plugins.registry import GIVEN
 from homophily.report.page.figures import Tab, View
 from homophily.report.page.merges import merge_tab
 from homophily.report.page.neighbours import neighbour_tab
@@ -15,9 +16,14 @@ def run_view(source: Source) -> View:
     """All figures of a run."""
     make = (score_tab, merge_tab, neighbour_tab, similarity_tab)
     tabs: list[Tab] = [*(one(source) for one in make), settings_tab(source, source.path)]
-    title = f"{shortened(source.config.method.name)} on {shortened(str(source.config.data.name))}"
+    title = f"{_named(source.config.method.name, 'own method')} on {_named(source.config.data.name, 'own data')}"
     notes = (source.summary or {}).get("notes", [])
     return View(str(source.path), title, source.state, _facts(source), tabs, notes, source.names)
+
+
+def _named(name: str, own: str) -> str:
+    """A name of the config; own: for an object that was given in Python."""
+    return own if name == GIVEN else shortened(name)
 
 
 def _facts(source: Source) -> list[tuple[str, str]]:

@@ -76,6 +76,7 @@ def _spread(source: Source) -> Figure:
         return Absent("spread", title, "every peer has diverged")
     order = known[np.argsort(values[known] if score.better == "higher" else -values[known], kind="stable")]
     arranged = Arrangement.of(source)
+    group = arranged.group[arranged.row[order]]
     few, shown = _tenth(len(known)), [score.text(value) for value in (*tenths, float(values[known].mean()))]
     text = (
         f"The {'final' if source.run.finished else 'last recorded'} score of each peer, from the worst to the best. "
@@ -85,7 +86,7 @@ def _spread(source: Source) -> Figure:
         text += f" {len(values) - len(known)} peers are not shown: they have diverged, or are not recorded."
     return Points(
         "spread", title, text, "peers, from the worst to the best", score.label, order, np.arange(1, len(order) + 1),
-        values[order], arranged.group[arranged.row[order]], arranged.names,
+        values[order], group, arranged.names, group,
         regions=[(0.5, few + 0.5, "worst tenth"), (len(order) - few + 0.5, len(order) + 0.5, "best tenth")],
     )  # fmt: skip
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from homophily.atomic_io import in_use
 from homophily.errors import UserError
+from homophily.plugins.registry import GIVEN
 from homophily.report.sweep_figure import Panel, panels
 from homophily.runs.comparison import Comparison, Contents
 from homophily.runs.headline import Headline
@@ -62,7 +63,7 @@ class Source:
     def state(self) -> str:
         if self.run.finished:
             return "finished"
-        return "running" if in_use(self.path) or in_use(self.path.parent) else "stopped"
+        return "running" if in_use(self.path) else "stopped"
 
     @property
     def progress(self) -> str:
@@ -124,7 +125,7 @@ class Source:
     @property
     def given_in_python(self) -> bool:
         """Whether the config names objects that only a Python program can give again."""
-        return "(given in Python)" in str(self.config.toml())
+        return GIVEN in str(self.config.toml())
 
 
 Groups = Mapping[str, Sequence[Source]]  # the runs of each method, in order of seeds

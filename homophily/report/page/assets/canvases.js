@@ -47,8 +47,8 @@ function mark(pen, shape, x, y, size) {
   pen.fill();
 }
 
-function key(names, title, draws) {
-  return names.length < 2 ? "" : el("ul", { class: "key" }, title ? el("li", { class: "soft" }, title) : null, ...names.map((name, i) => el("li", {}, draws(i), name)));
+function key(names, draws) {
+  return names.length < 2 ? "" : el("ul", { class: "key" }, ...names.map((name, i) => el("li", {}, draws(i), name)));
 }
 
 function dot(index) {
@@ -68,7 +68,7 @@ function shape(index) {
 function points(figure, card, view) {
   const peers = unpack(figure.peers, "u4"), xs = unpack(figure.x, "f4"), ys = unpack(figure.y, "f4");
   const colours = unpack(figure.colour, "u2"), marks = unpack(figure.mark, "u2");
-  card.append(key(figure.colours, figure.colours_label || "", dot), key(figure.marks, figure.marks_label || "", shape));
+  card.append(key(figure.colours, dot), key(figure.marks, shape));
   const { node, note, said, start } = canvas(figure, card, false);
   let at = 0, place = () => [0, 0];
   function draw() {
@@ -156,7 +156,7 @@ function matrix(figure, card, view, tab) {
   function draw() {
     collect();
     const { pen, width, height } = start(), look = theme();
-    [left, top] = figure.groups.length > 1 ? [64, 24] : [4, 4];
+    [left, top] = figure.groups.length > 1 ? [82, 24] : [4, 4];
     side = Math.min(width - left, height - top) - 4;
     const most = sum.reduce((a, b) => Math.max(a, b), 1);
     const image = new ImageData(grid, grid);
@@ -241,7 +241,7 @@ function graph(figure, card, view, tab) {
   const own = figure.frames === null ? null : framesOf(figure.frames);
   const peers = unpack(figure.peers, "u4"), xs = unpack(figure.x, "u2"), ys = unpack(figure.y, "u2");
   const colours = unpack(figure.colour, "u2");
-  card.append(key(figure.colours, "", dot));
+  card.append(key(figure.colours, dot));
   const { node, note, said, start } = canvas(figure, card, true);
   let place = null, side = 1, chosen = -1;
   const at = (i) => [(xs[i] / 65535) * side, (ys[i] / 65535) * side];

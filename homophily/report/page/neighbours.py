@@ -56,6 +56,8 @@ def _theorem(source: Source) -> tuple[list[Series], str]:
         f"the probability that all {k} neighbours are in the own cluster, and the expected precision."
     )
     measured = _measured(source, k, last)
+    if measured:
+        text += f" Counted: the share of peers that merged with {k} peers of their cluster in a round of stage 1."
     curves = {f"Theorem 1: all {k} in the cluster": over_peers[-1], "Theorem 1: precision": over_peers.mean(0)}
     series = [
         Series(name, rounds, values.tolist(), colour=colour, dashed=True)

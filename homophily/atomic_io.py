@@ -6,8 +6,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -174,13 +173,6 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(inner) for inner in value]
     return value
-
-
-def sync_all(paths: Sequence[Path]) -> None:
-    """Flush files to disk at the same time, which takes hardly longer than one of them."""
-    with ThreadPoolExecutor(max(1, len(paths))) as pool:
-        for _ in pool.map(sync, paths):
-            pass
 
 
 def sync(path: Path) -> None:

@@ -30,7 +30,7 @@ from homophily.runs.history import History
 if TYPE_CHECKING:
     import pandas as pd
 
-FORMAT = 2  # of run folders; a folder of another format is refused
+FORMAT = 3  # of run folders; a folder of another format is refused
 FROZEN = "frozen.safetensors"
 _ABOUT = ("device", "format", "frozen", "inputs", "layout", "machine", "outputs", "plan", "versions")
 

@@ -18,7 +18,7 @@ from homophily.atomic_io import (
     plain,
     read_folder,
     read_tensors,
-    sync_all,
+    sync,
     write_bytes,
     write_folder,
     write_json,
@@ -145,8 +145,9 @@ class RunWriter:
         """Write a checkpoint; older ones are removed once the new one is complete. rest: written as JSON."""
         self.history.flush()
         metrics = self.path / "metrics.jsonl"
-        with writing(metrics):  # metrics and history on disk have all rounds of the checkpoint
-            sync_all([path for path in (metrics, *self.history.paths) if path.exists()])
+        if metrics.exists():
+            with writing(metrics):
+                sync(metrics)  # the metrics on disk have all rounds of the checkpoint; the history survives a kill only
         target = self.path / "checkpoints" / f"round-{round:06d}"
         if not target.exists():
             with writing(target):

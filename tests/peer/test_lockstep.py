@@ -166,6 +166,12 @@ def test_local_objectives_match_the_simulation(objective: dict[str, Any], tmp_pa
     assert_identical(played(tmp_path, 4, method={"name": "random", "k": 2}, model=model, training=training))
 
 
+@pytest.mark.parametrize("merge", ["factors", "freeze-a", "product"])
+def test_adapters_match_the_simulation(merge: str, tmp_path: Path) -> None:
+    model = {"name": "mlp", "lora": {"rank": 2, "targets": ["1"], "train": ["3"], "merge": merge}}
+    assert_identical(played(tmp_path, 4, method={"name": "random", "k": 2}, model=model))
+
+
 def test_with_batch_norm_a_last_batch_of_one_joins_the_previous_one(tmp_path: Path) -> None:
     data, training = {"train": 21, "test": 10, "angles": [0, 180]}, {"batch": 20}
     assert_identical(played(tmp_path, 2, method={"name": "random", "k": 1}, data=data, training=training, model=NORMAL))

@@ -97,7 +97,10 @@ class Run:
         *lines, _ = (
             path.read_text(encoding="utf-8").split("\n") if path.exists() else [""]
         )  # the last may be incomplete
-        return [json.loads(line) for line in lines]
+        try:
+            return [json.loads(line) for line in lines]
+        except ValueError as error:
+            raise UserError(f"{path} is damaged: {error}") from error
 
     @property
     def recorded(self) -> bool:

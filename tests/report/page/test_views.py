@@ -357,3 +357,10 @@ def test_a_damaged_status_is_refused(state: Path, tmp_path: Path) -> None:
     (tmp_path / "peer/status.json").write_text("[1]")
     with pytest.raises(UserError, match="must hold a JSON object"):
         views_of([tmp_path / "peer"])
+
+
+def test_damaged_metrics_are_refused(folders: Path, tmp_path: Path) -> None:
+    shutil.copytree(folders / "panm", tmp_path / "run")
+    (tmp_path / "run/metrics.jsonl").write_text("{broken\n")
+    with pytest.raises(UserError, match=r"run/metrics.jsonl is damaged"):
+        views_of([tmp_path / "run"])

@@ -4,11 +4,12 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 export HOMOPHILY_DATA ?= $(wildcard ../shared/data)
 
-.PHONY: help demo test build reference setup clean
+.PHONY: help demo test docs build reference setup clean
 
 help:
 	@echo 'make demo        compare six methods on bundled data'
 	@echo 'make test        run the linter, the type checker and the tests'
+	@echo 'make docs        build the documentation site in build/docs/'
 	@echo 'make build       build the source distribution and the wheel in dist/'
 	@echo 'make reference   write the generated pages under docs/'
 	@echo 'make setup       create $(VENV) with the package and its tools; the other targets do this first'
@@ -23,6 +24,10 @@ test: setup
 	$(BIN)/mypy
 	$(BIN)/pytest
 
+docs: setup
+	$(BIN)/sphinx-build --fail-on-warning --keep-going --fresh-env --quiet -c docs -d build/doctrees . build/docs
+	@echo 'the site: build/docs/index.html'
+
 build: setup
 	$(BIN)/python -m build --no-isolation
 
@@ -33,7 +38,7 @@ setup: $(VENV)/installed
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[peer,report,tables,metrics,huggingface,test]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[peer,report,tables,metrics,huggingface,docs,test]'
 	touch $@
 
 clean:

@@ -6,8 +6,9 @@ import json
 import math
 import os
 import shutil
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ try:
     import fcntl
 except ImportError:
     fcntl = None  # type: ignore[assignment]
+
+_LOCK_TRIES, _LOCK_PAUSE = 5, 0.01  # seconds between two tries
 
 
 @contextmanager
@@ -44,13 +47,21 @@ def locked(folder: Path) -> Iterator[None]:
         return
     handle = os.open(folder, os.O_RDONLY)
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InUseError(f"{folder} is in use by another process") from None
+        if not _lock_exclusively(handle):
+            raise InUseError(f"{folder} is in use by another process")
         yield
     finally:
         os.close(handle)
+
+
+def _lock_exclusively(handle: int) -> bool:
+    """Try a few times: ``in_use`` of another process holds a lock for an instant."""
+    for _ in range(_LOCK_TRIES):
+        with suppress(BlockingIOError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        time.sleep(_LOCK_PAUSE)
+    return False
 
 
 def in_use(folder: Path) -> bool:

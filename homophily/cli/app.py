@@ -26,6 +26,7 @@ from homophily.api import kin as compare_fingerprints
 from homophily.api import resume as resume_run
 from homophily.api import run as start_run
 from homophily.atomic_io import write_json
+from homophily.cli.live import follow_folder, live_page
 from homophily.config.overlay import nested, split
 from homophily.data import sample_constants, shifts, sources, write_constants
 from homophily.data.transforms import transforms
@@ -88,20 +89,22 @@ def run(
     words: Words = None,
     out: Out = None,
     resume: Annotated[Path | None, typer.Option("--resume", help="Continue the run in this folder.")] = None,
+    live: Annotated[bool, typer.Option("--live", help="Show the run in a browser as it happens.")] = False,
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
     """Simulate one federation: in each round, all peers train, meet, choose and merge."""
     config, assignments = split(words or [])
-    with _stoppable(lambda run: f"continue with: homophily run --resume {run}"), progress.one_run() as bar:
+    hint = _stoppable(lambda run: f"continue with: homophily run --resume {run}")
+    with hint, live_page(live) as page, progress.one_run() as bar:
         if resume is not None:
             if config is not None or out is not None:
                 raise UserError("--resume uses the config and folder of the run: leave out CONFIG.toml and --out")
             if device != "auto":
                 raise UserError("--resume uses the device of the run: leave out --device")
-            finished = resume_run(resume, nested(assignments), callbacks=bar)
+            finished = resume_run(resume, nested(assignments), callbacks=[*page, *bar])
         else:
-            finished = start_run(load(config, nested(assignments)), out=out, device=device, callbacks=bar)
+            finished = start_run(load(config, nested(assignments)), out=out, device=device, callbacks=[*page, *bar])
     _print(finished.summary, as_json, lambda: show.summary(finished))
     _fail_if_all_diverged(finished)
 
@@ -260,6 +263,9 @@ def report(
         drawing.draw_all(views, figures)
     document.write_page(views, out)
     print(out)
+
+
+app.command("live")(follow_folder)
 
 
 @app.command("theory")

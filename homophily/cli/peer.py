@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,6 +17,7 @@ from homophily.errors import UserError
 from homophily.peer import Peer, certificates, deploy
 from homophily.report import console as show
 from homophily.report import progress
+from homophily.report.live import endpoint
 from homophily.report.tables import print_pairs
 from homophily.runs.writer import RunWriter
 from homophily.simulation.configuration import load
@@ -49,13 +51,21 @@ def issue(
 def peer(
     file: Annotated[Path, typer.Argument(metavar="PEER.toml", help="The peer's file.")],
     insecure: Annotated[bool, typer.Option("--insecure", help="No TLS; on loopback addresses only.")] = False,
+    metrics: Annotated[
+        str | None,
+        typer.Option("--metrics", metavar="HOST:PORT", help="Serve /metrics (Prometheus) and /health here."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Run one real peer: train on its own data, find similar peers, merge with them."""
     sys.path.insert(0, str(file.parent.resolve()))  # package.module:name may be a module beside the file
     try:
-        with progress.one_run() as bar:
-            run = Peer(file, insecure=insecure, callbacks=bar, alone=True).result()
+        with progress.one_run() as bar, ExitStack() as stack:
+            node = Peer(file, insecure=insecure, callbacks=bar, alone=True)
+            if metrics is not None:
+                where = stack.enter_context(endpoint.serving(node.settings.state, metrics))
+                Console(stderr=True, soft_wrap=True).print(f"metrics and health: {where}", highlight=False)
+            run = node.result()
     except KeyboardInterrupt:
         Console(stderr=True).print("stopped; the same command resumes it", highlight=False)
         raise SystemExit(130) from None

@@ -34,8 +34,8 @@ from homophily.cli import app as cli
 ROOT = Path(__file__).resolve().parents[2]
 STORIES = ["README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
 
-# Pages show these commands, but the tests do not run them: they set up the machine or start the
-# test suite.
+# Pages show these commands, but the tests do not run them: they set up the machine, start the
+# test suite, or serve until they are stopped.
 NOT_RUN = {
     "make demo",
     "make docs",
@@ -46,6 +46,8 @@ NOT_RUN = {
     ".venv/bin/pytest -m slow",
     ".venv/bin/pytest -m gpu",
     ".venv/bin/ruff format .",
+    "homophily live runs/mine",
+    "homophily live runs/mine --host 0.0.0.0 --port 8080",
     "export HOMOPHILY_DATA=$HOME/data",
     "export HOMOPHILY_DATA=$HOME/data:/mnt/data",
 }

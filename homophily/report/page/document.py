@@ -50,22 +50,34 @@ def _view(folder: Path) -> View:
 
 def write_page(views: Sequence[View], path: Path) -> None:
     """Write the HTML file."""
-    script = '"use strict";\n' + "".join(_asset(name) for name in _SCRIPTS)
+    write_text(path, page_of(views)[0])
+
+
+def page_of(views: Sequence[View], live: bool = False) -> tuple[str, str]:
+    """The HTML of the report, and its Content-Security-Policy. live: it follows the server that it comes from."""
+    script = '"use strict";\n' + "".join(_asset(name) for name in (*_SCRIPTS, *(["live.js"] if live else [])))
     style = _asset("style.css")
     policy = (
         f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
-    data = {"version": __version__, "views": [view.as_dict() for view in views]}
+    if live:
+        policy += "; connect-src 'self'"
     parts = {
         "POLICY": html.escape(policy),
         "TITLE": html.escape(", ".join(view.name for view in views)),
         "STYLE": style,
-        "DATA": json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c"),
+        "DATA": data_of(views).replace("<", "\\u003c"),
         "SCRIPT": script,
     }
     pieces = _asset("shell.html").split("@@")  # text and names of parts alternate
-    write_text(path, "".join(parts[piece] if place % 2 else piece for place, piece in enumerate(pieces)))
+    return "".join(parts[piece] if place % 2 else piece for place, piece in enumerate(pieces)), policy
+
+
+def data_of(views: Sequence[View]) -> str:
+    """What the page shows, as JSON."""
+    data = {"version": __version__, "views": [view.as_dict() for view in views]}
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
 
 
 def _asset(name: str) -> str:

@@ -59,7 +59,7 @@ function panel(view, tab) {
 // One slider for all figures of a tab that follow the round.
 function slider(tab, parts) {
   const rounds = tab.rounds, shown = el("output", {});
-  const input = el("input", { type: "range", min: 0, max: rounds.length - 1, value: rounds.length - 1, step: 1 });
+  const input = el("input", { type: "range", min: 0, max: rounds.length - 1, value: rounds.length - 1, step: 1, "data-rounds": rounds.join(" ") });
   const sum = el("input", { type: "checkbox" });
   let waiting = false;
   function update() {
@@ -109,7 +109,8 @@ function tabs(view) {
     present.draw();
   }
   list.append(...buttons);
-  return { nodes: [list, place], open, redraw: () => present.draw() };
+  const chosen = () => buttons.findIndex((button) => button.tabIndex === 0);
+  return { nodes: [list, place], open, chosen, redraw: () => present.draw() };
 }
 
 function show(view) {
@@ -127,11 +128,18 @@ function show(view) {
 
 function start() {
   const page = document.getElementById("page"), place = el("div", {});
-  let present = null;
-  const open = (i) => {
-    present = show(DATA.views[i]);
+  let present = null, views = DATA.views, at = 0;
+  const open = (i, tab = 0) => {
+    at = i;
+    present = show(views[i]);
     place.replaceChildren(present.node);
-    present.parts.open(0);
+    present.parts.open(tab);
+  };
+  // Shows other data of the same folders; the chosen tab stays.
+  const replace = (data) => {
+    const tab = present.parts.chosen();
+    views = data.views;
+    open(at, Math.min(tab, views[at].tabs.length - 1));
   };
   if (DATA.views.length > 1) {
     const choice = el("select", { onchange: (event) => open(Number(event.target.value)) }, ...DATA.views.map((view, i) => el("option", { value: i }, `${view.name}: ${view.title}`)));
@@ -146,6 +154,7 @@ function start() {
     present.parts.redraw();
   }).observe(page);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => present.parts.redraw());
+  return { replace };
 }
 
-start();
+const PAGE = start();

@@ -1,0 +1,60 @@
+"""The command live, and the option --live of run: a folder in the browser as it changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from homophily.errors import UserError
+from homophily.experiments.callbacks import Callback
+from homophily.report.live.access import Access, bound
+from homophily.report.live.server import LiveRun, LiveServer, address, check_installed
+from homophily.report.page.sources import is_comparison, is_run
+
+_HOST = "127.0.0.1"
+
+
+def follow_folder(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A run, a comparison or a peer's state.")],
+    host: Annotated[
+        str, typer.Option("--host", help="Where to listen; outside this machine a token is needed.")
+    ] = _HOST,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: any that is free.")] = 0,
+) -> None:
+    """Show a run, a comparison or a real peer in the browser as it happens, until Ctrl-C."""
+    check_installed()
+    if not is_run(folder) and not is_comparison(folder):
+        raise UserError(f"{folder}: has no config.toml (a run or a peer) and no comparison.json (a comparison)")
+    access, listening = Access(host), bound(host, port)
+    _announce(address(access, listening))
+    try:
+        LiveServer(folder, access, listening).serve()
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+
+
+@contextmanager
+def live_page(wanted: bool) -> Iterator[list[Callback]]:
+    """Yield a callback that serves the page of a run from its start to its end; none if it is not wanted."""
+    if not wanted:
+        yield []
+        return
+    check_installed()
+    access, listening = Access(_HOST), bound(_HOST, 0)
+    _announce(address(access, listening))
+    with ExitStack() as stack:
+        stack.callback(listening.close)
+
+        def serve(folder: Path) -> None:
+            stack.enter_context(LiveServer(folder, access, listening).in_background())
+
+        yield [LiveRun(serve)]
+
+
+def _announce(where: str) -> None:
+    Console(stderr=True, soft_wrap=True).print(f"live page: {where}", highlight=False, markup=False)

@@ -1,0 +1,117 @@
+"""The page's data of a folder that changes: read again only after a change, and kept if a read fails."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from homophily.atomic_io import in_use
+from homophily.errors import UserError
+from homophily.report.live.vitals import Vitals
+from homophily.report.page.document import data_of, page_of, views_of
+from homophily.report.page.figures import Absent, Tab, View
+from homophily.report.page.sources import is_run
+
+_NOT_SHOWN = ("checkpoints",)  # large, and no part of the page
+_DEPTH = 2  # a comparison, its runs, their history
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The views of a folder at one time."""
+
+    version: str
+    views: list[View]
+    body: bytes  # the views as JSON
+
+
+class Following:
+    """One folder. It is thread-safe."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._lock = threading.Lock()
+        self._last: Snapshot | None = None
+
+    def version(self) -> str:
+        """Changes whenever a file of the folder changes, and when its process stops."""
+        seen = hashlib.sha256(repr(in_use(self.folder)).encode())
+        for name, changed, size in _files(self.folder, _DEPTH):
+            seen.update(f"{name}\0{changed}\0{size}\n".encode("utf-8", "surrogateescape"))
+        return seen.hexdigest()[:32]
+
+    def snapshot(self) -> Snapshot:
+        """The present views. If they cannot be read, the last ones that could."""
+        with self._lock:
+            version = self.version()  # before the files are read: a later change gives another version
+            if self._last is None or self._last.version != version:
+                self._last = self._read(version, self._last)
+            return self._last
+
+    def page(self) -> tuple[str, str]:
+        """The HTML with the present views inside, and its Content-Security-Policy."""
+        return page_of(self.snapshot().views, live=True)
+
+    def _read(self, version: str, last: Snapshot | None) -> Snapshot:
+        try:
+            views = [_with_progress(view, self.folder) for view in views_of([self.folder])]
+        except (UserError, OSError, ValueError, KeyError) as error:
+            if last is not None:
+                return replace(last, version=version)
+            views = [_waiting(self.folder, str(error))]
+        return Snapshot(version, views, data_of(views).encode())
+
+
+def _files(folder: Path, depth: int) -> Iterator[tuple[str, int, int]]:
+    """Paths, times and sizes of all files that the page may show."""
+    try:
+        entries = sorted(os.scandir(folder), key=lambda one: one.name)
+    except OSError:  # it does not exist, or was removed meanwhile
+        return
+    for entry in entries:
+        try:
+            if entry.is_dir(follow_symlinks=False):
+                if depth and entry.name not in _NOT_SHOWN and not entry.name.endswith(".part"):
+                    yield from _files(Path(entry.path), depth - 1)
+            elif not entry.name.endswith(".part"):
+                about = entry.stat(follow_symlinks=False)
+                yield entry.path, about.st_mtime_ns, about.st_size
+        except FileNotFoundError:
+            continue
+
+
+def _with_progress(view: View, folder: Path) -> View:
+    """The view with what changes while a run runs; the facts stay at their places, so that nothing jumps."""
+    if not is_run(folder):
+        return view
+    now = Vitals(folder)
+    last, facts = now.last, dict(view.facts)
+    if not now.run.finished:
+        facts["progress"] = f"{now.round} of {now.rounds}"  # short, so that no round needs a second line
+    if not now.run.finished and not now.status:
+        same, sent = last.get("same_cluster_merges"), last.get("bytes_sent_per_peer")
+        facts["same-cluster merges"] = "-" if same is None else f"{100 * same:.0f}%"
+        facts["MB sent per peer"] = "-" if sent is None else f"{sent / 1e6:.3g}"
+    left = now.seconds_left
+    facts["time left"] = "-" if left is None else duration(left)
+    facts["diverged peers"] = str(len(last.get("diverged", [])))
+    return replace(view, facts=list(facts.items()))
+
+
+def duration(seconds: float) -> str:
+    """Seconds in words: 8 s, 3 min 20 s, 2 h 5 min."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def _waiting(folder: Path, why: str) -> View:
+    absent = Absent("waiting", "Nothing to show yet", why)
+    return View(str(folder), "Waiting for the first round", "running", [], [Tab("Waiting", [absent])])

@@ -1,0 +1,154 @@
+"""How far a run or a real peer is, and whether it advances: read from the end of its metrics, without its history."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from homophily.atomic_io import in_use, read_json
+from homophily.errors import UserError
+from homophily.report.page.sources import is_comparison, is_peer, is_run
+from homophily.runs.comparison import Comparison
+from homophily.runs.reader import Run
+
+_TAIL = 1 << 20  # bytes of metrics.jsonl that are read
+_RECENT = 10  # rounds whose mean time is the recent round time
+_PATIENCE = 10  # round times without a new round after which a run does not advance
+_LEAST = 60.0  # seconds, at least
+_FIRST = 600.0  # seconds for the first round, which also loads data
+
+
+@dataclass(frozen=True)
+class Health:
+    """Whether rounds advance, and the reason if they do not."""
+
+    good: bool
+    reason: str
+
+
+class Vitals:
+    """The present state of one run, or of one real peer."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.run = path, Run(path)
+
+    @cached_property
+    def lines(self) -> list[dict[str, Any]]:
+        """The last lines of the metrics."""
+        path = self.path / "metrics.jsonl"
+        if not path.exists():
+            return []
+        with path.open("rb") as file:
+            start = max(0, path.stat().st_size - _TAIL)
+            file.seek(start)
+            *whole, _ = file.read().split(b"\n")  # the last may be incomplete
+        return [json.loads(line) for line in whole[1 if start else 0 :][-_RECENT - 1 :]]
+
+    @property
+    def last(self) -> dict[str, Any]:
+        """The metrics of the last round; empty before the first has ended."""
+        return self.lines[-1] if self.lines else {}
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """Empty if the run has not finished."""
+        return self.run.summary if self.run.finished else {}
+
+    @cached_property
+    def status(self) -> dict[str, Any]:
+        """What a real peer wrote last; empty for a simulation."""
+        if not is_peer(self.path):
+            return {}
+        found = read_json(self.path / "status.json")
+        if not isinstance(found, dict):
+            raise UserError(f"{self.path / 'status.json'} is damaged: it must hold a JSON object")
+        return found
+
+    @cached_property
+    def rounds(self) -> int:
+        return int(self.run.config.rounds)
+
+    @property
+    def round(self) -> int:
+        """Rounds that are over."""
+        return int(self.last.get("round", 0))
+
+    @property
+    def headline(self) -> str:
+        return self.run.headline.name
+
+    @property
+    def score(self) -> float | None:
+        """The last known score."""
+        found: float | None = None
+        for line in (*self.lines, self.summary):
+            found = line.get(self.headline, found)
+        return None if found is None else float(found)
+
+    @property
+    def round_seconds(self) -> float | None:
+        """The mean time of the last rounds; None before the first has ended."""
+        timed = [line for line in self.lines if line.get("seconds") is not None]
+        if not timed:
+            return None
+        if len(timed) == 1:
+            return float(timed[0]["seconds"] / max(1, timed[0]["round"]))
+        first, last = timed[0], timed[-1]
+        return float((last["seconds"] - first["seconds"]) / max(1, last["round"] - first["round"]))
+
+    @property
+    def seconds_left(self) -> float | None:
+        """None: not known, or nothing is left."""
+        if self.run.finished or self.round_seconds is None:
+            return None
+        return float(self.rounds - self.round) * self.round_seconds
+
+    @property
+    def health(self) -> Health:
+        if self.run.finished:
+            return Health(True, "finished")
+        at = f"round {self.round} of {self.rounds}"
+        if not (in_use(self.path) or in_use(self.path.parent)):
+            return Health(False, f"stopped at {at}: no process works on {self.path}")
+        waits = self.status.get("headline", "") is None  # a peer writes this before its first round of this start
+        if waits:
+            away = ", ".join(map(str, self.status.get("unreachable", []))) or "none"
+            return Health(False, f"waits for other peers at {at}; unreachable: {away}")
+        typical = self.round_seconds
+        limit = _FIRST if typical is None else max(_LEAST, _PATIENCE * typical)
+        file = self.path / ("metrics.jsonl" if self.lines else "config.toml")
+        age = time.time() - file.stat().st_mtime
+        if age <= limit:
+            return Health(True, at)
+        usual = "no round has ended yet" if typical is None else f"the last rounds took {typical:.3g} s each"
+        return Health(False, f"{at} does not end: no change for {age:.0f} s; {usual}")
+
+
+def vitals_of(folder: Path) -> list[Vitals]:
+    """The run or peer in a folder, or all runs of a comparison that have begun."""
+    if is_run(folder):
+        return [Vitals(folder)]
+    if is_comparison(folder):
+        return [Vitals(run.path) for row in Comparison(folder).begun for run in row.runs]
+    raise UserError(f"{folder}: no run has begun in it")
+
+
+def health_of(folder: Path) -> Health:
+    """A comparison advances if one of its runs does."""
+    try:
+        found = [one.health for one in vitals_of(folder)]
+    except (UserError, OSError, ValueError) as error:
+        return Health(False, str(error))
+    if len(found) == 1:
+        return found[0]
+    open_runs = [one for one in found if one.reason != "finished"]
+    if found and not open_runs and Comparison(folder).unfinished:
+        return Health(False, f"stopped: {len(found)} runs have finished, and others have not begun")
+    if not open_runs:
+        return Health(bool(found), "finished" if found else f"{folder}: no run has begun in it")
+    good = [one for one in open_runs if one.good]
+    return good[0] if good else open_runs[0]

@@ -1,0 +1,160 @@
+"""Health and metrics of runs, comparisons and real peers, from their folders."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import homophily
+from homophily.atomic_io import locked
+from homophily.report.live.endpoint import serving
+from homophily.report.live.prometheus import exposition, refusal_kind
+from homophily.report.live.vitals import Vitals, health_of
+from tests.report.live.serving import get, served
+from tests.report.page.folders import network, peers
+
+LINE = re.compile(r'([a-z_]+)(?:\{((?:[a-z]+="(?:[^"\\\n]|\\["\\n])*",?)*)\})? (-?[\d.e+-]+|NaN)')
+
+
+def parsed(text: str) -> dict[str, list[tuple[str, float]]]:
+    """The samples by name. Every line must be of the format, and each metric has one HELP and one TYPE before it."""
+    found: dict[str, list[tuple[str, float]]] = {}
+    lines = text.removesuffix("\n").split("\n")
+    for line in lines:
+        if line.startswith("# "):
+            _, kind, name, rest = line.split(" ", 3)
+            assert kind in ("HELP", "TYPE")
+            assert rest
+            assert name not in found
+        else:
+            match = LINE.fullmatch(line)
+            assert match, line
+            found.setdefault(match[1], []).append((match[2] or "", float(match[3])))
+    for name in found:
+        assert sum(line.startswith(f"# HELP {name} ") for line in lines) == 1
+        assert sum(line.startswith(f"# TYPE {name} ") for line in lines) == 1
+    return found
+
+
+@pytest.fixture
+def half(tmp_path: Path) -> Path:
+    """A run that has stopped after two of five rounds."""
+    run = homophily.Simulation({"rounds": 5}, model=network(), data=peers(), out=tmp_path / "run", device="cpu")
+    run.step()
+    run.step()
+    return run.path
+
+
+def test_a_run_is_healthy_while_rounds_advance(half: Path) -> None:
+    stopped = health_of(half)
+    assert not stopped.good
+    assert stopped.reason == f"stopped at round 2 of 5: no process works on {half}"
+    with locked(half):
+        assert health_of(half).good
+        old = time.time() - 59
+        os.utime(half / "metrics.jsonl", (old, old))
+        assert health_of(half).good
+        old -= 10
+        os.utime(half / "metrics.jsonl", (old, old))
+        late = health_of(half)
+        assert not late.good
+        assert re.fullmatch(
+            r"round 2 of 5 does not end: no change for \d+ s; the last rounds took \S+ s each", late.reason
+        )
+
+
+def test_a_slow_run_has_ten_times_its_round_time(half: Path) -> None:
+    lines = [{"round": i, "seconds": 30.0 * i} for i in (1, 2)]
+    (half / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert Vitals(half).round_seconds == 30.0
+    assert Vitals(half).seconds_left == 90.0
+    with locked(half):
+        for age, good in ((290, True), (310, False)):
+            old = time.time() - age
+            os.utime(half / "metrics.jsonl", (old, old))
+            assert health_of(half).good is good
+
+
+def test_an_incomplete_last_line_is_not_read(half: Path) -> None:
+    with (half / "metrics.jsonl").open("a") as file:
+        file.write('{"round": 3, "sec')
+    assert Vitals(half).round == 2
+
+
+def test_a_finished_run_a_comparison_and_an_empty_folder(folders: Path, tmp_path: Path) -> None:
+    assert health_of(folders / "panm") == health_of(folders / "compare")
+    assert health_of(folders / "panm").reason == "finished"
+    assert not health_of(tmp_path).good
+    assert parsed(exposition(tmp_path)) == {"homophily_up": [("", 0.0)]}
+
+
+def test_metrics_are_those_of_the_folder(half: Path) -> None:
+    last: dict[str, Any] = homophily.Run(half).metrics()[-1]
+    found = {name: values for name, ((_, values),) in parsed(exposition(half)).items()}
+    assert found["homophily_round"] == 2
+    assert found["homophily_rounds"] == 5
+    assert found["homophily_score"] == pytest.approx(last["accuracy"])
+    assert found["homophily_bytes_sent_per_peer"] == last["bytes_sent_per_peer"]
+    assert found["homophily_models_sent_per_peer"] == last["models_sent_per_peer"]
+    assert found["homophily_same_cluster_merges_ratio"] == last["same_cluster_merges"]
+    assert found["homophily_seconds_total"] == last["seconds"]
+    assert found["homophily_diverged_peers"] == 0
+    assert found["homophily_up"] == 0
+
+
+def test_the_runs_of_a_comparison_differ_in_their_labels(folders: Path) -> None:
+    found = parsed(exposition(folders / "compare"))["homophily_score"]
+    assert len({labels for labels, _ in found}) == len(found) == 15
+    assert any('method="oracle",seed="3",headline="accuracy"' in labels for labels, _ in found)
+
+
+def test_a_real_peer_with_hostile_names(state: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "state"
+    shutil.copytree(state, copy)
+    status = json.loads((state / "status.json").read_text())
+    status["peer"] = 'a"b\\c\nd'
+    status["refused"] = {"wrong signature (peer-2)": 2, "wrong signature (peer-3)": 1, "handshake: x": 4}
+    (copy / "status.json").write_text(json.dumps(status))
+    found = parsed(exposition(copy))
+    assert found["homophily_round"] == [(r'peer="a\"b\\c\nd",federation="' + status["federation"] + '"', 3.0)]
+    kinds = {labels.partition("kind=")[2]: value for labels, value in found["homophily_refusals_total"]}
+    assert kinds == {'"wrong signature"': 3.0, '"handshake: x"': 4.0}
+    assert found["homophily_bytes_received_total"][0][1] == status["bytes_received"]
+    assert found["homophily_neighbours_online"][0][1] == len(status["neighbours"])
+
+
+def test_a_peer_that_waits_for_others_is_not_healthy(state: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "state"
+    shutil.copytree(state, copy)
+    (copy / "summary.json").unlink()
+    status = json.loads((state / "status.json").read_text())
+    status |= {"headline": None, "unreachable": ["peer-2"]}
+    (copy / "status.json").write_text(json.dumps(status))
+    with locked(copy):
+        assert health_of(copy).reason == "waits for other peers at round 3 of 3; unreachable: peer-2"
+
+
+def test_a_kind_of_refusal_has_no_peer() -> None:
+    assert refusal_kind("altered chunk (hospital-b)") == "altered chunk"
+    assert refusal_kind("other reasons") == "other reasons"
+
+
+def test_both_servers_answer_the_same(half: Path) -> None:
+    with served(half) as (port, _), serving(half, "127.0.0.1:0") as where:
+        assert where.endswith("/metrics")
+        other = int(where.split(":")[2].partition("/")[0])
+        for path in ("/metrics", "/health"):
+            page, alone = get(port, path), get(other, path)
+            assert (page[0], page[2]) == (alone[0], alone[2])
+            assert page[1]["content-type"] == alone[1]["content-type"]
+        assert get(other, "/health")[0] == 503
+        assert get(other, "/data")[0] == 404
+        assert get(other, "/metrics", Host="evil.example")[0] == 421
+        assert get(other, "/metrics", "POST")[0] == 501

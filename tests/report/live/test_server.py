@@ -126,7 +126,7 @@ def test_a_folder_that_is_not_a_run_and_a_port_in_use_are_refused(tmp_path: Path
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        with pytest.raises(UserError, match="cannot listen on 127.0.0.1, port"):
+        with pytest.raises(UserError, match=r"cannot listen on 127\.0\.0\.1, port"):
             bound("127.0.0.1", taken.getsockname()[1])
 
 

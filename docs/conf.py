@@ -6,8 +6,9 @@ on the site as in the repository.
 
 import inspect
 import re
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from pygments.lexers.special import TextLexer
 from sphinx.application import Sphinx
@@ -42,6 +43,7 @@ html_static_path = ["static"]
 html_css_files = ["wide.css"]
 html_extra_path = ["site"]  # index.html, which leads to docs/index.html
 html_copy_source = False
+html_show_copyright = False
 
 
 def add_navigation(app: Sphinx, page: str, source: list[str]) -> None:
@@ -57,9 +59,21 @@ def add_navigation(app: Sphinx, page: str, source: list[str]) -> None:
         source[0] += "\n"
 
 
-def list_arguments(
-    app: Sphinx, what: str, name: str, item: Any, options: Any, lines: list[str]
-) -> None:  # the arguments of the event autodoc-process-docstring
+def drop_metadata(app: Sphinx, item: Any, bound: bool) -> None:
+    """Show ``str`` for ``Annotated[str, Field(...)]``, whose descriptions the docstring has too."""
+    if inspect.isfunction(item):
+        with suppress(NameError):  # a name that is imported only for type checkers
+            item.__annotations__ = get_type_hints(item)
+
+
+def shorten_defaults(
+    app: Sphinx, what: str, name: str, item: Any, options: Any, signature: str | None, returns: str | None
+) -> tuple[str | None, str | None]:
+    """Show ``...`` for defaults such as ``<factory>``, which are not Python."""
+    return signature and re.sub(r"<[^<>]+>", "...", signature), returns
+
+
+def list_arguments(app: Sphinx, what: str, name: str, item: Any, options: Any, lines: list[str]) -> None:
     """Make a list of the lines ``argument: meaning`` of a docstring, which reStructuredText would join."""
     if what not in ("function", "method", "class"):
         return
@@ -82,4 +96,6 @@ def list_arguments(
 def setup(app: Sphinx) -> None:
     app.add_lexer("csv", TextLexer)
     app.connect("source-read", add_navigation)
+    app.connect("autodoc-before-process-signature", drop_metadata)
+    app.connect("autodoc-process-signature", shorten_defaults)
     app.connect("autodoc-process-docstring", list_arguments)

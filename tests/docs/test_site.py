@@ -68,6 +68,11 @@ def test_the_reference_lists_the_arguments_of_a_function(site: Path) -> None:
     assert "\nRaises UserError for bad input" in plain
 
 
+def test_the_reference_shows_types_and_defaults_as_a_user_writes_them(site: Path) -> None:
+    page = (site / "docs/api.html").read_text(encoding="utf-8")
+    assert not re.search(r"FieldInfo|&lt;factory|&lt;function|ForwardRef|pydantic_core", page)
+
+
 class Loaded(HTMLParser):
     """Collects what a browser loads to show a page."""
 

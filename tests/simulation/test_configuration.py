@@ -113,6 +113,7 @@ name = "mlp"
 hidden = [32]
 personal = []                # name patterns of layers and buffers that are never merged
 frozen = []
+cache_features = true
 
 [training]
 optimizer = "sgd"

@@ -90,6 +90,8 @@ def status(
 
 
 def _formatted(value: Any) -> str:
+    if value is None:
+        return "-"
     if isinstance(value, dict):
         return ", ".join(f"{key} {_formatted(inner)}" for key, inner in value.items()) or "-"
     if isinstance(value, list):

@@ -97,6 +97,7 @@ class BlobTransfer:
         at a time, and concurrent requests for each; cache_bytes: size of the cache of other peers' chunks."""
         self._federation, self.identity, self._authority, self._max_bytes = federation, identity, authority, max_bytes
         self._timeout, self._slots, self._waiting, self._window = timeout, slots, waiting, window
+        self.bytes_served = 0  # own blobs and relayed ones, since the start
         self._published: dict[BlobId, list[Payload]] = {}
         self._cache: OrderedDict[Part, _Piece] = OrderedDict()
         self._cached, self._cache_bytes = 0, cache_bytes
@@ -303,9 +304,12 @@ class BlobTransfer:
     def _answer(self, request: Request, part: Part) -> None:
         try:
             if part[0].origin == self.identity.name:
-                request.answer(*self._own_part(part))
+                data: Sequence[Payload] = self._own_part(part)
             else:
-                request.answer(*self._get_part(part, time.monotonic() + self._timeout, detours=False).data)
+                data = self._get_part(part, time.monotonic() + self._timeout, detours=False).data
+            request.answer(*data)
+            with self._lock:
+                self.bytes_served += sum(map(len, data))
         except (NoAnswer, Refused) as error:
             request.decline(str(error))
 

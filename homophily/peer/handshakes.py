@@ -30,17 +30,19 @@ _WRONG_HOST = re.compile(r'certificate not valid for name "([^"]+)"')
 _ALERT = re.compile(r"received fatal alert: (\w+)")
 _LINE_BYTES, _RAW_BYTES, _REASON_CHARS = 1 << 16, 400, 100  # at most, of a line and of a reason before and after
 _GRACE_SECONDS = 5.0  # a peer that starts has this long before a failed connection to it is logged
+_FRESH_SECONDS = 6.0  # zenoh retries every 2 s: after this time without a failure, the address was reached
 _FORGET_SECONDS = 30.0  # zenoh retries every 2 s: an address without a failure for this long was reached in between
 
 
 @contextmanager
-def watch_handshakes(refusals: Refusals, log: logging.Logger) -> Iterator[None]:
+def watch_handshakes(refusals: Refusals, log: logging.Logger) -> Iterator[ConnectFailures]:
     """Count failed handshakes and log failed connections. It must begin before the first link is opened.
 
     Use it only in a process that runs one peer and nothing else: it reads the whole standard output.
     """
+    failures = ConnectFailures(log)
     if sys.stdout is None:  # it was closed
-        yield
+        yield failures
         return
     zenoh.init_log_from_env_or("zenoh_link_tls=warn,zenoh::net::runtime::orchestrator=debug")
     sys.stdout.flush()
@@ -48,10 +50,10 @@ def watch_handshakes(refusals: Refusals, log: logging.Logger) -> Iterator[None]:
     reading, writing = os.pipe()
     os.dup2(writing, 1)
     os.close(writing)
-    reader = threading.Thread(target=_read_log, args=(reading, stdout, refusals, log), daemon=True)
+    reader = threading.Thread(target=_read_log, args=(reading, stdout, refusals, failures), daemon=True)
     reader.start()
     try:
-        yield
+        yield failures
     finally:
         sys.stdout.flush()
         os.dup2(stdout, 1)  # closes the pipe
@@ -59,9 +61,9 @@ def watch_handshakes(refusals: Refusals, log: logging.Logger) -> Iterator[None]:
         os.close(stdout)
 
 
-def _read_log(reading: int, stdout: int, refusals: Refusals, log: logging.Logger) -> None:
+def _read_log(reading: int, stdout: int, refusals: Refusals, failures: ConnectFailures) -> None:
     """Take zenoh's reports out of the standard output, and pass all other lines on."""
-    failures, show_all = _ConnectFailures(log), "RUST_LOG" in os.environ
+    show_all = "RUST_LOG" in os.environ
     with os.fdopen(reading, "rb") as lines, suppress(OSError):
         while line := lines.readline(_LINE_BYTES):
             text = _COLOUR.sub(b"", line).rstrip()
@@ -99,12 +101,13 @@ def _date(seconds: str) -> str:
     return datetime.fromtimestamp(min(int(seconds[:12]), 253402300799), UTC).date().isoformat()
 
 
-class _ConnectFailures:
+class ConnectFailures:
     """Logs once why an address cannot be reached, and again if the reason changes or it was reached in between."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
         self._by_address: dict[str, tuple[float, float, str]] = {}  # first failure, last failure, reason logged
+        self._reasons: dict[str, str] = {}  # of the last failure
 
     def add(self, address: str, reason: str) -> None:
         if "CONNECTION_TO_SELF" in reason:  # peer.connect may list all peers, this one among them
@@ -117,3 +120,13 @@ class _ConnectFailures:
             self._log.warning("connection to %s failed: %s; retrying every 2 s", address, reason)
             logged = reason
         self._by_address[address] = first, now, logged
+        self._reasons[address] = reason
+
+    def current(self) -> dict[str, str]:
+        """Why the last try to reach an address failed, for those without a success since."""
+        now = time.monotonic()
+        return {
+            address: self._reasons[address]
+            for address, (_, last, logged) in list(self._by_address.items())
+            if logged and now - last <= _FRESH_SECONDS
+        }

@@ -153,6 +153,11 @@ class Members:
     def status(self, name: str) -> Status:
         return self._others[name].status
 
+    def ages(self) -> dict[str, float]:
+        """Seconds since the last status of each peer that has announced one since it connected."""
+        now = time.monotonic()
+        return {name: now - one.last_heard for name, one in self._others.items() if one.announced}
+
     def alive(self) -> list[str]:
         """The peers that are online now, at any distance."""
         return list(self.hops())

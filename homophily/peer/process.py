@@ -70,6 +70,7 @@ class Peer:
         self._setup = prepare_peer(self.settings)
         self._log = peer_logger(self.settings.peer.name)
         self._stack = ExitStack()
+        self._failures: handshakes.ConnectFailures | None = None  # not known unless alone
         self._active: ActiveRun | None = None
         self._result: Run | None = None
 
@@ -82,7 +83,7 @@ class Peer:
             stack.enter_context(_logged(writer.path / "peer.log", self.settings.peer.name, self._log))
             refusals = Refusals(self._log)
             if self._alone:  # before the first link: zenoh reads the settings of its log only once
-                stack.enter_context(handshakes.watch_handshakes(refusals, self._log))
+                self._failures = stack.enter_context(handshakes.watch_handshakes(refusals, self._log))
             links = ZenohLinks(address_of(self._setup, self._insecure))
             self._network = PeerNetwork.on(links, self._setup, refusals)
             stack.callback(self._network.close)
@@ -192,8 +193,12 @@ class Peer:
             "merged": metrics.get("merged", []),
             "similarities": metrics.get("similarities", {}),
             "unreachable": sorted(away.union(metrics.get("unreachable", []))),
+            "heard": {name: round(seconds, 1) for name, seconds in network.members.ages().items()},
+            "failed_connections": None if self._failures is None else self._failures.current(),
             "bytes_received": active.state.exchange.traffic.bytes,
+            "bytes_served": network.transfer.bytes_served,
             "refused": network.transfer.refusals.counts(),
+            "certificate_expires": self._setup.identity.expires.timestamp(),
             "notes": list(self._setup.notes),
         }
         write_json(active.path / "status.json", status)

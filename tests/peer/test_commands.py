@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import numpy as np
 import pytest
@@ -42,9 +44,10 @@ def undeclared(pairs: Pairs) -> Tensor:
 
 
 @contextmanager
-def started(file: Path, far_enough: Callable[[], bool]) -> Iterator[subprocess.Popen[str]]:
+def started(file: Path, far_enough: Callable[[], bool], *options: str) -> Iterator[subprocess.Popen[str]]:
     """A peer as a process of its own, which has come far enough; killed at the end."""
-    peer = subprocess.Popen([sys.executable, "-m", "homophily", "peer", str(file)], stderr=subprocess.PIPE, text=True)
+    words = [sys.executable, "-m", "homophily", "peer", str(file), *options]
+    peer = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
     state = file.parent / file.stem
     try:
         while not (state / "status.json").exists() or not far_enough():
@@ -68,6 +71,29 @@ def test_a_stopped_peer_says_how_to_resume_it(tmp_path: Path) -> None:
     assert "Traceback" not in said
     assert status(tmp_path / "peer-0")["round"] >= 1
     assert len(Run(tmp_path / "peer-0").metrics()) >= 1
+
+
+def test_a_peer_serves_its_metrics_and_health(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    endless = make({"rounds": 10**6, "peers": 2, "data": {"angles": [0, 180]}})
+    _, file = write_files(endless, 2, tmp_path, "free", wait_for=0)
+
+    def failing() -> bool:  # the other peer is not there
+        found = status(tmp_path / "peer-1")
+        return found["round"] > 0 and bool(found["failed_connections"])
+
+    with started(file, failing, "--metrics", f"127.0.0.1:{port}"):
+        with urlopen(f"http://127.0.0.1:{port}/health", timeout=20) as answer:
+            assert answer.status == 200
+            assert answer.read().startswith(b"round ")
+        with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
+            text = answer.read().decode()
+        found = status(tmp_path / "peer-1")
+    assert 'homophily_neighbours_online{peer="peer-1"' in text
+    assert f"{found['certificate_expires']!r}" in text
+    assert list(found["failed_connections"].values()) == ["Connection refused (os error 111)"]
 
 
 def test_status_needs_the_state_folder_of_a_peer(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from homophily.peer.handshakes import _ConnectFailures, plain_reason, watch_handshakes
+from homophily.peer.handshakes import ConnectFailures, plain_reason, watch_handshakes
 from homophily.peer.logs import peer_logger
 from homophily.peer.refusals import Refusals
 from tests.peer.field import Field, until
@@ -91,7 +91,7 @@ def test_a_failed_connection_is_logged_again_when_the_reason_changes(monkeypatch
     clock, said = 0.0, []
     monkeypatch.setattr("homophily.peer.handshakes.time.monotonic", lambda: clock)
     monkeypatch.setattr(LOG, "warning", lambda text, *a: said.append(text % a))
-    failures = _ConnectFailures(LOG)
+    failures = ConnectFailures(LOG)
     for clock, why in [  # noqa: B007
         (0.0, "refused"), (4.0, "refused"), (6.0, "refused"), (8.0, "refused"), (10.0, "expired"),
         (300.0, "expired"), (302.0, "expired"), (306.0, "expired"),
@@ -102,13 +102,16 @@ def test_a_failed_connection_is_logged_again_when_the_reason_changes(monkeypatch
         "connection to bob:7447 failed: expired; retrying every 2 s",
         "connection to bob:7447 failed: expired; retrying every 2 s",
     ]
+    assert failures.current() == {"bob:7447": "expired"}
+    clock = 320.0
+    assert failures.current() == {}  # it was reached, because nothing has failed since
 
 
 def test_a_connection_to_itself_is_not_logged_and_a_name_clash_is(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, said = 0.0, []
     monkeypatch.setattr("homophily.peer.handshakes.time.monotonic", lambda: clock)
     monkeypatch.setattr(LOG, "warning", lambda text, *a: said.append(text % a))
-    failures = _ConnectFailures(LOG)
+    failures = ConnectFailures(LOG)
     closed = "Received a close message (reason %s) in response to an OpenSyn on: Transp"
     for clock in (0.0, 6.0):  # noqa: B007
         failures.add("me:7447", plain_reason(closed % "CONNECTION_TO_SELF"))

@@ -24,7 +24,7 @@ def peer_view(source: Source) -> View:
         raise UserError(f"{path} is damaged: it must hold a JSON object")
     tabs = [
         Tab("Scores", [_by_round(source)]),
-        Tab("Other peers", [_partners(source), _similarities(source), _reachable(status)]),
+        Tab("Other peers", [_partners(source), _similarities(source), _reachable(status), _failing(status)]),
         Tab("Refusals", [_refused(status)]),
         settings_tab(source, source.path),
     ]
@@ -34,13 +34,16 @@ def peer_view(source: Source) -> View:
 
 def _facts(source: Source, status: dict[str, Any]) -> list[tuple[str, str]]:
     values = source.column(source.score.name)[1]
-    received, written = status.get("bytes_received"), status.get("time")
+    received, served = status.get("bytes_received"), status.get("bytes_served")
+    written, expires = status.get("time"), status.get("certificate_expires")
     return [
         ("progress", source.progress),
         (source.score.label, source.score.text(values[-1] if values else None)),
         ("federation", shortened(str(status.get("federation", "-")))),
         ("connected to", _listed(status.get("neighbours"))),
         ("MB received", "-" if received is None else f"{received / 1e6:.3g}"),
+        ("MB served", "-" if served is None else f"{served / 1e6:.3g}"),
+        ("certificate's last day", "-" if expires is None else datetime.fromtimestamp(expires, UTC).date().isoformat()),
         ("status of", "-" if written is None else datetime.fromtimestamp(written, UTC).isoformat(" ", "seconds")),
     ]
 
@@ -95,12 +98,26 @@ def _similarities(source: Source) -> Figure:
 def _reachable(status: dict[str, Any]) -> Figure:
     hops = status.get("reachable") or {}
     away = status.get("unreachable") or []
-    rows = [[shortened(name), f"{count} hop{'s' * (count != 1)}"] for name, count in sorted(hops.items())]
-    rows += [[shortened(name), "unreachable"] for name in away if name not in hops]
+    ages = status.get("heard") or {}
+    far = {name: f"{count} hop{'s' * (count != 1)}" for name, count in sorted(hops.items())}
+    far |= {name: "unreachable" for name in away if name not in hops}
+    rows = [
+        [shortened(name), text, "-" if ages.get(name) is None else f"{ages[name]:.1f}"] for name, text in far.items()
+    ]
     if not rows:
         return Absent("reachable", "Other peers", "the status names no other peer")
-    text = "The distance to each peer when the status was written."
-    return Table("reachable", "Other peers", text, ["peer", "distance"], rows)
+    text = "The distance to each peer, and the age of its last message, when the status was written."
+    return Table("reachable", "Other peers", text, ["peer", "distance", "last heard, s ago"], rows)
+
+
+def _failing(status: dict[str, Any]) -> Figure:
+    title, failed = "Connections that fail", status.get("failed_connections")
+    if not failed:
+        why = "this is not known" if failed is None else "every address in peer.connect was reached"
+        return Absent("failing", title, why)
+    rows = [[shortened(str(address)), str(reason)] for address, reason in sorted(failed.items())]
+    text = "The addresses in peer.connect that this peer does not reach, and why the last try failed."
+    return Table("failing", title, text, ["address", "reason"], rows)
 
 
 def _refused(status: dict[str, Any]) -> Figure:

@@ -127,6 +127,8 @@ def test_a_real_peer_with_hostile_names(state: Path, tmp_path: Path) -> None:
     kinds = {labels.partition("kind=")[2]: value for labels, value in found["homophily_refusals_total"]}
     assert kinds == {'"wrong signature"': 3.0, '"handshake: x"': 4.0}
     assert found["homophily_bytes_received_total"][0][1] == status["bytes_received"]
+    assert found["homophily_bytes_served_total"][0][1] == status["bytes_served"] > 0
+    assert found["homophily_certificate_expiry_timestamp_seconds"][0][1] > time.time()
     assert found["homophily_neighbours_online"][0][1] == len(status["neighbours"])
 
 

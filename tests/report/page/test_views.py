@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -340,6 +342,21 @@ def test_a_real_peer_s_state_shows_whom_it_merged_with(state: Path) -> None:
     assert events == merged
     assert list(figure(view, "by-round").series[0].y) == [line["accuracy"] for line in metrics]
     assert "refused no message" in figure(view, "refused").text
+    facts = dict(view.facts)
+    assert float(facts["MB served"]) > 0
+    assert facts["certificate's last day"] > date.today().isoformat()
+    assert {row[0] for row in figure(view, "reachable").rows} == {"peer-0", "peer-2", "peer-3"}
+
+
+def test_a_peer_says_why_a_connection_fails(state: Path, tmp_path: Path) -> None:
+    shutil.copytree(state, tmp_path / "peer")
+    status = json.loads((state / "status.json").read_text())
+    for failed, why in (({}, "every address in peer.connect was reached"), (None, "this is not known")):
+        (tmp_path / "peer/status.json").write_text(json.dumps(status | {"failed_connections": failed}))
+        assert figure(views_of([tmp_path / "peer"])[0], "failing").text == why
+    failed = {"clinic:7447": "certificate expired on 2026-11-13"}
+    (tmp_path / "peer/status.json").write_text(json.dumps(status | {"failed_connections": failed}))
+    assert figure(views_of([tmp_path / "peer"])[0], "failing").rows == [[*failed, *failed.values()]]
 
 
 # Mistakes

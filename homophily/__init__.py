@@ -13,32 +13,35 @@ if TYPE_CHECKING:
     from homophily.api import Discovery, Simulation, compare, kin, resume, run
     from homophily.config.schema import Config
     from homophily.data import ClusterSpec, PartitionPlan, PeerData, Samples, Source
-    from homophily.errors import DivergedWarning, UnsuitableError, UserError
+    from homophily.errors import DivergedWarning, TrackerWarning, UnsuitableError, UserError
     from homophily.experiments.callbacks import Callback
     from homophily.methods import Method, RoundContext, View
     from homophily.methods.kin import power
     from homophily.randomness import Purpose
     from homophily.runs.comparison import Comparison
     from homophily.runs.reader import Run
+    from homophily.trackers import TrackedRun, Tracker
     from homophily.training.objectives import Objective, Phase
 
 __all__ = [
     "Callback", "ClusterSpec", "Comparison", "Config", "Discovery", "DivergedWarning", "Method", "Objective",
     "PartitionPlan", "PeerData", "Phase", "Purpose", "RoundContext", "Run", "Samples", "Simulation", "Source",
-    "UnsuitableError", "UserError", "View", "compare", "data", "kin", "power", "resume", "run",
+    "TrackedRun", "Tracker", "TrackerWarning", "UnsuitableError", "UserError", "View", "compare", "data", "kin",
+    "power", "resume", "run",
 ]  # fmt: skip
 
 _MODULES = {
     "homophily.api": ("Discovery", "Simulation", "compare", "kin", "resume", "run"),
     "homophily.config.schema": ("Config",),
     "homophily.data": ("ClusterSpec", "PartitionPlan", "PeerData", "Samples", "Source"),
-    "homophily.errors": ("DivergedWarning", "UnsuitableError", "UserError"),
+    "homophily.errors": ("DivergedWarning", "TrackerWarning", "UnsuitableError", "UserError"),
     "homophily.experiments.callbacks": ("Callback",),
     "homophily.methods": ("Method", "RoundContext", "View"),
     "homophily.methods.kin": ("power",),
     "homophily.randomness": ("Purpose",),
     "homophily.runs.comparison": ("Comparison",),
     "homophily.runs.reader": ("Run",),
+    "homophily.trackers": ("TrackedRun", "Tracker"),
     "homophily.training.objectives": ("Objective", "Phase"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

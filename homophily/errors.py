@@ -13,5 +13,9 @@ class InUseError(UserError):
     """Another process uses the folder."""
 
 
+class TrackerWarning(UserWarning):
+    """An experiment tracker has failed; the run goes on without it."""
+
+
 class DivergedWarning(UserWarning):
     """Some peers' models have diverged: their weights or outputs hold a NaN or an infinity."""

@@ -18,6 +18,7 @@ from homophily.methods import methods
 from homophily.models import models
 from homophily.plugins.parameters import documented
 from homophily.plugins.registry import Registry
+from homophily.trackers import trackers
 from homophily.training.objectives import objectives
 from homophily.training.score_metrics import score_metrics
 
@@ -65,7 +66,7 @@ panm 0.1 0.9
 
 - A key of a table is written `table.key` on the command line. The value is a TOML value, or a string without quotes.
 - A string stands for a table with that name: `method = "panm"` is `[method]` with `name = "panm"`. This holds for
-  `data`, `model`, `method`, `topology`, `headline` and `training.objective`.
+  `data`, `model`, `method`, `topology`, `headline`, `training.objective` and `tracker`.
 - `package.module:name` names a class or function of your own ([extending.md](extending.md)).
 - A key with a wrong name, type or value ends the run before it starts, with exit code 2 and a message that names it.
 - `config.toml` in a [run folder](run-folder.md) holds the config of a run with every default filled in.
@@ -149,6 +150,11 @@ _PLUGINS = {
     ],
 }
 
+_TRACKERS = _Plugins(
+    trackers,
+    "A table of `tracker` has the `name` of the tracker and its keys ([trackers.md](trackers.md)):\n"
+    '`tracker = { name = "mlflow", uri = "http://127.0.0.1:5000" }`.',
+)
 _INNER = {"model": {"lora": Lora}}  # tables inside a table
 _TYPES = {"integer": "integer", "number": "float", "string": "string", "boolean": "boolean", "object": "table"}
 _BOUNDS = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
@@ -163,6 +169,7 @@ def page() -> str:
             parts += [f"### [{name}.{inner}]\n", f"{keys.__doc__}\n", _table_of(keys)]
         for plugins in _PLUGINS[name]:
             parts += [f"### Keys of a {plugins.registry.kind}\n", f"{plugins.text}\n", *_tables_of(plugins)]
+    parts += ["## Keys of a tracker\n", f"{_TRACKERS.text}\n", *_tables_of(_TRACKERS)]
     return "\n".join(parts)
 
 
@@ -171,7 +178,7 @@ def keys_without_meaning() -> list[str]:
     tables: dict[str, dict[str, Schema]] = {"config": _properties(Config)}
     tables |= {f"[{name}]": _properties(table) for name, table in TABLES.items()}
     tables |= {f"[{name}.{key}]": _properties(one) for name, inner in _INNER.items() for key, one in inner.items()}
-    for plugins in chain(*_PLUGINS.values()):
+    for plugins in chain(*_PLUGINS.values(), [_TRACKERS]):
         tables |= {f"{plugins.registry.kind} {name}": keys for name, keys in plugins.keys().items()}
     return [
         f"{table}: {key}" for table, keys in tables.items() for key, one in keys.items() if "description" not in one

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from math import inf
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,9 +26,10 @@ from homophily.api import compare as compare_methods
 from homophily.api import kin as compare_fingerprints
 from homophily.api import resume as resume_run
 from homophily.api import run as start_run
-from homophily.atomic_io import write_json
+from homophily.atomic_io import locked, write_json
 from homophily.cli.live import follow_folder, live_page
 from homophily.config.overlay import nested, split
+from homophily.config.schema import TrackerTable
 from homophily.data import sample_constants, shifts, sources, write_constants
 from homophily.data.transforms import transforms
 from homophily.errors import DivergedWarning, UserError
@@ -49,6 +51,8 @@ from homophily.runs.comparison import Comparison, Contents
 from homophily.runs.reader import Run
 from homophily.runs.writer import RunWriter
 from homophily.simulation.configuration import load
+from homophily.trackers import trackers
+from homophily.trackers.run_log import log_run
 from homophily.training.objectives import objectives
 from homophily.training.resources import threads
 from homophily.training.score_metrics import score_metrics
@@ -65,7 +69,7 @@ _HERE = Path(__file__).parent.parent
 _KINDS: dict[str, Registry[Any]] = {
     "methods": methods, "metrics": metrics, "merges": merges, "topologies": topologies, "data": sources,
     "shifts": shifts, "transforms": transforms, "models": models, "objectives": objectives,
-    "headlines": score_metrics,
+    "headlines": score_metrics, "trackers": trackers,
 }  # fmt: skip
 
 
@@ -266,6 +270,21 @@ def report(
 
 
 app.command("live")(follow_folder)
+
+
+@app.command("log")
+def log_folder(
+    folder: Annotated[Path, typer.Argument(help="A run or a comparison.")],
+    to: Annotated[str, typer.Option("--to", help=f"{', '.join(trackers)}, or package.module:name.")],
+    words: Annotated[list[str] | None, typer.Argument(metavar="[key=value ...]", show_default=False)] = None,
+) -> None:
+    """Log a run, or all runs of a comparison, in an experiment tracker: rounds that were not logged there before."""
+    table = TrackerTable(name=to, **nested(words or []))
+    found = _stored_comparison(folder)
+    for run in [Run(folder)] if found is None else chain(*found.runs.values()):
+        with locked(run.path):
+            rounds = log_run(run, table)
+        print(f"{run.path}: {rounds} rounds logged to {to}")
 
 
 @app.command("theory")

@@ -28,6 +28,8 @@ def read(path: Path, what: str = "config") -> dict[str, Any]:
 def as_tables(values: Mapping[str, Any]) -> dict[str, Any]:
     """Replace names by tables: "oracle" by { name = "oracle" }, the topology "edges.csv" by { name = "file", ... }."""
     out = {k: {"name": v} if k in NAMED and isinstance(v, str) else _plain(v) for k, v in values.items()}
+    if "tracker" in out:
+        out["tracker"] = _tracker_tables(out["tracker"])
     training = out.get("training")
     if isinstance(training, Mapping) and isinstance(training.get("objective"), str):
         out["training"] = {**training, "objective": {"name": training["objective"]}}
@@ -35,6 +37,14 @@ def as_tables(values: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(topology, Mapping) and str(topology.get("name")).endswith((".csv", ".graphml")):
         out["topology"] = {**topology, "name": "file", "path": topology["name"]}
     return out
+
+
+def _tracker_tables(value: Any) -> Any:
+    """One tracker or several, each by its name or as a table, as a list of tables."""
+    several = [value] if isinstance(value, str | Mapping) else value
+    if not isinstance(several, list):
+        return value
+    return [{"name": one} if isinstance(one, str) else one for one in several]
 
 
 def _plain(value: Any) -> Any:

@@ -293,6 +293,12 @@ class Headline(OpenTable):
     )
 
 
+class TrackerTable(OpenTable):
+    """An experiment tracker, or a file, in which a run is logged round by round."""
+
+    name: str = Field(description="the tracker: a registered name or `package.module:name`")
+
+
 class Config(Table):
     """All settings of one run.
 
@@ -360,6 +366,12 @@ class Config(Table):
         [],
         description="more metrics beside the headline metric: your own, each as `package.module:name`, or names as in "
         "`headline.name`",
+    )
+    tracker: list[TrackerTable] | None = Field(
+        None,
+        description="where the run is logged round by round ([trackers.md](trackers.md)): a name such as "
+        '`"tensorboard"`, a table with a `name` and [keys of a tracker](#keys-of-a-tracker), or a list of these. '
+        "Left out: only in the run folder",
     )
     headline: Headline = Headline()
     data: Data = Data()

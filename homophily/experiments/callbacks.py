@@ -72,24 +72,31 @@ class Callbacks:
                 raise UserError(f"{wanted}, and one is the class {one.__name__}; call it to make one")
             if not isinstance(one, Callback):
                 raise UserError(f"{wanted}, and one is {type(one).__name__}")
-        self._all = list(callbacks)
+        self._all, self._observers = list(callbacks), list[Callback]()
 
     def __bool__(self) -> bool:
+        """Whether there are callbacks, each of which may end the run."""
         return bool(self._all)
 
+    def observed_by(self, *observers: Callback) -> Callbacks:
+        """These callbacks, and after them observers, which do not end a run and have no state in checkpoints."""
+        found = Callbacks(self._all)
+        found._observers = [*self._observers, *observers]
+        return found
+
     def start(self, run: RunHandle) -> None:
-        for one in self._all:
+        for one in [*self._all, *self._observers]:
             one.on_start(run)
 
     def round(self, run: RunHandle, metrics: dict[str, Any]) -> None:
         """Let each callback add to the metrics; the metrics that exist stay as they are."""
-        for one in self._all:
+        for one in [*self._all, *self._observers]:
             seen = dict(metrics)
             one.on_round(run, seen)
             metrics |= _added(type(one).__name__, metrics, seen)
 
     def end(self, run: RunHandle, summary: Mapping[str, Any]) -> None:
-        for one in self._all:
+        for one in [*self._all, *self._observers]:
             one.on_end(run, dict(summary))
 
     def state(self) -> list[dict[str, Any]]:

@@ -24,6 +24,7 @@ from homophily.config.schema import Config
 from homophily.data.sources import sources
 from homophily.errors import DivergedWarning, UserError
 from homophily.experiments.callbacks import Callbacks
+from homophily.experiments.tracking import Tracking
 from homophily.plugins.registry import GIVEN
 from homophily.runs.headline import Headline
 from homophily.runs.reader import Run
@@ -130,6 +131,7 @@ def begin(
     callbacks: Callbacks,
 ) -> ActiveRun:
     """A run before its first round, its folder made."""
+    callbacks = callbacks.observed_by(Tracking(config))
     named = [config.method.name, Path(config.data.name).name, str(config.seed)]
     name = "-".join("own" if part == GIVEN else part for part in named)
     writer = RunWriter.create(out, "".join(c if c.isalnum() or c in "-_." else "-" for c in name))
@@ -143,6 +145,7 @@ def again(
     experiment: Experiment, config: Config, objects: UserObjects, writer: RunWriter, callbacks: Callbacks
 ) -> ActiveRun:
     """A stopped run, after the last round in its checkpoint."""
+    callbacks = callbacks.observed_by(Tracking(config))
     writer.check(form(experiment.task), config, experiment.task.data.digest)
     found = ActiveRun(RunState(experiment), writer, config, objects, callbacks)
     found.restore()

@@ -25,6 +25,7 @@ from homophily.config.schema import Config
 from homophily.errors import UserError
 from homophily.experiments.callbacks import Callback, Callbacks
 from homophily.experiments.runner import ActiveRun, RoundPlayer, description, form, torch_settings
+from homophily.experiments.tracking import Tracking
 from homophily.federation.merging import merges
 from homophily.peer import handshakes
 from homophily.peer.logs import logged_to, peer_logger
@@ -223,7 +224,8 @@ def _active_run(setup: PeerSetup, network: PeerNetwork, writer: RunWriter, callb
         _CPU,
     )
     experiment = setup.training.experiment(setup.config, setup.start, exchange)
-    active = ActiveRun(RunState(experiment), writer, setup.config, UserObjects(), callbacks)
+    observed = callbacks.observed_by(Tracking(setup.config))
+    active = ActiveRun(RunState(experiment), writer, setup.config, UserObjects(), observed)
     active.restore()
     writer.write_config(setup.config)  # only after the state was restored without an error
     return active
@@ -264,14 +266,14 @@ def _logged(path: Path, name: str, log: logging.Logger) -> Iterator[None]:
 
 
 def _check_config(path: Path, stored: Config, now: Config, asked: Config) -> None:
-    """Only rounds (more of them), peers and the path of the data may differ from the stored config."""
+    """Only rounds (more of them), peers, the path of the data and trackers may differ from the stored config."""
     changes = differing(stored, now)
     if any(key == "data.scale" or key.startswith("data.scale.") for key in changes):
         raise UserError(f"data.scale: {path} holds a state with other constants: set peer.state to a new folder")
     for key, (before, after) in changes.items():
         open_then = key.startswith("method.") and before is None  # the state is of a version that did not store t1
         derived = open_then and key.removeprefix("method.") not in asked.method.keys
-        if key not in ("rounds", "peers", "evaluate", "data.name") and not derived:
+        if key not in ("rounds", "peers", "evaluate", "data.name", "tracker") and not derived:
             raise UserError(
                 f"{key} = {after!r}, but {path} holds a state with {before!r}: set peer.state to a new folder"
             )

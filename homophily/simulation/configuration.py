@@ -18,6 +18,7 @@ from homophily.methods import methods
 from homophily.models import models
 from homophily.plugins.parameters import accepted, checked, keys_of, must_take, parsed, refuse_unknown
 from homophily.plugins.registry import GIVEN, Registry
+from homophily.trackers import trackers
 from homophily.training.losses import losses
 from homophily.training.objectives import objectives
 from homophily.training.score_metrics import score_metrics
@@ -59,6 +60,10 @@ def make(values: Mapping[str, Any]) -> Config:
         losses.get(config.training.loss)
     check_optimizer(config.training)
     _check_keys("training.objective", objectives, config.training.objective)
+    for position, tracker in enumerate(config.tracker or []):
+        _check_keys("tracker", trackers, tracker)
+        if tracker in (config.tracker or [])[:position]:
+            raise UserError(f"tracker: {tracker.name!r} is there twice with the same keys")
     for table, registry in _REGISTRIES.items():
         section = getattr(config, table)
         if section.name == GIVEN:

@@ -271,6 +271,7 @@ REGISTERED = {
     "models": ["cifar-cnn", "cnn", "dac-cnn", "linear", "mlp", "mobilenet-v2", "resnet-18"],
     "objectives": ["fedprox", "fedrep", "loss"],
     "headlines": ["accuracy", "auroc", "f1", "loss", "mae", "mse", "perplexity"],
+    "trackers": ["csv", "mlflow", "parquet", "tensorboard", "wandb"],
 }
 
 
@@ -354,3 +355,24 @@ def test_clusters_drawn_by_the_seed_can_be_compared(command: Command) -> None:
     assert command("compare", *words)[0] == 0
     table = json.loads(Path("runs/compare-digits/compare.json").read_text())
     assert all("std" in cell for cell in table["random"]["accuracy_by_cluster"].values())
+
+
+def test_log_writes_what_a_tracker_does_not_have(command: Command, tmp_path: Path) -> None:
+    assert command("run", *SMALL, "tracker=csv", "--out", "mine")[0] == 0
+    assert command("log", "mine", "--to", "csv")[:2] == (0, "mine: 0 rounds logged to csv\n")
+    assert command("log", "mine", "--to", "csv", "folder=tables")[:2] == (0, "mine: 2 rounds logged to csv\n")
+    stored, logged = Path("mine/csv"), Path("tables/mine")
+    for name in ("metrics.csv", "summary.csv"):
+        assert (logged / name).read_text(encoding="utf-8") == (stored / name).read_text(encoding="utf-8")
+    code, _, err = command("log", "mine", "--to", "cvs")
+    assert code == 2
+    assert "unknown tracker 'cvs' (did you mean 'csv'?)" in err
+
+
+def test_log_takes_all_runs_of_a_comparison(command: Command, tmp_path: Path) -> None:
+    assert command("compare", "methods=local,random", "peers=8", "rounds=2", "data.test=20", "--out", "two")[0] == 0
+    code, out, _ = command("log", "two", "--to", "csv", "folder=tables")
+    assert (code, sorted(out.splitlines())) == (
+        0, ["two/local-0: 2 rounds logged to csv", "two/random-0: 2 rounds logged to csv"],
+    )  # fmt: skip
+    assert sorted(path.name for path in Path("tables/two").iterdir()) == ["local-0", "random-0"]

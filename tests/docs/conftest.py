@@ -12,6 +12,7 @@ from homophily.federation.similarity import metrics
 from homophily.federation.topology import topologies
 from homophily.methods import methods
 from homophily.models import models
+from homophily.trackers import trackers
 from homophily.training.objectives import objectives
 from tests.docs.pages import Reader
 
@@ -23,6 +24,7 @@ def reader(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyte
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.setenv("COLUMNS", "160")
     monkeypatch.setenv("HOMOPHILY_MIRROR", "http://127.0.0.1:9")  # a test downloads nothing
+    monkeypatch.setenv("WANDB_MODE", "offline")
     for registry in (
         methods,
         shifts,
@@ -32,6 +34,7 @@ def reader(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyte
         metrics,
         topologies,
         objectives,
+        trackers,
     ):  # a page may register names
         monkeypatch.setattr(registry, "_items", dict(registry._items))
     reader = Reader(capsys, monkeypatch)

@@ -1,0 +1,172 @@
+"""Each bundled tracker holds a run's metrics once, its config and its results, also after a resume."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import homophily
+from tests.callbacks import InterruptAt
+from tests.trackers.reading import (
+    KINDS,
+    approximately,
+    mlflow_client,
+    mlflow_runs,
+    points,
+    scalars,
+    wandb_records,
+)
+
+SMALL: dict[str, Any] = {
+    "peers": 4,
+    "rounds": 4,
+    "checkpoint": 2,
+    "method": {"name": "random", "k": 2},
+    "data": {"train": 6, "test": 10, "angles": [0, 180]},
+}
+
+
+def logged(run: homophily.Run, name: str) -> list[tuple[int, float]]:
+    return [(line["round"], line[name]) for line in run.metrics()]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_tracker_has_every_round_once(kind: str, tmp_path: Path) -> None:
+    run = homophily.run({**SMALL, "tracker": kind}, out=tmp_path / "run")
+    for name in ("accuracy", "loss", "same_cluster_merges", "models_sent_per_peer"):
+        assert points(kind, run.path, name) == approximately(logged(run, name)), name
+    cluster = "0_degree_sign" if kind in ("tensorboard", "mlflow") else "0°"
+    by_cluster = [(line["round"], line["accuracy_by_cluster"]["0°"]) for line in run.metrics()]
+    assert points(kind, run.path, f"accuracy_by_cluster/{cluster}") == approximately(by_cluster)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_resumed_run_continues_in_the_tracker(kind: str, tmp_path: Path) -> None:
+    """It is interrupted in round 4, after the checkpoint of round 2; the tracker has round 3."""
+    with pytest.raises(KeyboardInterrupt):
+        homophily.run({**SMALL, "tracker": kind}, callbacks=[InterruptAt(4)], out=tmp_path / "run")
+    before = json.loads((tmp_path / "run" / "trackers.json").read_text(encoding="utf-8"))
+    assert [entry["round"] for entry in before] == [3]
+    run = homophily.resume(tmp_path / "run", {"rounds": 5})
+    after = json.loads((tmp_path / "run" / "trackers.json").read_text(encoding="utf-8"))
+    assert [(entry["identity"], entry["round"], entry["finished"]) for entry in after] == [
+        (before[0]["identity"], 5, True)
+    ]
+    assert points(kind, run.path, "accuracy") == approximately(logged(run, "accuracy"))
+    assert [step for step, _ in points(kind, run.path, "loss")] == [1, 2, 3, 4, 5]
+
+
+def test_tensorboard_has_the_config_and_the_results(tmp_path: Path) -> None:
+    run = homophily.run({**SMALL, "tracker": "tensorboard"}, out=tmp_path / "run")
+    found = scalars(run.path / "tensorboard")
+    (result,) = found.Scalars("summary/accuracy")
+    assert (result.step, result.value) == (4, pytest.approx(run.summary["accuracy"]))
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+    contents = found.PluginTagToContent("hparams")
+    about = HParamsPluginData.FromString(contents["_hparams_/session_start_info"])
+    assert about.session_start_info.hparams["method.k"].number_value == 2
+    assert about.session_start_info.hparams["data.name"].string_value == "digits"
+
+
+def test_mlflow_has_the_config_and_the_results(tmp_path: Path) -> None:
+    run = homophily.run({**SMALL, "tracker": "mlflow"}, out=tmp_path / "run")
+    (found,) = mlflow_runs(run.path / "mlflow")
+    assert found.info.status == "FINISHED"
+    assert found.info.run_name == "run"
+    assert {key: found.data.params[key] for key in ("method.name", "method.k", "rounds")} == {
+        "method.name": "random", "method.k": "2", "rounds": "4",
+    }  # fmt: skip
+    assert found.data.metrics["summary/accuracy"] == run.summary["accuracy"]
+    assert found.data.tags["homophily.headline"] == "accuracy"
+
+
+def test_mlflow_logs_to_the_store_and_experiment_of_its_keys(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    tracker = {"name": "mlflow", "uri": str(store), "experiment": "first tries"}
+    run = homophily.run({**SMALL, "tracker": tracker}, out=tmp_path / "run")
+    assert not (run.path / "mlflow").exists()
+    (found,) = mlflow_runs(store)
+    assert mlflow_client(store).get_experiment(found.info.experiment_id).name == "first tries"
+
+
+def test_wandb_has_the_config_and_the_results(tmp_path: Path) -> None:
+    run = homophily.run({**SMALL, "tracker": {"name": "wandb", "project": "mine"}}, out=tmp_path / "run")
+    records = list(wandb_records(run.path))
+    (about,) = (record.run for record in records if record.WhichOneof("record_type") == "run")
+    assert (about.project, about.display_name) == ("mine", "run")
+    config = {item.key: json.loads(item.value_json) for item in about.config.update}
+    assert (config["method.name"], config["method.k"]) == ("random", 2)
+    results = {
+        item.key or "/".join(item.nested_key): json.loads(item.value_json)
+        for record in records
+        if record.WhichOneof("record_type") == "summary"
+        for item in record.summary.update
+    }
+    assert results["summary/accuracy"] == run.summary["accuracy"]
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_table_has_the_config_and_the_results(kind: str, tmp_path: Path) -> None:
+    run = homophily.run({**SMALL, "tracker": {"name": kind, "folder": str(tmp_path / "tables")}}, out=tmp_path / "run")
+    read = {"csv": pd.read_csv, "parquet": pd.read_parquet}[kind]
+    (row,) = read(tmp_path / "tables" / "run" / f"summary.{kind}").to_dict("records")
+    assert (row["run"], row["method.name"], row["method.k"]) == ("run", "random", 2)
+    assert row["summary/accuracy"] == run.summary["accuracy"]
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "tensorboard"])
+def test_runs_of_the_same_name_do_not_mix(kind: str, tmp_path: Path) -> None:
+    tracker = {"name": kind, "folder": str(tmp_path / "all")}
+    for above in ("a", "b"):
+        homophily.run({**SMALL, "rounds": 1, "tracker": tracker}, out=tmp_path / above / "run")
+    assert sorted(path.name for path in (tmp_path / "all").iterdir()) == ["run", "run-2"]
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_table_gets_new_columns_and_gaps(kind: str, tmp_path: Path) -> None:
+    """Rounds that are not scored have no accuracy; it first comes in round 2."""
+    config = {**SMALL, "rounds": 5, "evaluate": 2, "tracker": kind}
+    run = homophily.run(config, out=tmp_path / "run")
+    assert [step for step, _ in points(kind, run.path, "accuracy")] == [2, 4, 5]
+    assert [step for step, _ in points(kind, run.path, "models_sent_per_peer")] == [1, 2, 3, 4, 5]
+
+
+def test_rows_that_were_not_complete_are_written_again(tmp_path: Path) -> None:
+    """The process was killed while it wrote round 3."""
+    with pytest.raises(KeyboardInterrupt):
+        homophily.run({**SMALL, "tracker": "csv"}, callbacks=[InterruptAt(3)], out=tmp_path / "run")
+    table = tmp_path / "run" / "csv" / "metrics.csv"
+    table.write_text(table.read_text(encoding="utf-8") + "3,0.1,2", encoding="utf-8")
+    run = homophily.resume(tmp_path / "run")
+    assert points("csv", run.path, "accuracy") == logged(run, "accuracy")
+
+
+@pytest.mark.parametrize("kind", ["mlflow", "wandb", "csv"])
+def test_every_run_of_a_comparison_is_logged_in_one_group(kind: str, tmp_path: Path) -> None:
+    config = {**SMALL, "method": {}, "tracker": kind}
+    found = homophily.compare(config, methods=["local", "random"], seeds=[0, 1], out=tmp_path / "several")
+    runs = [run for several in found.runs.values() for run in several]
+    assert len(runs) == 4
+    if kind == "csv":
+        rows = pd.concat(pd.read_csv(run.path / "csv" / "summary.csv") for run in runs)
+        assert set(rows["group"]) == {"several"}
+        assert rows["summary/accuracy"].tolist() == [run.summary["accuracy"] for run in runs]
+        return
+    if kind == "wandb":
+        records = [record for run in runs for record in wandb_records(run.path)]
+        begun = [record.run for record in records if record.WhichOneof("record_type") == "run"]
+        assert [(one.run_group, one.display_name) for one in begun] == [("several", run.path.name) for run in runs]
+        assert len({one.run_id for one in begun}) == 4
+        return
+    stored = {one.info.run_name: one for one in mlflow_runs(found.path / "mlflow")}
+    assert set(stored) == {run.path.name for run in runs}
+    assert {one.data.tags["homophily.comparison"] for one in stored.values()} == {"several"}
+    for run in runs:
+        assert stored[run.path.name].data.metrics["summary/accuracy"] == run.summary["accuracy"]
+    assert all(a.info.experiment_id == b.info.experiment_id for a, b in pairwise(stored.values()))

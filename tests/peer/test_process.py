@@ -272,3 +272,14 @@ def test_a_callback_stops_a_peer(alone: Path) -> None:
 def test_what_is_not_a_callback_is_refused(alone: Path) -> None:
     with pytest.raises(UserError, match=r"callbacks=: must be a list of homophily\.Callback objects"):
         Peer(alone, callbacks=[print])  # type: ignore[list-item]
+
+
+def test_a_peer_logs_its_own_metrics_in_a_tracker(alone: Path) -> None:
+    alone.write_text('tracker = "csv"\n' + alone.read_text())
+    with Peer(alone) as peer:
+        peer.step()
+    run = Peer(alone).result()
+    header, *rows = (run.path / "csv" / "metrics.csv").read_text(encoding="utf-8").splitlines()
+    accuracy = header.split(",").index("accuracy")
+    assert [float(row.split(",")[accuracy]) for row in rows] == [line["accuracy"] for line in run.metrics()]
+    assert [row.split(",")[0] for row in rows] == ["1", "2", "3"]

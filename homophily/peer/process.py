@@ -187,6 +187,7 @@ class Peer:
             "time": time.time(),
             "round": active.round,
             "rounds": self._setup.config.rounds,
+            "waiting": not metrics,
             "headline": metrics.get("headline"),
             "score": metrics.get(metrics.get("headline", "")),
             "neighbours": sorted(network.links.neighbours()),

@@ -114,8 +114,7 @@ class Vitals:
         at = f"round {self.round} of {self.rounds}"
         if not (in_use(self.path) or in_use(self.path.parent)):
             return Health(False, f"stopped at {at}: no process works on {self.path}")
-        waits = self.status.get("headline", "") is None  # a peer writes this before its first round of this start
-        if waits:
+        if self.status.get("waiting"):
             away = ", ".join(map(str, self.status.get("unreachable", []))) or "none"
             return Health(False, f"waits for other peers at {at}; unreachable: {away}")
         typical = self.round_seconds

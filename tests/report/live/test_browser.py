@@ -106,6 +106,15 @@ def test_tab_slider_scroll_and_focus_survive_an_update(browser: Any, tmp_path: P
         assert HOSTILE in page.locator('[data-figure="graph"] .tip').inner_text()
 
 
+def test_a_real_peer_in_a_narrow_window(browser: Any, state: Path) -> None:
+    with served(state) as (port, _), opened(browser, f"http://127.0.0.1:{port}/", 390) as page:
+        wait_for_fact(page, "3 rounds")
+        tab(page, "Other peers")
+        assert page.locator('[data-figure="reachable"] tbody tr').count() == 3
+        assert page.locator('[data-figure="failing"]').count() == 1
+        assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+
+
 def test_a_server_that_goes_away_and_comes_back(browser: Any, tmp_path: Path) -> None:
     run = begun(tmp_path / "run")
     with socket.socket() as free:

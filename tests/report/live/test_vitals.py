@@ -137,9 +137,11 @@ def test_a_peer_that_waits_for_others_is_not_healthy(state: Path, tmp_path: Path
     shutil.copytree(state, copy)
     (copy / "summary.json").unlink()
     status = json.loads((state / "status.json").read_text())
-    status |= {"headline": None, "unreachable": ["peer-2"]}
-    (copy / "status.json").write_text(json.dumps(status))
     with locked(copy):
+        (copy / "status.json").write_text(json.dumps({**status, "headline": None}))  # a round that is not scored
+        os.utime(copy / "metrics.jsonl")
+        assert health_of(copy).good
+        (copy / "status.json").write_text(json.dumps({**status, "waiting": True, "unreachable": ["peer-2"]}))
         assert health_of(copy).reason == "waits for other peers at round 3 of 3; unreachable: peer-2"
 
 

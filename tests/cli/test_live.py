@@ -1,0 +1,29 @@
+"""The option --live of run: the page is there from the start of the run to its end."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from urllib.request import urlopen
+
+
+def test_a_run_serves_its_page_and_tells_it_the_end(tmp_path: Path) -> None:
+    words = ["run", "peers=8", "rounds=400", "data.test=20", "--out", str(tmp_path / "run"), "--live", "--json"]
+    command = [sys.executable, "-m", "homophily", *words]
+    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert run.stderr is not None
+        said = run.stderr.readline()
+        assert said.startswith("live page: http://127.0.0.1:")
+        address = said.removeprefix("live page: ").strip()
+        with urlopen(f"{address}events", timeout=60) as events:
+            with urlopen(f"{address}data", timeout=60) as answer:
+                assert json.load(answer)["views"][0]["name"] == str(tmp_path / "run")
+            heard = events.read().decode()  # until the server ends
+        out, _ = run.communicate(timeout=60)
+    finally:
+        run.kill()
+    assert run.returncode == 0
+    assert json.loads(out.splitlines()[-1])["rounds"] == 400
+    assert heard.count("event: changed") >= 2
+    assert heard.endswith("event: ended\ndata:\n\n")

@@ -106,6 +106,9 @@ def _variants(
         config = make({**values, "method": tables[name]})
         mine = flat(config.toml())
         kept = {key: mine[key] for key in combination if key in mine}
+        for key in combination:
+            if key not in kept and not key.startswith("method."):
+                raise UserError(f"sweep.{key}: this key cannot be swept, since its values do not stand in the config")
         out.append(Variant(name, config, kept, changed.get(name)))
     return out
 
@@ -211,10 +214,18 @@ def _of_folder(contents: Contents, overrides: Mapping[str, Any], methods: Any) -
     swept: dict[str, list[Any]] = {}
     for one in ordered(contents.runs):
         for key, value in one.swept.items():
+            if key.startswith("method.") and not any(_has(name, key.removeprefix("method.")) for name in names):
+                continue
             values = swept.setdefault(key, [])
             values += [] if value in values else [value]
     seeds = sorted({one.seed for one in contents.runs})
     return {**unflat(contents.shared), "methods": names, "seeds": seeds, "sweep": swept, "method": own}
+
+
+def _has(name: str, key: str) -> bool:
+    """Whether a registered method has this key."""
+    keys = accepted(registered.get(name), registered.passed)
+    return keys is None or key in keys
 
 
 def _refuse_a_name(

@@ -174,7 +174,9 @@ def _extended(found: Run, overrides: Mapping[str, Any]) -> Config:
     stored = found.config
     config = over(stored, overrides)
     if config.rounds < stored.rounds:
-        raise UserError(f"rounds = {config.rounds}: this run has {stored.rounds} already, and they cannot be undone")
+        raise UserError(
+            f"rounds = {config.rounds}: this run has rounds = {stored.rounds}, which can only become larger"
+        )
     return config
 
 

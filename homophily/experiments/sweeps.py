@@ -26,7 +26,9 @@ def combinations(sweep: Any) -> list[Combination]:
 
 def _full(key: str) -> str:
     """The dotted name of a swept key: a table stands for its name. Raises UserError if the key cannot be swept."""
-    full = f"{key}.name" if key in NAMED else key
+    full = f"{key}.name" if key in NAMED or key == "training.objective" else key
+    if full == "headline.name":
+        raise UserError("sweep.headline: runs with different headline metrics have no score in common")
     if full in ("seed", "seeds", "method.name", "methods"):
         instead = "seeds=0,1,2" if full.startswith("seed") else "methods=panm,kin"
         raise UserError(f"sweep.{key}: a comparison takes {instead} instead")

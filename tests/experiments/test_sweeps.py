@@ -79,3 +79,29 @@ def test_a_sweep_stands_in_a_file_and_the_command_line_replaces_it(command: Comm
     assert lines[2][:2] == ["method", "k"]
     assert command("compare", "study.toml", "sweep.method.k=3", "--out", "study")[0] == 0
     assert list(homophily.Comparison("study").runs) == ["local", "random k=1", "random k=2", "random k=3"]
+
+
+@pytest.mark.usefixtures("here")
+def test_an_objective_is_swept_by_its_name() -> None:
+    config = {"peers": 8, "rounds": 1, "data": {"test": 20}}
+    found = homophily.compare(config, methods="local", sweep={"training.objective": ["loss", "fedprox"]})
+    assert [row.swept for row in found.rows] == [
+        {"training.objective.name": "loss"},
+        {"training.objective.name": "fedprox"},
+    ]
+    names = [run.config.training.objective.name for row in found.rows for run in row.runs]
+    assert names == ["loss", "fedprox"]
+
+
+def test_headlines_cannot_be_swept() -> None:
+    with pytest.raises(UserError, match=r"sweep\.headline: runs with different headline metrics have no score"):
+        homophily.compare({"peers": 8, "rounds": 1}, methods="local", sweep={"headline": ["f1", "accuracy"]})
+
+
+@pytest.mark.usefixtures("here")
+def test_a_method_without_the_swept_key_can_be_shown_alone_and_added_later() -> None:
+    config = {"peers": 8, "rounds": 1, "data": {"test": 20}}
+    homophily.compare(config, methods=["local", "random"], sweep={"method.k": [1, 2]}, out="both")
+    alone = homophily.compare("both", methods=["local"])
+    assert [(row.method, row.swept) for row in alone.rows] == [("local", {})]
+    assert [row.method for row in homophily.compare("both", methods=["fedavg"]).rows] == ["fedavg"]

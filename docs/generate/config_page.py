@@ -160,6 +160,10 @@ _TYPES = {"integer": "integer", "number": "float", "string": "string", "boolean"
 _BOUNDS = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
 
 
+def _article(noun: str) -> str:
+    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
+
+
 def page() -> str:
     """The whole page."""
     parts = [_INTRO, "## Top level\n", _table_of(Config)]
@@ -168,7 +172,7 @@ def page() -> str:
         for inner, keys in _INNER.get(name, {}).items():
             parts += [f"### [{name}.{inner}]\n", f"{keys.__doc__}\n", _table_of(keys)]
         for plugins in _PLUGINS[name]:
-            parts += [f"### Keys of a {plugins.registry.kind}\n", f"{plugins.text}\n", *_tables_of(plugins)]
+            parts += [f"### Keys of {_article(plugins.registry.kind)}\n", f"{plugins.text}\n", *_tables_of(plugins)]
     parts += ["## Keys of a tracker\n", f"{_TRACKERS.text}\n", *_tables_of(_TRACKERS)]
     return "\n".join(parts)
 

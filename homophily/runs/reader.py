@@ -178,10 +178,13 @@ class Run:
     def export(self, peer: int, path: Path | str) -> Path:
         """Write the final model of ``peer`` to ``path``, as safetensors with the names of its state dict.
 
-        The metadata of the file say how inputs are prepared. Returns the path.
+        The metadata of the file say how inputs are prepared, and the names of the classes if the targets were strings.
+        Returns the path.
         """
-        inputs = json.dumps(plain(self._preparation(peer).as_dict(peer)))
-        write_tensors(Path(path), self.state_dict(peer), {"inputs": inputs})
+        metadata = {"inputs": json.dumps(plain(self._preparation(peer).as_dict(peer)))}
+        if "class_names" in self.about:
+            metadata["class_names"] = json.dumps(self.about["class_names"])
+        write_tensors(Path(path), self.state_dict(peer), metadata)
         return Path(path)
 
     def export_adapter(self, peer: int, folder: Path | str) -> Path:

@@ -12,11 +12,11 @@ from homophily.config.schema import Config
 from homophily.experiments.callbacks import Callback, Callbacks
 from homophily.experiments.runner import (
     ActiveRun,
+    RoundPlayer,
     again,
     begin,
     chosen_device,
     plan_of,
-    play,
     torch_settings,
 )
 from homophily.methods import Method
@@ -89,7 +89,7 @@ def execute(
                 settings = torch_settings(active.config, plan, where)
             group.append(active)
         with settings:
-            yield from play(group, before_round)
+            yield from RoundPlayer(group).play(before_round)
 
 
 class _Peekable:

@@ -193,24 +193,25 @@ class RoundPlayer:
         _save_if_due(list(going.values()))
         return metrics
 
+    def play(self, before_round: Callable[[], None] = lambda: None) -> list[Run]:
+        """Compute all runs to their ends. before_round: called before each round."""
+        try:
+            while not self.finished:
+                before_round()
+                self.step()
+        except KeyboardInterrupt:
+            stopped = next((run for run in self.runs if not run.state.finished), self.runs[0])
+            raise KeyboardInterrupt(str(stopped.path)) from None  # for the caller's hint how to resume
+        finally:  # the history of a stopped run has the rounds of its metrics
+            for run in self.runs:
+                run.writer.history.flush()
+        return self.finish()
+
     def finish(self) -> list[Run]:
         """Compute final scores and write the results of all runs."""
         results = [run.state.result() for run in self.runs]
         with ThreadPoolExecutor(_WRITERS) as pool:  # a disk can write the files of several runs at a time
             return list(pool.map(lambda run, result: run.finish(*result), self.runs, results))
-
-
-def play(runs: Sequence[ActiveRun], before_round: Callable[[], None] = lambda: None) -> list[Run]:
-    """Compute all runs to their ends. before_round: called before each round."""
-    player = RoundPlayer(runs)
-    try:
-        while not player.finished:
-            before_round()
-            player.step()
-    except KeyboardInterrupt:
-        stopped = next((run for run in runs if not run.state.finished), runs[0])
-        raise KeyboardInterrupt(str(stopped.path)) from None  # for the caller's hint how to resume
-    return player.finish()
 
 
 def _save_if_due(runs: Sequence[ActiveRun]) -> None:

@@ -90,12 +90,7 @@ class _SteppedRun:
             device = self._active.state.federation.rows.device
             with locked(self.path), torch_settings(self.config, self._plan, device):
                 self._player = self._player or RoundPlayer([self._active])
-                try:
-                    while not self.finished:
-                        self._player.step()
-                except KeyboardInterrupt:
-                    raise KeyboardInterrupt(str(self.path)) from None  # for the caller's hint how to resume
-                (self._result,) = self._player.finish()
+                (self._result,) = self._player.play()
         return self._result
 
 

@@ -26,8 +26,10 @@ class Headline:
         return MSE if "mse" in summary else ACCURACY
 
     def text(self, value: float | None) -> str:
-        """A value for a table: percentages with one decimal, other numbers with three significant digits."""
-        return "-" if value is None else f"{value:.1f}" if self.percent else f"{value:.3g}"
+        """A value for a table: percentages with one decimal, other numbers with four significant digits."""
+        if value is None:
+            return "-"
+        return f"{value:.1f}" if self.percent else f"{value:#.4g}".rstrip(".")
 
     def worse(self, value: float) -> float:
         """A number that is lower for a better value."""

@@ -372,3 +372,20 @@ def test_after_a_checkpoint_that_took_long_there_is_none_for_a_while(
     monkeypatch.setattr(RunWriter, "save", slowly)
     homophily.run({"peers": 4, "rounds": 5, "checkpoint": 1, "method": {"name": "local"}}, out=tmp_path / "run")
     assert saved == [1, 5]  # and the last, which is due in any case
+
+
+class _Interrupts(homophily.Callback):
+    """Stops the run as Ctrl-C does, in round 5."""
+
+    def on_round(self, run: Any, metrics: dict[str, Any]) -> None:
+        if metrics["round"] == 5:
+            raise KeyboardInterrupt
+
+
+def test_the_history_of_an_interrupted_run_has_the_rounds_of_its_metrics(tmp_path: Path) -> None:
+    config = {"peers": 4, "rounds": 8, "data": {"test": 10}, "method": {"k": 1}}
+    with pytest.raises(KeyboardInterrupt, match="stopped"):
+        homophily.run(config, callbacks=[_Interrupts()], out=tmp_path / "stopped", device="cpu")
+    run = homophily.Run(tmp_path / "stopped")
+    assert [line["round"] for line in run.metrics()] == [1, 2, 3, 4, 5]
+    assert run.history.rounds.tolist() == [1, 2, 3, 4, 5]

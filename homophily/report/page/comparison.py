@@ -72,8 +72,18 @@ def _intervals(groups: Groups, score: Headline) -> Figure:
     found = [_field(runs, score.name) for runs in groups.values()]
     several = max(map(len, groups.values())) > 1
     text = f"The mean over peers, then over seeds, {_HALF}." if several else "The mean over peers of one seed."
-    ends = [[None if one is None else getattr(one, end) for one in found] for end in ("mean", "low", "high")]
-    return Intervals("intervals", title, text, score.label, [*map(shortened, groups)], *ends)
+    means, low, high = (
+        [None if one is None else getattr(one, end) for one in found] for end in ("mean", "low", "high")
+    )
+    pairs = zip(found, groups.values(), strict=True)
+    missing = ["" if one is not None else _missing(runs, score) for one, runs in pairs]
+    return Intervals("intervals", title, text, score.label, [*map(shortened, groups)], means, low, high, missing)
+
+
+def _missing(runs: Sequence[Source], score: Headline) -> str:
+    """Why the mean of these runs is not known."""
+    others = sorted({run.score.name for run in runs} - {score.name})
+    return f"scored by {', '.join(others)}" if others else "not known: a peer has diverged"
 
 
 def _methods(groups: Groups, score: Headline) -> Figure:

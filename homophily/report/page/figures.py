@@ -88,17 +88,22 @@ class Lines(Figure):
 
 @dataclass(frozen=True)
 class Intervals(Figure):
-    """One mean and its interval per name; ``low`` and ``high`` are None if there is no interval."""
+    """One mean and its interval per name; ``low`` and ``high`` are None if there is no interval.
+
+    missing: why a mean is None, empty if it is known.
+    """
 
     label: str
     names: Sequence[str]
     means: Numbers
     low: Numbers
     high: Numbers
+    missing: Sequence[str]
 
     def as_dict(self) -> dict[str, Any]:
         values = {key: rounded(getattr(self, key)) for key in ("means", "low", "high")}
-        return {**super().as_dict(), "label": self.label, "names": list(self.names), **values}
+        texts = {"label": self.label, "names": list(self.names), "missing": list(self.missing)}
+        return {**super().as_dict(), **texts, **values}
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,8 @@ def _facts(source: Source) -> list[tuple[str, str]]:
     score, summary = source.score, source.summary or {}
     values = source.column(score.name)[1]
     shown = summary.get(score.name, values[-1] if values else None)
-    same, sent = summary.get("same_cluster_merges"), summary.get("bytes_sent_per_peer")
+    last = summary or (source.metrics[-1] if source.metrics else {})
+    same, sent = last.get("same_cluster_merges"), last.get("bytes_sent_per_peer")
     facts = [
         ("progress", source.progress),
         (score.label, score.text(shown)),

@@ -79,8 +79,9 @@ def _spread(source: Source) -> Figure:
     group = arranged.group[arranged.row[order]]
     few, shown = _tenth(len(known)), [score.text(value) for value in (*tenths, float(values[known].mean()))]
     text = (
-        f"The {'final' if source.run.finished else 'last recorded'} score of each peer, from the worst to the best. "
-        f"Mean of the worst tenth ({few} peers): {shown[0]}; of the best tenth: {shown[1]}; of all: {shown[2]}."
+        f"The {'final' if source.run.finished else 'last recorded'} score of each peer (round {source.scored_round}), "
+        f"from the worst to the best. Mean of the worst tenth ({few} {'peer' if few == 1 else 'peers'}): {shown[0]}; "
+        f"of the best tenth: {shown[1]}; of all: {shown[2]}."
     )
     if len(known) < len(values):
         text += f" {len(values) - len(known)} peers are not shown: they have diverged, or are not recorded."

@@ -114,6 +114,11 @@ class Source:
         found[self.history.peers] = self.history.scores[self.score.name][-1]
         return found
 
+    @property
+    def scored_round(self) -> int:
+        """The round of ``peer_scores``."""
+        return self.rounds if self.scores is not None or self.history is None else int(self.history.rounds[-1])
+
     def name(self, peer: int) -> str:
         return self.names[peer] if self.names else f"peer {peer}"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 from torch import nn
 
@@ -23,3 +25,13 @@ def peers(count: int = 12) -> list[homophily.PeerData]:
 
 def network() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
+
+
+def regression(out: Path) -> Path:
+    """A finished run that is scored by its mean squared error."""
+    found = [
+        homophily.PeerData(one.x, np.asarray(one.x)[:, :2], cluster=one.cluster, name=one.name) for one in peers(6)
+    ]
+    config = {"rounds": 2, "method": {"name": "random", "k": 2}}
+    homophily.run(config, model=network(), data=found, out=out, device="cpu")
+    return out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import pytest
 
 from homophily import Run
 from homophily.report.page.document import views_of, write_page
-from homophily.report.page.figures import View
+from homophily.report.page.figures import Lines, Series, Tab, View
 from tests.report.page.folders import HOSTILE
 from tests.report.page.test_document import merging
 
@@ -121,6 +122,29 @@ def test_the_slider_moves_the_matrix_and_the_graph_and_nothing_else(browser: Any
         page.get_by_label("add up all").check()
         page.wait_for_timeout(50)
         assert int(page.locator('[data-figure="matrix"] .said').inner_text().split()[0]) > 10 * int(count.split()[0])
+
+
+def test_the_graph_counts_two_peers_that_merged_each_other_once(browser: Any, panm: Path, folders: Path) -> None:
+    merges = Run(folders / "panm").history.merges(6).tolist()
+    pairs = {frozenset(pair) for pair in merges}
+    assert len(pairs) < len(merges)
+    with opened(browser, panm) as page:
+        tab(page, "Merges")
+        said = page.locator('[data-figure="graph"] .said').inner_text()
+        assert said == f"Pairs of peers that merged: {len(pairs)}."
+
+
+def test_ticks_of_values_that_are_close_together_are_exact(browser: Any, tmp_path: Path) -> None:
+    series = [Series("one", [1, 2, 3], [1.0005, 1.0011, 1.0008])]
+    figure = Lines("close", "Close", "", "round", "loss", series)
+    page_of = View("close", "close", "finished", [], [Tab("Scores", [figure])])
+    with opened(browser, written(tmp_path, [page_of])) as page:
+        texts = page.locator('[data-figure="close"] text.tick[text-anchor="end"]').all_text_contents()
+    levels = [float(text) for text in texts]
+    steps = [after - before for before, after in itertools.pairwise(levels)]
+    assert len(steps) > 1
+    assert steps == pytest.approx([steps[0]] * len(steps), rel=1e-6)
+    assert steps[0] > 0
 
 
 def test_tabs_follow_the_keyboard(browser: Any, comparison: Path) -> None:

@@ -29,7 +29,7 @@ from homophily.report.page.figures import (
 )
 from homophily.runs.comparison import Comparison
 from homophily.runs.history import HistoryWriter
-from tests.report.page.folders import HOSTILE, network, peers
+from tests.report.page.folders import HOSTILE, regression
 
 
 def figure(view: View, id: str) -> Any:
@@ -74,7 +74,18 @@ def test_the_spread_has_every_peer_from_the_worst_to_the_best(panm: View, folder
     assert isinstance(shown, Points)
     assert shown.y.tolist() == sorted(scores)
     assert [scores[peer] for peer in shown.peers] == sorted(scores)
-    assert f"worst tenth (1 peers): {min(scores):.1f}; of the best tenth: {max(scores):.1f}" in shown.text
+    assert f"worst tenth (1 peer): {min(scores):.1f}; of the best tenth: {max(scores):.1f}" in shown.text
+
+
+def test_a_stopped_run_shows_its_last_round(folders: Path, tmp_path: Path) -> None:
+    shutil.copytree(folders / "panm", tmp_path / "run")
+    (tmp_path / "run/summary.json").unlink()
+    HistoryWriter(tmp_path / "run/history").cut(4)
+    (view,) = views_of([tmp_path / "run"])
+    last, facts = Run(tmp_path / "run").metrics()[-1], dict(view.facts)
+    assert facts["same-cluster merges"] == f"{100 * last['same_cluster_merges']:.0f}%"
+    assert facts["MB sent per peer"] == f"{last['bytes_sent_per_peer'] / 1e6:.3g}"
+    assert "The last recorded score of each peer (round 4)" in figure(view, "spread").text
 
 
 def test_the_matrix_holds_all_merges_in_the_order_of_clusters(panm: View, folders: Path) -> None:
@@ -317,17 +328,16 @@ def test_several_runs_are_also_shown_side_by_side(folders: Path) -> None:
     assert len(views) == 4
 
 
-def test_a_regression_is_judged_by_its_error(here: Path) -> None:
-    found = [
-        homophily.PeerData(one.x, np.asarray(one.x)[:, :2], cluster=one.cluster, name=one.name) for one in peers(6)
-    ]
-    homophily.run(
-        {"rounds": 2, "method": {"name": "random", "k": 2}}, model=network(), data=found, out="mse", device="cpu"
-    )
-    (view,) = views_of([Path("mse")])
+def test_a_regression_is_judged_by_its_error(tmp_path: Path) -> None:
+    (view,) = views_of([regression(tmp_path / "mse")])
     assert figure(view, "by-round").y_label == "mean squared error"
     values = figure(view, "spread").y.tolist()
     assert values == sorted(values, reverse=True)  # the worst peer has the largest error
+
+
+def test_a_run_with_another_headline_is_shown_with_its_name(folders: Path, tmp_path: Path) -> None:
+    shown = figure(views_of([folders / "compare/oracle-0", regression(tmp_path / "mse")])[0], "intervals")
+    assert (list(shown.names), shown.missing) == (["oracle", "random"], ["", "scored by mse"])
 
 
 # A real peer

@@ -74,8 +74,8 @@ function points(figure, card, view) {
   function draw() {
     const { pen, width, height } = start(), look = theme();
     const [x0, x1] = figure.regions.length ? [0, xs.length + 1] : range(xs, 0.05), [y0, y1] = range(ys, 0.06);
-    const levels = ticks(y0, y1, height / 45);
-    const edge = { left: 30 + 7 * Math.max(...levels.map((value) => format(value).length)), right: 14, top: 18, bottom: 40 };
+    const levels = ticks(y0, y1, height / 45), marks = tickTexts(levels);
+    const edge = { left: 30 + 7 * Math.max(...marks.map((text) => text.length)), right: 14, top: 18, bottom: 40 };
     const x = (value) => edge.left + ((value - x0) / (x1 - x0)) * (width - edge.left - edge.right);
     const y = (value) => height - edge.bottom - ((value - y0) / (y1 - y0)) * (height - edge.top - edge.bottom);
     place = (i) => [x(xs[i]), y(ys[i])];
@@ -90,14 +90,14 @@ function points(figure, card, view) {
     }
     pen.strokeStyle = look.line;
     pen.fillStyle = look.soft;
-    for (const value of levels) {
+    levels.forEach((value, i) => {
       pen.beginPath();
       pen.moveTo(edge.left, y(value));
       pen.lineTo(width - edge.right, y(value));
       pen.stroke();
       pen.textAlign = "right";
-      pen.fillText(format(value), edge.left - 6, y(value) + 4);
-    }
+      pen.fillText(marks[i], edge.left - 6, y(value) + 4);
+    });
     pen.textAlign = "center";
     for (const value of ticks(x0, x1, width / 90)) pen.fillText(format(value), x(value), height - edge.bottom + 16);
     pen.fillText(figure.x_label, (edge.left + width) / 2, height - 6);
@@ -281,8 +281,9 @@ function graph(figure, card, view, tab) {
       pen.fillStyle = look.of(colours[i]);
       mark(pen, colours[i] % MARKS, ...at(i), i === chosen ? 2 * size : size);
     }
-    const least = all > found.length ? `the ${found.length} most frequent of ${all}` : String(all);
-    said.textContent = `${least} pairs of peers that merged are drawn.`;
+    const pairs = new Set(found.map(([a, b]) => Math.min(a, b) * xs.length + Math.max(a, b))).size;
+    const only = all > found.length ? `, from the ${found.length} most frequent of ${all} merges` : "";
+    said.textContent = `Pairs of peers that merged: ${pairs}${only}.`;
   }
   function show() {
     const partners = new Set(edges().found.filter(([a, b]) => a === chosen || b === chosen).map(([a, b]) => (a === chosen ? b : a)));

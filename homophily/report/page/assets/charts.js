@@ -2,21 +2,22 @@
 
 function axes(box, label, xRange, yRange, names, xs) {
   const width = Math.max(160, box.clientWidth), height = box.clientHeight;
-  const [x0, x1] = xRange, [y0, y1] = yRange, levels = ticks(y0, y1, Math.max(3, height / 45));
-  const edge = { left: 30 + 7 * Math.max(...levels.map((value) => format(value).length)), right: 14, top: 10, bottom: 40 };
+  const [x0, x1] = xRange, [y0, y1] = yRange, levels = ticks(y0, y1, Math.max(3, height / 45)), marks = tickTexts(levels);
+  const edge = { left: 30 + 7 * Math.max(...marks.map((text) => text.length)), right: 14, top: 10, bottom: 40 };
   const x = (value) => edge.left + ((value - x0) / (x1 - x0 || 1)) * (width - edge.left - edge.right);
   const y = (value) => height - edge.bottom - ((value - y0) / (y1 - y0 || 1)) * (height - edge.top - edge.bottom);
   const root = svg("svg", { width, height, role: "img", tabindex: 0, "aria-label": label });
-  for (const value of levels) {
+  levels.forEach((value, i) => {
     root.append(
       svg("line", { class: "grid", x1: edge.left, x2: width - edge.right, y1: y(value), y2: y(value) }),
-      svg("text", { class: "tick", x: edge.left - 6, y: y(value) + 4, "text-anchor": "end" }, format(value)),
+      svg("text", { class: "tick", x: edge.left - 6, y: y(value) + 4, "text-anchor": "end" }, marks[i]),
     );
-  }
-  const whole = xs && xs.values.every(Number.isInteger), said = xs && xs.names.length ? (value) => xs.names[value] : format;
-  for (const value of ticks(x0, x1, Math.max(2, width / 90), whole)) {
-    root.append(svg("text", { class: "tick", x: x(value), y: height - edge.bottom + 16, "text-anchor": "middle" }, said(value)));
-  }
+  });
+  const whole = xs && xs.values.every(Number.isInteger), places = ticks(x0, x1, Math.max(2, width / 90), whole);
+  const said = xs && xs.names.length ? places.map((value) => xs.names[value]) : tickTexts(places);
+  places.forEach((value, i) => {
+    root.append(svg("text", { class: "tick", x: x(value), y: height - edge.bottom + 16, "text-anchor": "middle" }, said[i]));
+  });
   const middle = (edge.top + height - edge.bottom) / 2;
   root.append(
     svg("line", { class: "axis", x1: edge.left, x2: width - edge.right, y1: height - edge.bottom, y2: height - edge.bottom }),
@@ -141,12 +142,13 @@ function intervals(figure, card) {
     const [low, high] = range([...figure.means, ...figure.low, ...figure.high], 0.06);
     const x = (value) => left + ((value - low) / (high - low)) * (width - left - 16);
     const root = svg("svg", { width, height, role: "img", tabindex: 0, "aria-label": figure.title });
-    for (const value of ticks(low, high, (width - left) / 80)) {
+    const levels = ticks(low, high, (width - left) / 80), marks = tickTexts(levels);
+    levels.forEach((value, i) => {
       root.append(
         svg("line", { class: "grid", x1: x(value), x2: x(value), y1: 4, y2: height - bottom }),
-        svg("text", { class: "tick", x: x(value), y: height - bottom + 16, "text-anchor": "middle" }, format(value)),
+        svg("text", { class: "tick", x: x(value), y: height - bottom + 16, "text-anchor": "middle" }, marks[i]),
       );
-    }
+    });
     root.append(svg("text", { class: "name", x: (left + width) / 2, y: height - 6, "text-anchor": "middle" }, figure.label));
     figure.names.forEach((name, i) => {
       const y = 4 + (i + 0.5) * ((height - bottom - 4) / figure.names.length);
@@ -154,7 +156,7 @@ function intervals(figure, card) {
       const said = figure.low[i] === null ? "" : `, interval ${format(figure.low[i])} to ${format(figure.high[i])}`;
       root.append(svg("text", { class: "label", x: left - 10, y: y + 4, "text-anchor": "end" }, short, svg("title", {}, name)));
       if (figure.means[i] === null) {
-        root.append(svg("text", { class: "tick", x: left + 6, y: y + 4 }, "not known: a peer has diverged"));
+        root.append(svg("text", { class: "tick", x: left + 6, y: y + 4 }, figure.missing[i]));
         return;
       }
       const dot = svg("circle", { cx: x(figure.means[i]), cy: y, r: 5 }, svg("title", {}, `${name}: ${format(figure.means[i])}${said}`));

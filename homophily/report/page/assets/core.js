@@ -19,13 +19,19 @@ const svg = (tag, attributes, ...children) => fill(document.createElementNS(SVG,
 
 // Numbers
 
-function format(value) {
+function format(value, digits = 4) {
   if (value === null || value === undefined || Number.isNaN(value)) return "-";
   if (value === 0) return "0";
   const size = Math.abs(value);
-  if (size >= 1e7 || size < 1e-4) return value.toExponential(2);
-  if (size >= 1000) return String(Math.round(value));
-  return String(Number(value.toPrecision(4)));
+  if (size >= 1e7 || size < 1e-4) return value.toExponential(digits - 2);
+  return String(size >= 10 ** (digits - 1) ? Math.round(value) : Number(value.toPrecision(digits)));
+}
+
+// The texts of ticks, with as many digits as the exact values need, so that no two are the same.
+function tickTexts(values) {
+  let digits = 4;
+  while (digits < 14 && values.some((value) => Number(format(value, digits)) !== value)) digits++;
+  return values.map((value) => format(value, digits));
 }
 
 function ticks(low, high, most, whole) {

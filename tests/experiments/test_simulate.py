@@ -125,7 +125,7 @@ def test_what_may_not_change_on_resume_is_refused(tmp_path: Path) -> None:
     Simulation(SMALL, out=tmp_path / "run").save()
     with pytest.raises(UserError, match="seed: a resumed run can change rounds, evaluate and checkpoint only"):
         Simulation.resume(tmp_path / "run", {"seed": 1})
-    with pytest.raises(UserError, match="rounds = 3: this run has 4 already"):
+    with pytest.raises(UserError, match="rounds = 3: this run has rounds = 4"):
         Simulation.resume(tmp_path / "run", {"rounds": 3})
 
 

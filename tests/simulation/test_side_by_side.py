@@ -11,7 +11,7 @@ import homophily
 from homophily.atomic_io import read_tensors
 from homophily.experiments.callbacks import Callback, Callbacks
 from homophily.experiments.queue import RunRequest, execute
-from homophily.experiments.runner import ActiveRun, begin, play
+from homophily.experiments.runner import ActiveRun, RoundPlayer, begin
 from homophily.runs.reader import Run
 from homophily.simulation.configuration import make
 from homophily.simulation.setup import prepare
@@ -50,9 +50,9 @@ def rows(run: Run) -> torch.Tensor:
 def test_runs_side_by_side_end_as_alone(tmp_path: Path, keys: dict[str, Any]) -> None:
     cache = SetupCache()
     which = [(method, seed) for method in ("random", "panm", "dac", "kin", "fedavg", "oracle") for seed in (0, 3)]
-    together = play([active(tmp_path / "together", m, s, cache, **keys) for m, s in which])
+    together = RoundPlayer([active(tmp_path / "together", m, s, cache, **keys) for m, s in which]).play()
     for (method, seed), run in zip(which, together, strict=True):
-        (alone,) = play([active(tmp_path / "alone", method, seed, SetupCache(), **keys)])
+        (alone,) = RoundPlayer([active(tmp_path / "alone", method, seed, SetupCache(), **keys)]).play()
         assert torch.allclose(rows(run), rows(alone), atol=1e-4), (method, seed)
         mine, other = run.metrics(), alone.metrics()
         assert [line["round"] for line in mine] == [line["round"] for line in other]
@@ -71,9 +71,11 @@ def test_runs_that_compare_and_merge_differently(tmp_path: Path) -> None:
     ]
     cache = SetupCache()
     names = [f"{number}" for number in range(len(settings))]
-    together = play([begun(tmp_path / "together" / n, cache, way) for n, way in zip(names, settings, strict=True)])
+    together = RoundPlayer(
+        [begun(tmp_path / "together" / n, cache, way) for n, way in zip(names, settings, strict=True)]
+    ).play()
     for name, way, run in zip(names, settings, together, strict=True):
-        (alone,) = play([begun(tmp_path / "alone" / name, SetupCache(), way)])
+        (alone,) = RoundPlayer([begun(tmp_path / "alone" / name, SetupCache(), way)]).play()
         assert torch.allclose(rows(run), rows(alone), atol=1e-4), way
         assert (run.merges() == alone.merges()).all(), way
 
@@ -87,19 +89,19 @@ def test_runs_that_were_stopped_go_on_side_by_side(
     keys: list[dict[str, Any]] = [
         {"method": {"name": name}, "checkpoint": 1} for name in ("panm", "dac", "kin", "pens")
     ]
-    never = play([begun(tmp_path / "never" / str(n), SetupCache(), key) for n, key in enumerate(keys)])
+    never = RoundPlayer([begun(tmp_path / "never" / str(n), SetupCache(), key) for n, key in enumerate(keys)]).play()
     watching = [[], [], [], [InterruptAt(4)]]
     stopped = [
         begun(tmp_path / "stopped" / str(n), SetupCache(), key, *callbacks)
         for n, (key, callbacks) in enumerate(zip(keys, watching, strict=True))
     ]
     with pytest.raises(KeyboardInterrupt):
-        play(stopped)
+        RoundPlayer(stopped).play()
     rounds = Rounds()
     requests = [RunRequest(one.config, one.path, lambda: [rounds]) for one in stopped]
     (since,) = {one.writer.round for one in stopped}
     assert len({one.group for one in requests}) == 1
-    ended = play([one.active(UserObjects(), CPU, SetupCache())[0] for one in requests])
+    ended = RoundPlayer([one.active(UserObjects(), CPU, SetupCache())[0] for one in requests]).play()
     assert sorted(rounds.seen) == [round for round in range(since + 1, 7) for _ in stopped]
     for one, other in zip(ended, never, strict=True):
         assert torch.equal(rows(one), rows(other))
@@ -111,7 +113,7 @@ def test_an_interrupted_callback_of_one_run_loses_no_metrics_of_the_others(tmp_p
     keys = {"method": {"name": "random"}}
     runs = [begun(tmp_path / str(n), SetupCache(), keys, *([InterruptAt(2)] if n == 0 else [])) for n in range(3)]
     with pytest.raises(KeyboardInterrupt):
-        play(runs)
+        RoundPlayer(runs).play()
     assert [[line["round"] for line in Run(run.path).metrics()] for run in runs] == [[1, 2]] * 3
 
 

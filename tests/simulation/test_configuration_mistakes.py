@@ -340,7 +340,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_mistakes_about_a_run_folder_end_in_one_sentence(command: Command, finished: Path) -> None:
     again = ["run", "--resume", str(finished)]
-    assert_one_sentence(command(*again, "rounds=1"), "rounds = 1", "2 already")
+    assert_one_sentence(command(*again, "rounds=1"), "rounds = 1", "this run has rounds = 2")
     assert_one_sentence(command(*again, "rounds=x"), "rounds", "must be a whole number")
     assert_one_sentence(command(*again, "seed=2"), "seed", "rounds, evaluate and checkpoint only")
     assert_one_sentence(command(*again, "training.lr=2"), "training", "rounds, evaluate and checkpoint only")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -14,20 +15,17 @@ from homophily.atomic_io import write_bytes, write_text
 from homophily.trackers.base import Identity, TrackedRun, Tracker, Values, own_folder, package, trackers
 
 Row = dict[str, Any]
+_Folder = Annotated[
+    str | None, Field(description="where each run gets a folder of its own. Left out: a folder in the run's folder")
+]
 
 
-class TableTracker(Tracker):
+class TableTracker(Tracker, ABC):
     """Writes ``metrics`` and ``summary`` files of one format."""
 
     ending: ClassVar[str]
 
-    def __init__(
-        self,
-        folder: Annotated[
-            str | None,
-            Field(description="where each run gets a folder of its own. Left out: a folder in the run's folder"),
-        ] = None,
-    ) -> None:
+    def __init__(self, folder: _Folder = None) -> None:
         self._folder = folder
 
     def open(self, run: TrackedRun, identity: Identity | None) -> Identity:
@@ -55,13 +53,13 @@ class TableTracker(Tracker):
         """Add ``row`` after the ``rows`` that the file has."""
         self.write(path, [*rows, row])
 
+    @abstractmethod
     def write(self, path: Path, rows: Sequence[Row]) -> None:
         """Write a file with all rows."""
-        raise NotImplementedError
 
+    @abstractmethod
     def read(self, path: Path) -> list[Row]:
         """The complete rows of a file."""
-        raise NotImplementedError
 
 
 @trackers("csv")
@@ -94,13 +92,7 @@ class Parquet(TableTracker):
 
     ending = "parquet"
 
-    def __init__(
-        self,
-        folder: Annotated[
-            str | None,
-            Field(description="where each run gets a folder of its own. Left out: a folder in the run's folder"),
-        ] = None,
-    ) -> None:
+    def __init__(self, folder: _Folder = None) -> None:
         super().__init__(folder)
         self._arrow = package("pyarrow", "parquet", "tables")
         self._parquet = package("pyarrow.parquet", "parquet", "tables")

@@ -42,6 +42,7 @@ from homophily.training.resources import ExecutionPlan, free_memory, plan_execut
 from homophily.training.stacked.chain import Chain
 from homophily.training.task import Engine, Settings, Task
 from homophily.training.tuning import with_fastest_step
+from homophily.training.vectorised import StepKind
 
 _NOT_SETTINGS = {
     "loss",
@@ -60,6 +61,7 @@ class SetupCache:
     # As prepared, and on the device.
     data: dict[str, tuple[PreparedData, FederatedData]] = field(default_factory=dict)
     networks: dict[str, tuple[ModuleTraits, Layout, Chain | str]] = field(default_factory=dict)
+    steps: dict[str, StepKind] = field(default_factory=dict)  # measured on the device
 
     def forget(self) -> None:
         """Drop all data but the last, which the next run may use again."""
@@ -131,7 +133,7 @@ def training_setup(
     if plan is None:
         limits = engine_limits(trained)
         plan = plan_execution(config.engine, settings.batch, trained.data, layout, traits, chain, ids.device, limits)
-        plan = with_fastest_step(plan, trained, config.compile, config.rounds)
+        plan = _measured(plan, trained, config, cache)
         if cached is not None:
             size = f"{cached.bytes / 2**20:,.1f} MiB"
             plan = replace(plan, features=cached.bytes, why=f"{plan.why}; features of frozen layers are kept: {size}")
@@ -171,6 +173,15 @@ def _by_peer(training: Training, made: FederatedData, device: torch.device) -> t
     values = values_by_peer(training, PeerNames.of(made))
     lr = torch.tensor(values["lr"], dtype=torch.float64, device=device) if "lr" in values else None
     return lr, torch.tensor(values["epochs"]) if "epochs" in values else None
+
+
+def _measured(plan: ExecutionPlan, task: Task, config: Config, cache: SetupCache) -> ExecutionPlan:
+    """The plan with the fastest kind of step, which is measured once for all runs that do the same work."""
+    work = config.model_dump_json(include={"model", "training", "precision", "compile", "rounds"})
+    name = f"{work} {task.data.peers} {task.data.inputs} {plan.engine} {plan.chunk}"
+    if name not in cache.steps:
+        cache.steps[name] = with_fastest_step(plan, task, config.compile, config.rounds).step
+    return replace(plan, step=cache.steps[name])
 
 
 def data_of(

@@ -43,7 +43,7 @@ def _seconds(task: Task, chunk: int, kind: StepKind) -> float:
     """Return the seconds of a step of ``chunk`` peers; infinity if it cannot be computed in this way."""
     try:
         return Vectorised(task, chunk, kind).seconds_per_step()
-    except (RuntimeError, NotImplementedError):  # what CUDA and the compiler raise, also if memory runs out
+    except RuntimeError:  # what CUDA and the compiler raise, also if memory runs out
         if kind == "plain":
             raise
         torch.cuda.synchronize()

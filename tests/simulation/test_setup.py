@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from homophily import Method, PeerData, RoundContext
 from homophily.errors import UserError
 from homophily.plugins.registry import GIVEN
+from homophily.simulation import training_setup
 from homophily.simulation.configuration import make
 from homophily.simulation.exchange import PeerExchange
 from homophily.simulation.server_exchange import ServerExchange
@@ -20,6 +21,7 @@ from homophily.simulation.setup import prepare
 from homophily.simulation.training_setup import SetupCache
 from homophily.simulation.user_objects import UserObjects
 from homophily.training.losses import cross_entropy
+from homophily.training.resources import ExecutionPlan
 
 CPU = torch.device("cpu")
 NOTHING = UserObjects()
@@ -179,6 +181,20 @@ def test_what_is_prepared_with_a_cache_equals_what_is_prepared_without() -> None
     assert torch.equal(cached.start.rows, alone.start.rows)
     assert cached.task.layout == alone.task.layout
     assert len(cache.networks) == 2
+
+
+def test_the_kind_of_step_is_measured_once_for_runs_that_do_the_same_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = []
+
+    def measure(plan: ExecutionPlan, *others: object) -> ExecutionPlan:
+        measured.append(plan.engine)
+        return replace(plan, step="plain")
+
+    monkeypatch.setattr(training_setup, "with_fastest_step", measure)
+    cache = SetupCache()
+    for keys in ({"method": "kin"}, {"method": "random", "seed": 1}, {"method": "kin", "training": {"batch": 5}}):
+        prepare(make({"peers": 8, "data": {"train": 20}, **keys}), UserObjects(), torch.device("cpu"), cache=cache)
+    assert len(measured) == 2
 
 
 # Objects of a caller

@@ -12,8 +12,9 @@ from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
 from homophily.data.peer_data import PeerData
-from homophily.data.tables import from_frame, imported
+from homophily.data.tables import from_frame
 from homophily.errors import UserError
+from homophily.plugins.optional import imported
 
 Collate = Callable[[list[Any]], tuple[Any, Any]]
 
@@ -68,7 +69,7 @@ def from_datasets(
     lists, such as ``input_ids``, of arrays or of images.
     Raises UserError for bad input.
     """
-    package = imported("datasets", "huggingface")
+    package = imported("datasets", "huggingface", "from_datasets")
     columns = [name for name in (peer, cluster) if name is not None]
     columns += [target] if isinstance(target, str) else target
     columns += [] if features is None else [features] if isinstance(features, str) else features
@@ -78,7 +79,7 @@ def from_datasets(
     if not isinstance(dataset, package.DatasetDict):
         wanted = "a datasets.Dataset or DatasetDict"
         raise UserError(f"from_datasets: must be given {wanted}, not {type(dataset).__name__}")
-    pandas = imported("pandas", "tables")
+    pandas = imported("pandas", "tables", "from_datasets")
     frames = [_frame(part, chosen).assign(**{_SPLIT: split}) for split, part in dataset.items()]
     whole = pandas.concat(frames, ignore_index=True)
     return from_frame(whole, target=target, peer=peer, features=features, cluster=cluster, split=_SPLIT)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from homophily.data.peer_data import PeerData
 from homophily.errors import UserError
+from homophily.plugins.optional import imported
 from homophily.plugins.registry import Registry
 
 readers: Registry[Callable[..., list[PeerData]]] = Registry("table file", passed=("path",))
@@ -66,7 +66,7 @@ def from_frame(
     cluster: the column with the true cluster of the peer; None: it is not known.
     Raises UserError for bad input, with the column and the row (counted from 1).
     """
-    pandas = imported("pandas", "tables")
+    pandas = _pandas()
     if not isinstance(frame, pandas.DataFrame):
         raise UserError(f"from_frame: must be given a pandas DataFrame, not {type(frame).__name__}")
     return _peers(_Table(frame, "the frame"), "all", peer, target, features, split, cluster)
@@ -87,7 +87,7 @@ def from_csv(
     path: of the file. An empty cell, NA, N/A, NaN, null and ? are missing values.
     target, peer, features, split, cluster: as for ``from_frame``.
     """
-    pandas = imported("pandas", "tables")
+    pandas = _pandas()
     names = [name for name in (peer, split, cluster) if name is not None]  # as they are written: 007 is not 7
     as_written = dict.fromkeys(names, str)
     frame = _read(pandas.read_csv, path, converters=as_written, keep_default_na=False, na_values=_MISSING)
@@ -111,17 +111,13 @@ def from_parquet(
     path: of the file.
     target, peer, features, split, cluster: as for ``from_frame``.
     """
-    pandas = imported("pandas", "tables")
-    frame = _read(pandas.read_parquet, path, engine="pyarrow")
+    imported("pyarrow", "tables", "a Parquet file")
+    frame = _read(_pandas().read_parquet, path, engine="pyarrow")
     return _peers(_Table(frame, str(path)), Path(path).stem, peer, target, features, split, cluster)
 
 
-def imported(package: str, extra: str) -> Any:
-    """Return an optional package. Raises a UserError that names the extra if it is not installed."""
-    try:
-        return import_module(package)
-    except ImportError as error:
-        raise UserError(f"{package} is not installed: pip install 'homophily[{extra}]'") from error
+def _pandas() -> Any:
+    return imported("pandas", "tables", "a table")
 
 
 def reader_of(name: str) -> Callable[..., list[PeerData]] | None:
@@ -135,8 +131,6 @@ def _read(read: Callable[..., Any], path: Path | str, **options: Any) -> Any:
         raise UserError(f"{path}: there is no such file")
     try:
         return read(path, **options)
-    except ImportError as error:
-        raise UserError("pyarrow is not installed: pip install 'homophily[tables]'") from error
     except (OSError, ValueError) as error:  # the errors of pandas and pyarrow are ValueErrors
         raise UserError(f"{path} cannot be read: {error}") from error
 
@@ -176,7 +170,7 @@ class _Table:
 
     def numbers(self, name: str, remedy: str = "") -> np.ndarray[Any, Any]:
         """Return a column as float32 [n], with NaN for missing values. remedy: what to do if it has no numbers."""
-        pandas, series = imported("pandas", "tables"), self.column(name)
+        pandas, series = _pandas(), self.column(name)
         if series.dtype.kind in "Mmc":
             raise UserError(f"{self.where}: column {name!r} contains {series.dtype}, which is not a number")
         numeric = pandas.to_numeric(series.astype(object), errors="coerce")
@@ -275,7 +269,7 @@ def _targets(table: _Table, target: str | list[str]) -> _Column:
     series = table.complete(target)
     if table.has_arrays(target):
         return _stacked(table.arrays(target))
-    kind = imported("pandas", "tables").api.types
+    kind = _pandas().api.types
     if kind.is_integer_dtype(series) or kind.is_bool_dtype(series):
         return np.asarray(series.to_numpy(dtype="int64"))
     if kind.is_numeric_dtype(series):

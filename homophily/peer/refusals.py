@@ -22,7 +22,7 @@ class Refusals:
         with self._lock:
             if key not in self._counts and len(self._counts) >= _MOST_REASONS:
                 key = "other reasons"
-            self._counts[key] += 1
+            self._counts[key] = self._counts.pop(key, 0) + 1  # the last key is the last reason
             first = self._counts[key] == 1
         if first:
             self._log.warning(
@@ -31,5 +31,6 @@ class Refusals:
             )
 
     def counts(self) -> dict[str, int]:
+        """How often each reason occurred, in the order in which they last occurred."""
         with self._lock:
             return dict(self._counts)

@@ -8,6 +8,7 @@ from typing import Any
 from homophily.atomic_io import writing
 from homophily.errors import UserError
 from homophily.experiments.discovery import Discovery
+from homophily.plugins.optional import imported
 from homophily.report.sweep_figure import Curve, Panel, panels
 from homophily.runs.comparison import Comparison
 
@@ -18,11 +19,7 @@ _TICKS = 9  # values of a swept key that are all written at its axis
 
 def pyplot() -> Any:
     """Return matplotlib.pyplot with the Agg backend, which opens no window."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise UserError("drawing a figure needs matplotlib: pip install 'homophily[report]'") from None
-    matplotlib.use("Agg")
+    imported("matplotlib", "report", "drawing a figure").use("Agg")
     from matplotlib import pyplot as found
 
     return found

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from homophily.errors import UserError
+from homophily.plugins.optional import imported
 from homophily.runs.history import History
 
 if TYPE_CHECKING:
@@ -19,10 +19,7 @@ _BY_CLUSTER = "_by_cluster"
 
 def run_frame(metrics: Iterable[Mapping[str, Any]], history: History | None) -> pd.DataFrame:
     """The metrics of all rounds, those of clusters, and the recorded scores of each peer. history: None: no record."""
-    try:
-        import pandas as pd
-    except ImportError as error:
-        raise UserError("a DataFrame needs pandas: pip install 'homophily[tables]'") from error
+    pd = imported("pandas", "tables", "a DataFrame")
     parts = [_of_rounds(pd, metrics)]
     if history is not None:
         parts += [_of_peers(pd, history, name, table) for name, table in history.scores.items()]

@@ -7,11 +7,9 @@ import re
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from homophily.errors import UserError
 from homophily.plugins.registry import Registry
 
 Identity = dict[str, Any]
@@ -59,14 +57,6 @@ class Tracker:
 
 
 trackers: Registry[type[Tracker]] = Registry("tracker")
-
-
-def package(name: str, needs: str, extra: str = "trackers") -> Any:
-    """Import an optional package. needs: the tracker that needs it."""
-    try:
-        return import_module(name)
-    except ImportError as error:
-        raise UserError(f"tracker {needs!r} needs {name}: pip install 'homophily[{extra}]'") from error
 
 
 def numbers(line: Mapping[str, Any], above: str = "") -> dict[str, float]:

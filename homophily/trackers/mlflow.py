@@ -10,8 +10,10 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from homophily.trackers.base import Identity, TrackedRun, Tracker, Values, ascii_name, numbers, package, trackers
+from homophily.plugins.optional import imported
+from homophily.trackers.base import Identity, TrackedRun, Tracker, Values, ascii_name, numbers, trackers
 
+_SELF = "tracker 'mlflow'"
 _BATCH, _LONGEST = 100, 500  # parameters in one request; characters of a parameter's value
 _TAG = 5000  # characters of a tag's value
 
@@ -34,7 +36,8 @@ class Mlflow(Tracker):
         ] = None,
     ) -> None:
         self._uri, self._experiment = uri, experiment
-        self._mlflow, self._entities = package("mlflow", "mlflow"), package("mlflow.entities", "mlflow")
+        self._mlflow = imported("mlflow", "trackers", _SELF)
+        self._entities = imported("mlflow.entities", "trackers", _SELF)
 
     def open(self, run: TrackedRun, identity: Identity | None) -> Identity:
         above = run.path.parent if run.group else run.path

@@ -12,7 +12,8 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from homophily.atomic_io import write_bytes, write_text
-from homophily.trackers.base import Identity, TrackedRun, Tracker, Values, own_folder, package, trackers
+from homophily.plugins.optional import imported
+from homophily.trackers.base import Identity, TrackedRun, Tracker, Values, own_folder, trackers
 
 Row = dict[str, Any]
 _Folder = Annotated[
@@ -94,8 +95,8 @@ class Parquet(TableTracker):
 
     def __init__(self, folder: _Folder = None) -> None:
         super().__init__(folder)
-        self._arrow = package("pyarrow", "parquet", "tables")
-        self._parquet = package("pyarrow.parquet", "parquet", "tables")
+        self._arrow = imported("pyarrow", "tables", "tracker 'parquet'")
+        self._parquet = imported("pyarrow.parquet", "tables", "tracker 'parquet'")
 
     def write(self, path: Path, rows: Sequence[Row]) -> None:
         table = self._arrow.table({name: [row.get(name) for row in rows] for name in _columns(rows)})

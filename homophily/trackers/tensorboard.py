@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from homophily.plugins.optional import imported
 from homophily.trackers.base import (
     Identity,
     TrackedRun,
@@ -16,9 +17,10 @@ from homophily.trackers.base import (
     ascii_name,
     numbers,
     own_folder,
-    package,
     trackers,
 )
+
+_SELF = "tracker 'tensorboard'"
 
 
 @trackers("tensorboard")
@@ -33,9 +35,9 @@ class TensorBoard(Tracker):
         ] = None,
     ) -> None:
         self._folder = folder
-        self._files = package("tensorboardX.event_file_writer", "tensorboard")
-        self._events = package("tensorboardX.proto.event_pb2", "tensorboard")
-        self._summary = package("tensorboardX.summary", "tensorboard")
+        self._files = imported("tensorboardX.event_file_writer", "trackers", _SELF)
+        self._events = imported("tensorboardX.proto.event_pb2", "trackers", _SELF)
+        self._summary = imported("tensorboardX.summary", "trackers", _SELF)
 
     def open(self, run: TrackedRun, identity: Identity | None) -> Identity:
         folder = own_folder(run, "tensorboard", self._folder, identity)

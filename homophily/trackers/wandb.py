@@ -10,7 +10,10 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from homophily.trackers.base import Identity, TrackedRun, Tracker, Values, package, trackers
+from homophily.plugins.optional import imported
+from homophily.trackers.base import Identity, TrackedRun, Tracker, Values, trackers
+
+_SELF = "tracker 'wandb'"
 
 
 @trackers("wandb")
@@ -27,7 +30,7 @@ class Wandb(Tracker):
         ] = None,
     ) -> None:
         self._project, self._folder = project, folder
-        self._wandb = package("wandb", "wandb")
+        self._wandb = imported("wandb", "trackers", _SELF)
 
     def open(self, run: TrackedRun, identity: Identity | None) -> Identity:
         mode = os.environ.get("WANDB_MODE", "offline")

@@ -142,5 +142,5 @@ def test_another_object_and_a_missing_package_are_named(monkeypatch: pytest.Monk
     with pytest.raises(UserError, match=r"from_datasets: must be given a datasets\.Dataset or DatasetDict, not dict"):
         from_datasets(TEXT, target="label")
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(UserError, match=r"datasets is not installed: pip install 'homophily\[huggingface\]'"):
+    with pytest.raises(UserError, match=r"from_datasets needs datasets: pip install 'homophily\[huggingface\]'"):
         from_datasets(None, target="label")

@@ -177,5 +177,5 @@ def test_a_damaged_file_is_named(tmp_path: Path, name: str, content: bytes) -> N
 
 def test_without_pandas_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(UserError, match=r"pandas is not installed: pip install 'homophily\[tables\]'"):
+    with pytest.raises(UserError, match=r"a table needs pandas: pip install 'homophily\[tables\]'"):
         from_csv(tmp_path / "a.csv", **KEYS)

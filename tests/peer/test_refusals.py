@@ -23,6 +23,13 @@ def test_reasons_are_counted_and_each_is_logged_once(caplog: pytest.LogCaptureFi
     assert len(caplog.records) == 2
 
 
+def test_the_reason_that_occurred_last_comes_last() -> None:
+    refusals = Refusals(peer_logger("me"))
+    for peer in ("bob", "carol", "bob"):
+        refusals.add("altered chunk", peer)
+    assert list(refusals.counts().items()) == [("altered chunk (carol)", 1), ("altered chunk (bob)", 2)]
+
+
 def test_a_flood_of_different_reasons_is_counted_as_one_and_none_is_lost(caplog: pytest.LogCaptureFixture) -> None:
     refusals = Refusals(peer_logger("me"))
     with caplog.at_level(logging.WARNING, "homophily.peer.me"):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from homophily import UserError
-from homophily.trackers.base import ascii_name, numbers, package
+from homophily.trackers.base import ascii_name, numbers
 
 
 @pytest.mark.parametrize(
@@ -29,9 +28,3 @@ def test_numbers_of_a_line() -> None:
         "headline": "accuracy", "clients_of_model": [1, 2], "flag": True, "mine": float("nan"),
     }  # fmt: skip
     assert numbers(line) == {"round": 3, "accuracy": 50.0, "accuracy_by_cluster/a": 1.0, "diverged": 2}
-
-
-def test_a_missing_package_names_the_extra() -> None:
-    with pytest.raises(UserError) as refused:
-        package("no_such_package", "mine")
-    assert str(refused.value) == "tracker 'mine' needs no_such_package: pip install 'homophily[trackers]'"

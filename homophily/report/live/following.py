@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,9 +14,10 @@ from homophily.errors import UserError
 from homophily.report.live.vitals import Vitals
 from homophily.report.page.document import data_of, page_of, views_of
 from homophily.report.page.figures import Absent, Tab, View
-from homophily.report.page.sources import is_run
+from homophily.report.page.sources import is_run, shortened
 
 _NOT_SHOWN = ("checkpoints",)  # large, and no part of the page
+_NAMED = 12  # peers in trouble that are named
 _DEPTH = 2  # a comparison, its runs, their history
 
 
@@ -99,7 +100,29 @@ def _with_progress(view: View, folder: Path) -> View:
     left = now.seconds_left
     facts["time left"] = "-" if left is None else duration(left)
     facts["diverged peers"] = str(len(last.get("diverged", [])))
-    return replace(view, facts=list(facts.items()))
+    if now.status:
+        facts["unreachable peers"] = str(len(now.status.get("unreachable", [])))
+    return replace(view, facts=list(facts.items()), notes=[*view.notes, *_trouble(now, view.peers)])
+
+
+def _trouble(now: Vitals, names: Sequence[str]) -> Iterator[str]:
+    """Name the peers in trouble while a run goes on; the notes of a finished run name them already."""
+    if now.run.finished:
+        return
+    diverged, away = now.last.get("diverged", []), now.status.get("unreachable", [])
+    if diverged and now.status:
+        yield f"the model of this peer had diverged in round {now.round}"
+    elif diverged:
+        which = enumerated([names[peer] if names else f"peer {peer}" for peer in diverged])
+        yield f"diverged in round {now.round}: {which}"
+    if away:
+        yield f"unreachable: {enumerated(away)}"
+
+
+def enumerated(names: Sequence[str]) -> str:
+    """The first dozen names, and how many there are beside them."""
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(shortened(str(name)) for name in names[:_NAMED]) + more
 
 
 def duration(seconds: float) -> str:

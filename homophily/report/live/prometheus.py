@@ -7,6 +7,7 @@ from pathlib import Path
 
 from homophily.errors import UserError
 from homophily.report.live.vitals import Vitals, health_of, vitals_of
+from homophily.report.page.refusals import by_kind
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Labels = Mapping[str, str]
@@ -84,17 +85,8 @@ def _peer(one: Vitals) -> Iterator[Sample]:
     yield "homophily_bytes_served_total", {}, status.get("bytes_served")
     yield "homophily_certificate_expiry_timestamp_seconds", {}, status.get("certificate_expires")
     yield "homophily_status_timestamp_seconds", {}, status.get("time")
-    kinds: dict[str, int] = {}
-    for reason, count in (status.get("refused") or {}).items():
-        kind = refusal_kind(reason)
-        kinds[kind] = kinds.get(kind, 0) + count
-    for kind, count in sorted(kinds.items()):
-        yield "homophily_refusals_total", {"kind": kind}, count
-
-
-def refusal_kind(reason: str) -> str:
-    """A reason without the peer that caused it, which stands in brackets at its end."""
-    return reason.rpartition(" (")[0] if reason.endswith(")") and " (" in reason else reason
+    for refused in by_kind(status.get("refused") or {}):
+        yield "homophily_refusals_total", {"kind": refused.kind}, refused.count
 
 
 def _line(name: str, labels: Labels, value: float) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 from homophily.atomic_io import read_json
 from homophily.errors import UserError
 from homophily.report.page.figures import Absent, Figure, Lines, Series, Tab, Table, Timeline, View
+from homophily.report.page.refusals import by_kind
 from homophily.report.page.settings import settings_tab
 from homophily.report.page.sources import Source, shortened
 
@@ -121,9 +122,9 @@ def _failing(status: dict[str, Any]) -> Figure:
 
 
 def _refused(status: dict[str, Any]) -> Figure:
-    refused = status.get("refused") or {}
+    refused = by_kind(status.get("refused") or {})
     if not refused:
         return Absent("refused", "Refusals", "this peer has refused no message and no connection since it started")
-    rows = [[str(reason), str(count)] for reason, count in sorted(refused.items(), key=lambda item: -item[1])]
-    text = "Messages and connections that this peer refused since it started, by reason."
-    return Table("refused", "Refusals", text, ["reason", "count"], rows)
+    rows = [[one.kind, str(one.count), one.last] for one in refused]
+    text = "Messages and connections that this peer refused since it started, by kind."
+    return Table("refused", "Refusals", text, ["kind", "count", "last reason"], rows)

@@ -15,7 +15,7 @@ import pytest
 import homophily
 from homophily.atomic_io import locked
 from homophily.report.live.endpoint import serving
-from homophily.report.live.prometheus import exposition, refusal_kind
+from homophily.report.live.prometheus import exposition
 from homophily.report.live.vitals import Vitals, health_of
 from tests.report.live.serving import get, served
 from tests.report.page.folders import network, peers
@@ -143,11 +143,6 @@ def test_a_peer_that_waits_for_others_is_not_healthy(state: Path, tmp_path: Path
         assert health_of(copy).good
         (copy / "status.json").write_text(json.dumps({**status, "waiting": True, "unreachable": ["peer-2"]}))
         assert health_of(copy).reason == "waits for other peers at round 3 of 3; unreachable: peer-2"
-
-
-def test_a_kind_of_refusal_has_no_peer() -> None:
-    assert refusal_kind("altered chunk (hospital-b)") == "altered chunk"
-    assert refusal_kind("other reasons") == "other reasons"
 
 
 def test_both_servers_answer_the_same(half: Path) -> None:

@@ -369,6 +369,16 @@ def test_a_peer_says_why_a_connection_fails(state: Path, tmp_path: Path) -> None
     assert figure(views_of([tmp_path / "peer"])[0], "failing").rows == [[*failed, *failed.values()]]
 
 
+def test_a_peer_s_refusals_are_shown_by_kind(state: Path, tmp_path: Path) -> None:
+    shutil.copytree(state, tmp_path / "peer")
+    status = json.loads((state / "status.json").read_text())
+    refused = {"altered chunk (b)": 1, "handshake: x": 1, "altered chunk (a)": 2}
+    (tmp_path / "peer/status.json").write_text(json.dumps(status | {"refused": refused}))
+    shown = figure(views_of([tmp_path / "peer"])[0], "refused")
+    assert list(shown.headings) == ["kind", "count", "last reason"]
+    assert shown.rows == [["altered chunk", "3", "altered chunk (a)"], ["handshake: x", "1", "handshake: x"]]
+
+
 # Mistakes
 
 

@@ -1,0 +1,80 @@
+"""The facts and notes of the live page, from a folder that changes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import homophily
+from homophily.report.live.following import Following, enumerated
+from tests.report.page.folders import HOSTILE, network, peers
+
+
+def shown(folder: Path) -> tuple[dict[str, str], list[str]]:
+    """The facts and the notes."""
+    (view,) = Following(folder).snapshot().views
+    return dict(view.facts), list(view.notes)
+
+
+def rewritten(folder: Path, **fields: Any) -> None:
+    """Other values in the line of the last round."""
+    path = folder / "metrics.jsonl"
+    *lines, last = path.read_text(encoding="utf-8").splitlines()
+    path.write_text("\n".join([*lines, json.dumps(json.loads(last) | fields), ""]), encoding="utf-8")
+
+
+def begun(out: Path, **settings: Any) -> Path:
+    run = homophily.Simulation({"rounds": 5, **settings}, model=network(), data=peers(), out=out, device="cpu")
+    run.step()
+    run.step()
+    run.save()
+    return run.path
+
+
+def test_diverged_peers_are_named_while_the_run_goes_on(tmp_path: Path) -> None:
+    folder = begun(tmp_path / "run")
+    facts, notes = shown(folder)
+    assert (facts["diverged peers"], notes) == ("0", [])
+    assert "unreachable peers" not in facts
+    rewritten(folder, diverged=[0, 3])
+    facts, notes = shown(folder)
+    assert facts["diverged peers"] == "2"
+    assert notes == [f"diverged in round 2: {HOSTILE}, peer & 3"]
+
+
+def test_a_peer_without_a_known_name_is_named_by_its_number(tmp_path: Path) -> None:
+    folder = begun(tmp_path / "run", record=False)
+    rewritten(folder, diverged=[3])
+    assert shown(folder)[1] == ["diverged in round 2: peer 3"]
+
+
+def test_a_run_whose_peers_all_diverge_names_a_dozen(tmp_path: Path) -> None:
+    settings = {"peers": 14, "rounds": 4, "training": {"lr": 1e30}, "data": {"test": 20}, "method": "local"}
+    run = homophily.Simulation(settings, out=tmp_path / "run", device="cpu")
+    run.step()
+    run.step()
+    facts, notes = shown(run.path)
+    assert facts["diverged peers"] == "14"
+    assert notes == [f"diverged in round 2: {', '.join(f'peer {i}' for i in range(12))} and 2 more"]
+
+
+def test_unreachable_peers_are_named(state: Path, tmp_path: Path) -> None:
+    assert shown(state)[0]["unreachable peers"] == "0"
+    folder = tmp_path / "peer"
+    shutil.copytree(state, folder)
+    (folder / "summary.json").unlink()
+    status = json.loads((state / "status.json").read_text())
+    (folder / "status.json").write_text(json.dumps(status | {"unreachable": ["clinic-a", "clinic-b"]}))
+    rewritten(folder, diverged=[0])
+    facts, notes = shown(folder)
+    assert (facts["unreachable peers"], facts["diverged peers"]) == ("2", "1")
+    assert notes[-2:] == ["the model of this peer had diverged in round 3", "unreachable: clinic-a, clinic-b"]
+
+
+def test_long_lists_and_long_names_are_cut() -> None:
+    assert enumerated(["a"]) == "a"
+    assert enumerated([str(i) for i in range(12)]) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11"
+    assert enumerated([str(i) for i in range(13)]).endswith("10, 11 and 1 more")
+    assert len(enumerated(["x" * 500])) == 80

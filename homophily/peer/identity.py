@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from homophily.errors import UserError
 from homophily.peer.certificates import name_in, read_certificate, read_key
+from homophily.peer.protocol import SPOKEN
 
 MAX_SEALED_BYTES = 64 << 10  # bytes of a sealed message
 _MAX_KNOWN_CERTIFICATES = 4096
@@ -46,7 +47,7 @@ class Identity:
 
     def seal(self, body: Mapping[str, Any]) -> bytes:
         """A message that anyone can check: the body as a string, its signature and the certificate to check it by."""
-        text = json.dumps({**body, "origin": self.name}, separators=(",", ":"))
+        text = json.dumps({**body, "origin": self.name, "protocol": SPOKEN}, separators=(",", ":"))
         signature = b64encode(self._key.sign(text.encode())).decode()
         return json.dumps({"body": text, "signature": signature, "certificate": self._certificate}).encode()
 
@@ -75,6 +76,7 @@ class Authority:
         body = _json_object(text.encode())
         if body.get("origin") != name:
             raise Refused("signed by a peer that is not its origin")
+        check_protocol(body.pop("protocol", [1, 1]))
         return body
 
     def _signer(self, certificate: str) -> tuple[str, Ed25519PublicKey]:
@@ -102,6 +104,15 @@ class Authority:
         if datetime.now(UTC) < found.not_valid_before_utc:
             raise Refused(f"certificate of {name} not valid yet: check the clock")
         return name, key, found.not_valid_after_utc
+
+
+def check_protocol(spoken: Any) -> None:
+    """Raises Refused if this peer cannot read a message with this field protocol."""
+    numbers = isinstance(spoken, list) and len(spoken) == 2 and all(type(each) is int for each in spoken)
+    if not numbers or not 1 <= spoken[0] <= spoken[1]:
+        raise Refused("malformed protocol version")
+    if spoken[0] > SPOKEN[1] or spoken[1] < SPOKEN[0]:
+        raise Refused(f"protocol version {spoken[1]}, but this peer has version {SPOKEN[1]}: update the older one")
 
 
 def _json_object(data: bytes) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import networkx as nx
 
 from homophily.peer.identity import Authority, Identity, Refused
 from homophily.peer.manifest import MAX_ROUNDS
+from homophily.peer.protocol import Settings, read_settings
 
 _ROUNDS = (0, MAX_ROUNDS)
 _CLOCK_JUMP = 3600 * 10**9  # nanoseconds, longer than a peer runs without saving its state
@@ -34,7 +35,8 @@ class Status:
     printed: int = -1  # the round that its fingerprint is of; -1: none yet
     finished: bool = False
     neighbours: tuple[str, ...] = ()
-    plan: str = ""  # method, merge, rounds and constants as a phrase: only used to report files that differ
+    plan: str = ""  # method, merge, rounds and constants as a phrase: for peers of protocol version 1
+    settings: Settings = ()  # those that all peers must share: only used to report files that differ
 
     @property
     def round(self) -> int:
@@ -42,8 +44,13 @@ class Status:
         return max(self.trained, self.merged)
 
 
+_FIELDS = set(Status.__dataclass_fields__) - {"settings"}
+
+
 def seal_status(status: Status, federation: str, identity: Identity) -> bytes:
-    return identity.seal({"federation": federation, "status": asdict(status)})
+    fields = asdict(status)
+    settings = dict(fields.pop("settings"))  # beside the status: peers of version 1 know its other fields only
+    return identity.seal({"federation": federation, "status": fields, "settings": settings})
 
 
 def open_status(sealed: bytes, authority: Authority, federation: str, max_neighbours: int) -> tuple[str, Status]:
@@ -52,7 +59,7 @@ def open_status(sealed: bytes, authority: Authority, federation: str, max_neighb
     status = body.get("status")
     if body.get("federation") != federation:
         raise Refused("message of another federation")
-    if not isinstance(status, dict) or set(status) != set(Status.__dataclass_fields__):
+    if not isinstance(status, dict) or set(status) != _FIELDS:
         raise Refused("malformed status")
     for key, (least, highest) in _BOUNDS.items():
         if type(status[key]) is not int or not least <= status[key] <= highest:
@@ -65,7 +72,10 @@ def open_status(sealed: bytes, authority: Authority, federation: str, max_neighb
         raise Refused("malformed status")
     if len(plan) > _PLAN_CHARS or not plan.isprintable():
         raise Refused("malformed status")
-    return str(body["origin"]), Status(**{**status, "neighbours": tuple(names)})
+    settings = read_settings(body.get("settings", {}))
+    if settings is None:
+        raise Refused("malformed settings")
+    return str(body["origin"]), Status(**{**status, "neighbours": tuple(names), "settings": settings})
 
 
 @dataclass
@@ -210,12 +220,21 @@ class Announcer:
     """Announces this peer's status: when it changes, when a peer connects or disconnects, and every few seconds."""
 
     def __init__(
-        self, send: Callable[[Status], None], neighbours: Callable[[], frozenset[str]], every: float, plan: str = ""
+        self,
+        send: Callable[[Status], None],
+        neighbours: Callable[[], frozenset[str]],
+        every: float,
+        plan: str = "",
+        settings: Settings = (),
     ) -> None:
         self._send, self._neighbours, self._every = send, neighbours, every
-        self._status, self._lock = Status(plan=plan[:_PLAN_CHARS]), threading.Lock()
+        self._status, self._lock = Status(plan=plan[:_PLAN_CHARS], settings=settings), threading.Lock()
         self._wake, self._stopped = threading.Event(), False
         self._thread = threading.Thread(target=self._announce_repeatedly, daemon=True)
+
+    @property
+    def settings(self) -> Settings:
+        return self._status.settings
 
     @property
     def plan(self) -> str:
@@ -236,10 +255,9 @@ class Announcer:
 
     def announce(self, **changes: Any) -> None:
         with self._lock:
-            known = {**asdict(self._status), **changes}
             names = tuple(sorted(self._neighbours()))
             now = max(time.time_ns(), self._status.time + 1)  # the clock may have been set back
-            self._status = Status(**{**known, "time": now, "neighbours": names})
+            self._status = replace(self._status, **changes, time=now, neighbours=names)
             self._send(self._status)
 
     def announce_soon(self) -> None:

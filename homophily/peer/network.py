@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from homophily.peer.identity import Refused
 from homophily.peer.logs import peer_logger
 from homophily.peer.membership import OFFLINE_SECONDS, Announcer, Members, Status, open_status, seal_status
 from homophily.peer.pacing import Pacing
+from homophily.peer.protocol import agreed_settings, differing_settings
 from homophily.peer.refusals import Refusals
 from homophily.peer.setup import PeerSetup, constants_digest
 from homophily.peer.source import NetworkSource
@@ -27,6 +29,7 @@ from homophily.simulation.recording import Entries, RecordedPeers
 
 _ANNOUNCE_SECONDS = 1.0  # seconds between two announcements of a status that has not changed
 _REQUEST_SECONDS = 10.0  # for a request over one hop
+_MOST_DIFFERENCES = 1000  # settings of other peers that are reported
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,9 @@ class PeerNetwork:
         def send(status: Status) -> None:
             links.broadcast(seal_status(status, peer.federation, identity))
 
-        announcer = Announcer(send, links.neighbours, _ANNOUNCE_SECONDS, _plan(setup.config))
+        more = {"peer.mesh": peer.mesh, "peer.pace": peer.pace}
+        settings = agreed_settings(setup.config, constants_digest(setup.config), more)
+        announcer = Announcer(send, links.neighbours, _ANNOUNCE_SECONDS, _plan(setup.config), settings)
         pacing = Pacing(setup.policy, members, announcer, list(setup.me.contacts.values()), peer_logger(peer.name))
         layout = setup.training.task.layout
         source = NetworkSource(
@@ -77,8 +82,8 @@ class PeerNetwork:
     def handlers(self, setup: PeerSetup) -> LinkHandlers:
         """The functions that handle messages, requests and connections."""
         peer, authority = setup.settings.peer, setup.authority
-        plan, refusals, log = self.announcer.plan, self.transfer.refusals, peer_logger(peer.name)
-        differing: set[str] = set()  # peers whose method, merge, rounds or constants differ: each is reported once
+        refusals, log = self.transfer.refusals, peer_logger(peer.name)
+        compare = _settings_compared(peer.name, self.announcer, log)
 
         def on_message(sealed: bytes) -> None:
             name = ""
@@ -88,14 +93,8 @@ class PeerNetwork:
             except Refused as error:
                 refusals.add(error, name)
                 return
-            if news and status.plan != plan and name not in differing:
-                differing.add(name)
-                log.warning(
-                    "%s runs %s, but this peer runs %s: give both files the same method, merge, rounds and data.scale",
-                    name,
-                    status.plan,
-                    plan,
-                )
+            if news:
+                compare(name, status)
             if news and peer.mesh != "full":  # relay it to peers that are further away
                 self.links.broadcast(sealed)
 
@@ -123,6 +122,28 @@ class PeerNetwork:
         self.announcer.stop()
         self.links.close()
         self.transfer.close()
+
+
+def _settings_compared(me: str, announcer: Announcer, log: logging.Logger) -> Callable[[str, Status], None]:
+    """A function that logs, once each, which settings of another peer differ from this peer's."""
+    reported: set[tuple[str, str]] = set()  # names and keys
+
+    def compare(name: str, status: Status) -> None:
+        if not status.settings and status.plan != announcer.plan and (name, "") not in reported:  # version 1
+            reported.add((name, ""))
+            log.warning(
+                "%s runs %s, but this peer runs %s: give both files the same method, merge, rounds and data.scale",
+                name,
+                status.plan,
+                announcer.plan,
+            )
+        differing = differing_settings(status.settings, announcer.settings) if status.settings else {}
+        for key, (theirs, mine) in differing.items():
+            if (name, key) not in reported and len(reported) < _MOST_DIFFERENCES:
+                reported.add((name, key))
+                log.warning("%s has %s = %s, but %s has %s: give both the same value", name, key, theirs, me, mine)
+
+    return compare
 
 
 def address_of(setup: PeerSetup, insecure: bool) -> Address:

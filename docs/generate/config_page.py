@@ -171,7 +171,7 @@ def page() -> str:
         parts += [f"## [{name}]\n", f"{table.__doc__}\n", _table_of(table)]
         for inner, keys in _INNER.get(name, {}).items():
             parts += [f"### [{name}.{inner}]\n", f"{keys.__doc__}\n", _table_of(keys)]
-        for plugins in _PLUGINS[name]:
+        for plugins in _PLUGINS.get(name, []):
             parts += [f"### Keys of {_article(plugins.registry.kind)}\n", f"{plugins.text}\n", *_tables_of(plugins)]
     parts += ["## Keys of a tracker\n", f"{_TRACKERS.text}\n", *_tables_of(_TRACKERS)]
     return "\n".join(parts)

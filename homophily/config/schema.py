@@ -11,6 +11,9 @@ from typing import Annotated, Any, Literal
 import pydantic
 from pydantic import Field
 
+from homophily.config.privacy import Privacy
+from homophily.config.table import OpenTable, Table
+
 _LIMIT = 10**9  # the largest value of an integer key
 
 
@@ -48,23 +51,6 @@ def _path_or_table(value: Any) -> Any:
     if value is None or isinstance(value, str | dict):
         return value
     raise ValueError("must be the path of a TOML file, or a table")
-
-
-class Table(pydantic.BaseModel):
-    """A table of a config that has only the keys listed as fields."""
-
-    model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
-
-
-class OpenTable(Table):
-    """A table that also has the keys of the method, model, topology, data set or shift that it names."""
-
-    model_config = pydantic.ConfigDict(frozen=True, extra="allow")
-
-    @property
-    def keys(self) -> dict[str, Any]:
-        """The keys that are not listed as fields, with their values."""
-        return dict(self.model_extra or {})
 
 
 class Data(OpenTable):
@@ -378,6 +364,10 @@ class Config(Table):
     model: Model = Model()
     training: Training = Training()
     method: Method = Method()
+    privacy: Privacy | None = Field(
+        None,
+        description="differential privacy of what peers release: see [the keys of privacy](#privacy). Left out: none",
+    )
 
     def toml(self) -> dict[str, Any]:
         """The config as nested tables that TOML can hold, without the keys that were left out."""
@@ -386,4 +376,5 @@ class Config(Table):
 
 TABLES: dict[str, type[Table]] = {
     "data": Data, "model": Model, "training": Training, "method": Method, "topology": Topology, "headline": Headline,
+    "privacy": Privacy,
 }  # fmt: skip

@@ -10,7 +10,8 @@ from typing import Any
 
 from homophily.atomic_io import plain
 from homophily.config.overlay import flat
-from homophily.config.schema import TABLES, Config, OpenTable
+from homophily.config.schema import TABLES, Config
+from homophily.config.table import OpenTable
 from homophily.errors import UserError
 from homophily.experiments.asked import Variant
 from homophily.plugins.registry import GIVEN

@@ -12,7 +12,8 @@ from typing import Literal
 from pydantic import Field
 
 from homophily.config.overlay import read
-from homophily.config.schema import Config, Table
+from homophily.config.schema import Config
+from homophily.config.table import Table
 from homophily.errors import UserError
 from homophily.peer.certificates import NAME_RULE, is_name
 from homophily.plugins.parameters import parsed, refuse_unknown

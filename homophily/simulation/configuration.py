@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from homophily.config.overlay import as_tables, read
-from homophily.config.schema import TABLES, Config, OpenTable
+from homophily.config.schema import TABLES, Config
+from homophily.config.table import OpenTable
 from homophily.data.shifts import shifts
 from homophily.data.sources import sources
 from homophily.data.tables import reader_of, readers

@@ -81,6 +81,8 @@ class TrainingSetup:
     objective_keys: dict[str, Any]
 
     def experiment(self, config: Config, start: Federation, exchange: Exchange) -> Experiment:
+        if config.privacy is not None:
+            raise UserError("privacy: the engines do not train privately yet; leave [privacy] out")
         plan, metrics = self.plan, self.metrics
         return Experiment(
             self.task,

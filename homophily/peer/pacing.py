@@ -25,7 +25,7 @@ class SyncPolicy:
 
     @property
     def ahead(self) -> int:
-        """Rounds that a peer may be ahead of the median of the others, if it is not in lockstep."""
+        """Rounds that a peer may be ahead of another, for which it waits otherwise, if it is not in lockstep."""
         return max(1, (self.staleness - 1) // 2)
 
     @property
@@ -46,6 +46,7 @@ class Pacing:
         """names: of the other peers that are allowed."""
         self.policy, self._members, self._announcer, self._names = policy, members, announcer, names
         self._log = log
+        self._too_slow: dict[str, int] = {}  # peers that were waited for in vain, and the round they had trained then
 
     def wait_for_start(self, round: int, waiting: Callable[[], None] = lambda: None) -> None:
         """Before the first round, wait without a limit until enough other peers are online.
@@ -85,15 +86,11 @@ class Pacing:
     def catch_up(self, finished: int, rounds: int, max_behind: int) -> int:
         """Return the number of rounds that count as finished: ``finished``, or more if this peer skips rounds.
 
-        A peer skips rounds if it is more than ``max_behind`` rounds behind the others; ``rounds``, the last round, is
-        never skipped. Unless in lockstep, a peer that is ahead of the others first waits for them, at most ``deadline``
-        seconds.
+        A peer skips rounds if it is more than ``max_behind`` rounds behind half of the others; ``rounds``, the last
+        round, is never skipped. Unless in lockstep, a peer first waits for those that are too far behind it.
         """
         if not self.policy.lockstep:
-            slow = finished + 1 - self.policy.ahead
-            self._members.wait(
-                lambda: not self._members.playing() or self._members.current_round() >= slow, self.policy.deadline
-            )
+            self._wait_for_slower(finished + 1 - self.policy.ahead)
         current = min(self._members.current_round(), rounds) - 1
         if current - finished <= max_behind:
             return finished
@@ -102,6 +99,29 @@ class Pacing:
         )
         self._announcer.announce(merged=current)
         return current
+
+    def _wait_for_slower(self, round: int) -> None:
+        """Wait until all have reached a round: for at most ``deadline`` seconds times the share of those that have not.
+
+        A peer that was waited for in vain is waited for again when it has trained another round. A peer that is far
+        too slow therefore costs the others one wait for each of its rounds, and not one for each of theirs.
+        """
+        began = time.monotonic()
+
+        def limit() -> float:
+            return self.policy.deadline * len(self._slower_than(round)) / max(1, len(self._members.playing()))
+
+        self._members.wait(lambda: time.monotonic() - began >= limit(), limit())
+        self._too_slow |= {name: self._members.status(name).trained for name in self._slower_than(round)}
+
+    def _slower_than(self, round: int) -> list[str]:
+        """The peers that have not reached a round, except those that are too slow."""
+        statuses = {name: self._members.status(name) for name in self._members.playing()}
+        return [
+            name
+            for name, status in statuses.items()
+            if status.round < round and self._too_slow.get(name) != status.trained
+        ]
 
     def wait(self, ready: Callable[[str], bool], until: float, names: Sequence[str] | None = None) -> None:
         """Wait until every peer that is online (of those named) is ready or has finished.

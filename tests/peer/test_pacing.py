@@ -187,6 +187,43 @@ def test_at_a_free_pace_a_peer_that_is_ahead_waits_no_longer_than_the_deadline()
     assert SHORT <= seconds(lambda: federation.pacing.catch_up(5, 20, 1)) < LONG / 2
 
 
+def test_at_a_free_pace_the_slowest_of_three_is_waited_for() -> None:
+    federation = Federation(staleness=3)
+    federation.says("ann", trained=5)
+    federation.says("bob", trained=4)
+    with later(lambda: federation.says("bob", trained=5)):
+        assert federation.pacing.catch_up(5, 20, 1) == 5
+    assert federation.members.status("bob").trained == 5
+
+
+@pytest.mark.parametrize("slow", [["ann"], ["ann", "bob"]])
+def test_the_wait_is_the_share_of_the_deadline_that_the_slower_peers_are_of_all(slow: list[str]) -> None:
+    third = 0.5  # seconds
+    federation = Federation(staleness=3, deadline=3 * third)
+    for name in OTHERS:
+        federation.says(name, trained=3 if name in slow else 5)
+    took = seconds(lambda: federation.pacing.catch_up(5, 20, 1))
+    assert len(slow) * third <= took < (len(slow) + 0.9) * third
+
+
+def test_a_finished_peer_and_one_that_disconnects_are_not_waited_for() -> None:
+    federation = Federation(staleness=3)
+    federation.says("ann", trained=3, finished=True)
+    federation.says("bob", trained=3)
+    with later(lambda: federation.members.disconnected("bob")):
+        assert seconds(lambda: federation.pacing.catch_up(5, 20, 1)) < LONG / 2
+
+
+def test_a_peer_waited_for_in_vain_is_waited_for_again_when_it_has_trained_another_round() -> None:
+    federation = Federation(staleness=3, deadline=SHORT)
+    federation.says("ann", trained=3)
+    waits = []
+    for round, trained in ((5, 3), (6, 3), (7, 3), (8, 4), (9, 4)):
+        federation.says("ann", trained=trained)
+        waits.append(seconds(lambda round=round: federation.pacing.catch_up(round, 20, 1)) >= SHORT)
+    assert waits == [True, False, False, True, False]
+
+
 # In a round
 
 

@@ -14,7 +14,7 @@ import time
 
 import torch
 
-from homophily.federation.topology import view_of_all
+from homophily.federation.contacts import view_of_all
 from homophily.methods import Method, RoundContext, methods
 from homophily.methods.dispatch import SharedTables, choose, meet
 from homophily.randomness import uniform
@@ -42,7 +42,7 @@ def ms_per_round(method: Method, peers: int, contacts: int | None, rounds: int, 
         _wait(device)
         began = time.perf_counter()
         tables = {name: memory[name] for name in method.shares if name in memory}
-        shared = SharedTables(tables, view.contacts, _row, peers)
+        shared = SharedTables(tables, view.contacts, _row)
         _, memory = choose(method, view, round, memory, met, met, alike, shared)
         _wait(device)
         times.append(1000 * (took + time.perf_counter() - began))

@@ -14,12 +14,10 @@ from torch import Tensor, nn
 from homophily.config.schema import Config
 from homophily.data.given import Peers, given_peers
 from homophily.experiments.runner import as_config, chosen_device
-from homophily.federation.topology import view_of_all
 from homophily.fingerprints.fingerprint import Fingerprints
 from homophily.methods.kin import power
 from homophily.methods.kin.families import Kinship, kinship
 from homophily.methods.kin.method import Kin
-from homophily.simulation.evaluation import precision_and_recall
 from homophily.simulation.exchange import PeerExchange
 from homophily.simulation.setup import prepare
 from homophily.simulation.user_objects import UserObjects
@@ -67,12 +65,15 @@ class Discovery:
 
     def precision_and_recall(self) -> tuple[float | None, float | None]:
         """Means over peers of the same-cluster share of one's family, and of the family's share of one's cluster."""
-        family = self.kinship.family
-        if family is None:
+        family, cluster = self.kinship.family, self.cluster
+        if family is None or cluster is None:
             return None, None
-        view = view_of_all(len(family), 0, None, 1, None, self.cluster, family.device)
-        kin = (family[:, None] == family) & (family >= 0)[:, None] & view.known
-        return precision_and_recall(view, kin, torch.zeros_like(family, dtype=torch.bool))
+        members = torch.bincount(family + 1)  # the first are those without a family
+        both = torch.bincount((family + 1) * (int(cluster.max()) + 1) + cluster)
+        inside = torch.where(family >= 0, both[(family + 1) * (int(cluster.max()) + 1) + cluster] - 1, 0).double()
+        kin = torch.where(family >= 0, members[family + 1] - 1, 0)
+        others = torch.bincount(cluster)[cluster] - 1
+        return _mean_share(inside, kin), _mean_share(inside, others)
 
     def summary(self) -> dict[str, Any]:
         """What ``homophily kin --json`` prints."""
@@ -92,6 +93,12 @@ class Discovery:
             "smallest_difference": self.smallest_difference,
             "seconds": round(self.seconds, 3),
         }
+
+
+def _mean_share(inside: Tensor, of: Tensor) -> float | None:
+    """The mean of inside [N] / of [N] over the peers with ``of`` above 0; None if there are none."""
+    some = of > 0
+    return float((inside[some] / of[some]).mean()) if bool(some.any()) else None
 
 
 def kin(

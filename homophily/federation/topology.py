@@ -1,4 +1,4 @@
-"""Topologies: graphs by name or from a file, the hops between peers, and the contacts of each peer."""
+"""Topologies: graphs by name or from a file."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ from typing import Annotated, Any
 import networkx as nx
 import torch
 from pydantic import Field
-from torch import Tensor
 
 from homophily.errors import UserError
-from homophily.federation.view import View
 from homophily.plugins.registry import Registry
 from homophily.randomness import Purpose, bits, word
 
@@ -22,7 +20,6 @@ Topology = Callable[..., "nx.Graph[int] | None"]
 
 topologies: Registry[Topology] = Registry("topology", passed=("peers", "seed"))
 
-_KEYS_AT_ONCE = 1 << 24
 _TRIES = 200
 
 
@@ -184,77 +181,3 @@ def _read_csv(path: Path) -> Any:
 
 def _seed(*keys: int) -> int:
     return word(keys[0], Purpose.TOPOLOGY, *keys[1:]) >> 33
-
-
-def view_of_all(
-    peers: int, seed: int, graph: Any, hops: int, contacts: int | None, cluster: Tensor | None, device: torch.device
-) -> View:
-    """Return the view of every peer: the peers within ``hops`` of a graph (None: all), at most ``contacts`` of them."""
-    me = torch.arange(peers, device=device)
-    seeds = torch.full((peers,), seed, dtype=torch.int64, device=device)
-    if graph is None:
-        known_to = me.expand(peers, peers)
-        distance = torch.ones(1, 1, dtype=torch.int64, device=device).expand(peers, peers)
-    else:
-        known_to, distance = (t.to(device) for t in _within(_checked(graph, peers), hops))
-    known = (known_to != me[:, None]) & (known_to >= 0)
-    if contacts is not None and contacts < int(known.sum(1).max()):
-        known_to, distance = _sampled(me, seeds, known_to, distance, known, contacts)
-        known = known_to >= 0
-    same = None if cluster is None else (cluster[known_to.clamp(min=0)] == cluster[:, None]) & known
-    return View(me, seeds, known_to, known, distance.expand(known.shape), same)
-
-
-def _checked(graph: Any, peers: int) -> Any:
-    if not isinstance(graph, nx.Graph) or graph.is_directed():
-        raise UserError(f"topology: must be an undirected networkx.Graph, not {type(graph).__name__}")
-    if len(graph) != peers:
-        raise UserError(f"topology: the graph has {len(graph)} peers, but the federation has {peers}")
-    if wrong := [node for node in graph if node not in range(peers)]:
-        raise UserError(f"topology: the graph's nodes must be the numbers 0 to {peers - 1}, but one is {wrong[0]!r}")
-    if not nx.is_connected(graph):
-        parts = nx.number_connected_components(graph)
-        raise UserError(f"topology: the graph must be connected, but has {parts} components")
-    return graph
-
-
-def _within(graph: Any, hops: int) -> tuple[Tensor, Tensor]:
-    """Return the ids of the peers within ``hops``, ascending, padded with -1, and their distances: [N, B] each."""
-    lists = [
-        sorted(
-            (peer, far) for peer, far in nx.single_source_shortest_path_length(graph, me, cutoff=hops).items() if far
-        )
-        for me in range(len(graph))
-    ]
-    most = max(map(len, lists))
-    ids = torch.full((len(lists), most), -1, dtype=torch.int64)
-    distance = torch.ones(len(lists), most, dtype=torch.int64)
-    for me, found in enumerate(lists):
-        ids[me, : len(found)] = torch.tensor([peer for peer, _ in found])
-        distance[me, : len(found)] = torch.tensor([far for _, far in found])
-    return ids, distance
-
-
-def all_distances(graph: Any) -> Tensor:
-    """Return the hops between all peers of a connected graph: [N, N] int64."""
-    out = torch.zeros(len(graph), len(graph), dtype=torch.int64)
-    for me, far in nx.all_pairs_shortest_path_length(graph):
-        out[me, list(far)] = torch.tensor(list(far.values()))
-    return out
-
-
-def _sampled(
-    me: Tensor, seeds: Tensor, known_to: Tensor, distance: Tensor, known: Tensor, size: int
-) -> tuple[Tensor, Tensor]:
-    """Draw at most ``size`` of each peer's contacts uniformly; return ids, ascending, and distances: [P, size] each."""
-    last = torch.iinfo(torch.int64).max
-    ids, far = [], []
-    for rows in me.split(max(1, _KEYS_AT_ONCE // known_to.shape[1])):
-        keys = bits(seeds[rows, None], rows[:, None], 0, Purpose.CONTACTS, known_to[rows])
-        keys = torch.where(known[rows], keys, last)
-        place = keys.topk(size, dim=1, largest=False, sorted=False).indices.sort(1).values
-        mask = known[rows].gather(1, place)
-        order = (~mask).to(torch.int8).argsort(dim=1, stable=True)  # padding last
-        ids.append(torch.where(mask, known_to[rows].gather(1, place), -1).gather(1, order))
-        far.append(distance[rows].gather(1, place).gather(1, order))
-    return torch.cat(ids), torch.cat(far)

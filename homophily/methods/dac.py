@@ -27,6 +27,8 @@ from homophily.methods.base import (
 )
 from homophily.randomness import Purpose
 
+_SEARCHED = 1 << 20  # pairs of a contact and a contact's contact that are compared at a time
+
 
 @dataclass(frozen=True)
 class _Dac(Method, ABC):
@@ -117,6 +119,15 @@ def _have_common_contacts(view: View) -> bool:
     """Whether some peer has a contact that knows another one of its contacts."""
     if view.contacts.stride(0) == 0:  # the same contacts for all
         return view.contacts.shape[1] > 2
-    lists = [set(ids) - {-1} for ids in view.contacts.tolist()]
-    known = dict(zip(view.me.tolist(), lists, strict=True))
-    return any(known[friend] & mine - {me} for me, mine in known.items() for friend in mine)
+    last = torch.iinfo(torch.int64).max
+    ordered = torch.where(view.contacts < 0, last, view.contacts)  # ids ascend, and padding comes last
+    step = max(1, _SEARCHED // max(1, view.contacts.shape[1]) ** 2)
+    for rows in torch.arange(len(view.me), device=view.me.device).split(step):
+        mine = view.contacts[rows]
+        theirs = ordered[torch.searchsorted(view.me, mine.clamp(min=0))]  # [rows, B, B]
+        about = mine[:, None].expand_as(theirs).contiguous()
+        place = torch.searchsorted(theirs, about).clamp_(max=theirs.shape[2] - 1)
+        found = (theirs.gather(2, place) == about) & (about != view.me[rows, None, None])
+        if bool((found & (mine >= 0)[:, :, None]).any()):
+            return True
+    return False

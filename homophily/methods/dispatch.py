@@ -181,7 +181,6 @@ class SharedTables:
     tables: Mapping[str, Tensor]  # [M, B] float64; NaN: no entry
     contacts: Tensor  # [M, B] int64: the peers that the entries are about, ascending, padded with -1
     local: Callable[[Tensor], Tensor]  # ids to rows
-    peers: int | None  # ids are 0 to peers - 1; None: ids are arbitrary numbers
 
     def about(self, mine: Tensor) -> Callable[[str, Tensor], Tensor]:
         """The function ``RoundContext.shared`` for peers with the contacts ``mine`` [P, B]."""
@@ -191,8 +190,6 @@ class SharedTables:
                 return torch.full(mine.shape, torch.nan, dtype=torch.float64, device=mine.device)
             if self.contacts.stride(0) == 0 and self.contacts.shape[1] == mine.shape[1]:
                 return self._of_one_list(self.tables[name], friends)
-            if self.peers is not None:
-                return self._by_id(self.tables[name], friends, mine, self.peers)
             return self._searched(self.tables[name], friends, mine)
 
         return shared
@@ -206,19 +203,8 @@ class SharedTables:
             said = torch.where(values.isnan() | (friend < 0)[:, None], said, values)
         return said
 
-    def _by_id(self, table: Tensor, friends: Tensor, mine: Tensor, peers: int) -> Tensor:
-        """The entries, if contacts differ: they are scattered by id, then gathered in the order of ``mine``."""
-        by_id = table.new_full((len(mine), peers + 1), torch.nan)  # the last column takes missing entries
-        for friend in friends.unbind(1)[::-1]:
-            row = self.local(friend)
-            about, values = self.contacts[row], table[row]
-            silent = values.isnan() | (about < 0) | (friend < 0)[:, None]
-            by_id.scatter_(1, torch.where(silent, peers, about), values)
-        by_id[:, peers] = torch.nan
-        return by_id.gather(1, torch.where(mine < 0, peers, mine))
-
     def _searched(self, table: Tensor, friends: Tensor, mine: Tensor) -> Tensor:
-        """The entries, if ids are arbitrary: each contact of ``mine`` is searched in the contacts of the friend."""
+        """The entries, if contacts differ: each contact of ``mine`` is searched in the contacts of the friend."""
         said = table.new_full(mine.shape, torch.nan)
         for friend in friends.unbind(1)[::-1]:
             row = self.local(friend)

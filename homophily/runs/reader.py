@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from scipy import sparse
 from torch import Tensor, nn
 
 from homophily.atomic_io import plain, read_json, read_metadata, read_tensors, write_tensors
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 FORMAT = 3  # of run folders; a folder of another format is refused
 FROZEN = "frozen.safetensors"
+_DENSE = 1 << 28  # the most entries of a dense table of all pairs of peers
 _ABOUT = ("device", "format", "frozen", "inputs", "layout", "machine", "outputs", "plan", "versions")
 
 
@@ -123,20 +125,43 @@ class Run:
         return run_frame(self.metrics(), self.history if self.recorded else None)
 
     def merges(self) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """How often peer i merged peer j's model: [N, N]; all 0 if the method uses a server."""
-        return self._dense("pairs", "counts", np.dtype(np.int64))
+        """How often peer i merged peer j's model: [N, N]; all 0 if the method uses a server.
+
+        Raises UserError if the table has more than 2^28 entries (2 GiB): use ``merge_counts``.
+        """
+        return self._dense("merges", self.merge_counts())
+
+    def merge_counts(self) -> sparse.coo_array:
+        """How often peer i merged peer j's model, as a sparse [N, N] array: only pairs that merged are stored."""
+        return self._sparse("pairs", "counts", np.dtype(np.int64))
 
     def neighbours(self) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Which peers peer i considered similar at the end: [N, N], 1 for a neighbour, or the method's weights."""
-        return self._dense("neighbours", "weights", np.dtype(np.float64))
+        """Which peers peer i considered similar at the end: [N, N], 1 for a neighbour, or the method's weights.
 
-    def _dense(self, pairs: str, values: str, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+        Raises UserError if the table has more than 2^28 entries (2 GiB): use ``neighbour_weights``.
+        """
+        return self._dense("neighbours", self.neighbour_weights())
+
+    def neighbour_weights(self) -> sparse.coo_array:
+        """Which peers peer i considered similar at the end, as a sparse [N, N] array: only neighbours are stored."""
+        return self._sparse("neighbours", "weights", np.dtype(np.float64))
+
+    def _sparse(self, pairs: str, values: str, dtype: np.dtype[Any]) -> sparse.coo_array:
         self._need_end()
         stored, peers = read_tensors(self.path / "merges.safetensors"), int(self.config.peers or 0)
-        dense = np.zeros(peers * peers, dtype=dtype)
-        if pairs in stored:
-            dense[stored[pairs].numpy()] = stored[values].numpy()
-        return dense.reshape(peers, peers)
+        if pairs not in stored:
+            return sparse.coo_array((peers, peers), dtype=dtype)
+        place = np.divmod(stored[pairs].numpy(), peers)
+        return sparse.coo_array((stored[values].numpy().astype(dtype), place), shape=(peers, peers))
+
+    def _dense(self, name: str, table: sparse.coo_array) -> np.ndarray[Any, Any]:
+        peers = table.shape[0]
+        if peers * peers > _DENSE:
+            instead = {"merges": "merge_counts", "neighbours": "neighbour_weights"}[name]
+            size = f"{peers:,} x {peers:,} entries, {8 * peers * peers / 2**30:,.1f} GiB"
+            raise UserError(f"run.{name}() would have {size}; use run.{instead}(), which is sparse")
+        found: np.ndarray[Any, Any] = table.toarray()
+        return found
 
     def state_dict(self, peer: int) -> dict[str, Tensor]:
         """The final model of ``peer`` under the names of its state dict."""

@@ -224,8 +224,7 @@ class PeerExchange:
         if similarity is not None:
             keeps_memory = self._take(similarity, now)
         wanted = now.similarity if self._method_compares(view, now.round) else None
-        everyone = len(models.rows) if models.ids is None else None
-        shared = dispatch.SharedTables(models.tables, models.contacts, models.local, everyone)
+        shared = dispatch.SharedTables(models.tables, models.contacts, models.local)
         now.partners, memory = dispatch.choose(
             self.method, view, now.round, self.memory, now.asked, models.met, wanted, shared
         )

@@ -13,11 +13,12 @@ from torch import Tensor
 
 from homophily.config.schema import Config
 from homophily.errors import UnsuitableError, UserError
+from homophily.federation.contacts import view_of_all
 from homophily.federation.layout import Layout
 from homophily.federation.merging import is_rowwise, merges, needs_similarity
 from homophily.federation.rows import Federation
 from homophily.federation.similarity import cost_of
-from homophily.federation.topology import all_distances, topologies, view_of_all
+from homophily.federation.topology import topologies
 from homophily.methods import Method, methods
 from homophily.methods.base import metric_cost, metric_of, usable
 from homophily.methods.server import ServerMethod
@@ -40,7 +41,7 @@ from homophily.simulation.training_setup import (
     training_setup,
 )
 from homophily.simulation.user_objects import UserObjects
-from homophily.training.resources import ExecutionPlan, deciding_device
+from homophily.training.resources import ExecutionPlan, deciding_device, free_memory
 from homophily.training.task import Engine, Task
 
 
@@ -172,7 +173,8 @@ def _peer_exchange(
     contacts = None if config.contacts == "all" else int(config.contacts)
     where = deciding_device(data.peers, contacts, task.ids.device)
     cluster = None if data.cluster is None else data.cluster.to(where)
-    view = view_of_all(data.peers, config.seed, graph, method.hops, contacts, cluster, where)
+    check = partial(_check_contacts, data.peers, method, free_memory(where))
+    view = view_of_all(data.peers, config.seed, graph, method.hops, contacts, cluster, where, check)
     method.check(view)
     merge, evaluator = merges.get(config.merge), evaluator_of(method, task, engine, chunk)
     check_merge(config, evaluator)
@@ -181,11 +183,30 @@ def _peer_exchange(
         start.rows,
         data.train.count.to(where),
         lambda: task_fingerprints(task, config.seed, data.peers),
-        distances=all_distances(graph).to(where) if method.uses_fingerprints and graph is not None else None,
+        graph,
         limited=contacts is not None and contacts < data.peers - 1,
     )
     observer = ClusterObserver(view, cluster, method.finds, _start_notes(method, start.rows), recorded)
     return PeerExchange(method, merge, evaluator, source, observer, data.peers, where)
+
+
+def decision_bytes(method: Method) -> int:
+    """The most bytes that a round's decisions take for each contact of each peer.
+
+    Sets of contacts take a byte, ids and a method's tables 8, and comparisons need a few temporary tables.
+    """
+    return 64 if method.metric is not None else 32
+
+
+def _check_contacts(peers: int, method: Method, free: int, contacts: int) -> None:
+    """Refuse tables of so many ``contacts`` for each peer if they do not fit into ``free`` bytes."""
+    needed = peers * contacts * decision_bytes(method)
+    if needed > free:
+        raise UserError(
+            f"contacts: {peers:,} peers that know up to {contacts:,} peers each take "
+            f"{needed / 2**30:,.1f} GiB for the decisions of a round, but {free / 2**30:,.1f} GiB are free; "
+            f"set contacts to a number, such as contacts = {min(100, contacts)}"
+        )
 
 
 def _start_notes(method: Method, start: Tensor) -> list[str]:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from homophily.federation.contacts import weighted_hops
 from homophily.federation.layout import Kept
 from homophily.federation.rows import Federation
 from homophily.federation.view import View
@@ -115,13 +116,13 @@ class InMemory:
         start: Tensor,
         samples: Tensor,
         make_fingerprints: Callable[[], Fingerprints],
-        distances: Tensor | None,
+        graph: Any,
         limited: bool,
     ) -> None:
-        """start: [N, D]; samples: [N]; distances: [N, N] hops of a partial topology, if fingerprints travel;
-        limited: peers have a limited number of contacts."""
+        """start: [N, D]; samples: [N]; graph: of a partial topology, None: full; limited: peers have a
+        limited number of contacts."""
         self._view, self._start, self._samples = view, start, samples
-        self._make, self._distances, self._limited = make_fingerprints, distances, limited
+        self._make, self._graph, self._limited = make_fingerprints, graph, limited
         self._own: Published | None = None
 
     def view(self, round: int) -> View:
@@ -140,10 +141,11 @@ class InMemory:
         view, sent = self._view, torch.where(active, prints.bytes, 0)
         sample = sampled(prints, view.me, int(view.seed[0]))
         outside = sent.index_fill(0, sample, 0)
-        if self._distances is None:
-            received = sent[sample].sum() - (sent - outside)
+        inside = sent - outside
+        if self._graph is None:
+            received = inside.sum() - inside
         else:
-            received = (self._distances[:, sample] * sent[sample]).sum(1)
+            received = weighted_hops(self._graph, inside.cpu()).to(view.me.device)
         if bool(outside.any()):
             received = received + (outside[view.contacts.clamp(min=0)] * view.hops * view.known).sum(1)
         return float(received[active].sum())

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from homophily.errors import UserError
-from homophily.federation.topology import topologies, view_of_all
+from homophily.federation.contacts import view_of_all
+from homophily.federation.topology import topologies
 from homophily.methods import View
 
 CPU = torch.device("cpu")
@@ -115,18 +116,6 @@ def test_unsuitable_topology_files_are_refused(tmp_path: Path, text: str, messag
     (tmp_path / "edges.csv").write_text(text)
     with pytest.raises(UserError, match=message):
         seen(topologies.get("file")(peers=4, path=str(tmp_path / "edges.csv")), 4)
-
-
-def test_bounded_contacts_are_a_uniform_sample_in_ascending_order() -> None:
-    view = seen(None, 50, contacts=7)
-    assert view.contacts.shape == (50, 7)
-    assert bool((view.contacts[:, 1:] > view.contacts[:, :-1]).all())
-    assert not bool((view.contacts == view.me[:, None]).any())
-    often = view.contacts.flatten().bincount(minlength=50)
-    assert int(often.max()) < 20
-    ring = seen(topologies.get("ring")(peers=9), 9, hops=3, contacts=2)
-    assert ring.known.sum(1).tolist() == [2] * 9
-    assert bool((ring.hops[ring.known] <= 3).all())
 
 
 def test_degrees_that_are_hard_to_draw_are_still_drawn() -> None:

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from homophily.federation.topology import view_of_all
+from homophily.federation.contacts import view_of_all
 from homophily.methods import Method, RoundContext, dispatch, methods
 from tests.methods.views import play, random_table, shared_tables, similarities, view_of
 
@@ -60,16 +60,12 @@ def test_chunks_of_rows_change_nothing(name: str, monkeypatch: pytest.MonkeyPatc
         )
 
 
-@pytest.mark.parametrize("peers", [20, None])
-def test_friends_with_other_contacts_are_matched_by_id(peers: int | None) -> None:
-    """By a table of all ids if ids are dense, else by a search."""
+def test_friends_with_other_contacts_are_matched_by_id() -> None:
     view = view_of_all(20, 5, None, 1, 8, None, torch.device("cpu"))
     table = (100 * view.me[:, None] + view.contacts).double()
     table[:, 3] = torch.nan
     friends = torch.stack([(view.me + 1) % 20, (view.me + 7) % 20, torch.full_like(view.me, -1)], dim=1)
-    shared = dispatch.SharedTables(
-        {"similarity": table}, view.contacts, local=lambda ids: ids.clamp(min=0), peers=len(view.me)
-    )
+    shared = dispatch.SharedTables({"similarity": table}, view.contacts, local=lambda ids: ids.clamp(min=0))
     said = shared.about(view.contacts)("similarity", friends)
     for me in range(20):
         for column, about in enumerate(view.contacts[me].tolist()):

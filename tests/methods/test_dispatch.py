@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from homophily import Method, RoundContext, UserError, View
-from homophily.federation.topology import view_of_all
+from homophily.federation.contacts import view_of_all
 from homophily.methods import dispatch, methods
 from homophily.randomness import uniform
 from tests.methods.views import random_table, shared_tables, similarities, view_of
 
 PEER_METHODS = [name for name in methods if issubclass(methods.get(name), Method)]
-NOTHING = dispatch.SharedTables({}, torch.zeros(0, 0, dtype=torch.int64), local=lambda ids: ids, peers=0)
+NOTHING = dispatch.SharedTables({}, torch.zeros(0, 0, dtype=torch.int64), local=lambda ids: ids)
 
 
 class Weighing(Method):

@@ -45,7 +45,7 @@ def random_table(view: View, round: int) -> Tensor:
 def shared_tables(method: Method, view: View, memory: dict[str, Tensor]) -> SharedTables:
     """The tables that all peers share, as of the end of the last round."""
     tables = {name: memory[name] for name in method.shares if name in memory}
-    return SharedTables(tables, view.contacts, local=lambda ids: ids.clamp(min=0), peers=len(view.me))
+    return SharedTables(tables, view.contacts, local=lambda ids: ids.clamp(min=0))
 
 
 def play(

@@ -6,7 +6,6 @@ import networkx as nx
 import pytest
 import torch
 
-from homophily.federation.topology import all_distances
 from homophily.fingerprints import fingerprint
 from homophily.fingerprints.fingerprint import Fingerprints, sampled
 from homophily.simulation.sources import InMemory, LocalModels
@@ -27,9 +26,8 @@ def source(
             made.append(1)
         return fingerprints(SIZES)
 
-    distances = None if graph is None else all_distances(graph)
     view = view_of(4, contacts, graph, hops)
-    return InMemory(view, torch.zeros(4, 2), torch.ones(4), make, distances, limited=contacts is not None)
+    return InMemory(view, torch.zeros(4, 2), torch.ones(4), make, graph, limited=contacts is not None)
 
 
 def heard_bytes(of: InMemory, active: torch.Tensor = EVERYONE) -> float:
@@ -168,12 +166,12 @@ def test_among_many_those_that_have_stopped_neither_send_nor_receive(sample: lis
 
 
 def test_among_many_in_a_partial_topology_every_hop_costs(sample: list[int]) -> None:
-    found, far = source(contacts=2, graph=PATH), all_distances(PATH)
+    found, far = source(contacts=2, graph=PATH), dict(nx.all_pairs_shortest_path_length(PATH))
     view = found.view(1)
     total = 0
     for me in range(4):
         known = set(view.contacts[me][view.known[me]].tolist())
-        total += sum(int(far[me, peer]) * SIZES[peer] for peer in set(sample) | known)
+        total += sum(far[me][peer] * SIZES[peer] for peer in set(sample) | known)
     assert heard_bytes(found) == total
 
 

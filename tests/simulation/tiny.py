@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from homophily.federation.contacts import view_of_all
 from homophily.federation.rows import Federation
-from homophily.federation.topology import view_of_all
 from homophily.federation.view import View
 from homophily.fingerprints.fingerprint import Fingerprints
 from homophily.simulation.sources import InMemory, Published
@@ -54,7 +54,7 @@ def in_memory(view: View, start: Tensor, samples: Sequence[int] | None = None) -
         raise AssertionError("no fingerprints are asked for")
 
     counts = torch.tensor(samples or [1] * len(view.me))
-    return InMemory(view, start, counts, none, distances=None, limited=False)
+    return InMemory(view, start, counts, none, graph=None, limited=False)
 
 
 def published(models: Federation, before: Tensor | None = None, tables: dict[str, Tensor] | None = None) -> Published:

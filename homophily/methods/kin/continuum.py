@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 _STEPS, _NEGLIGIBLE, _FAR = 500, 1e-9, 1e12
+_BLOCK = 4096  # peers whose mixtures are computed together, if all have the same candidates
 _AT_ONCE = 256  # peers whose mixtures are computed together, if each has its own candidates
 
 
@@ -25,13 +26,25 @@ class Continuum:
     outside: float  # and in the others
     sample: Tensor  # [S]: peers that the mixtures of all are made of
 
-    def of_all(self) -> Tensor:
-        """[N, S]: the mixture of each peer, of the peers in the sample; 0 for a peer without a fingerprint."""
-        usable = self.count >= 2
+    def of_sample(self, rows: Tensor, position: Tensor) -> Tensor:
+        """[P, B]: shares of the peers at ``position`` [P, B] of the sample in the mixtures of peers ``rows`` [P].
+
+        Each mixture is of all peers in the sample; that of a peer without a fingerprint is 0.
+        """
+        out = torch.zeros(position.shape, dtype=torch.float64, device=self.place.device)
+        for first in range(0, len(self.place), _BLOCK):
+            mine = ((rows >= first) & (rows < first + _BLOCK)).nonzero()[:, 0]
+            if len(mine):
+                out[mine] = self._block(slice(first, first + _BLOCK))[rows[mine] - first].gather(1, position[mine])
+        return out
+
+    def _block(self, peers: slice) -> Tensor:
+        """[P, S]: the mixtures of some peers; whole blocks, since a product of matrices rounds by their shapes."""
+        place, usable = self.place[peers], self.count[peers] >= 2
         noise = self.inside / self.count[self.sample], self.outside / self.count[self.sample]
-        out = torch.zeros(len(self.place), len(self.sample), dtype=torch.float64, device=self.place.device)
-        oneself = usable.nonzero() == self.sample
-        out[usable] = mixtures(self.place[usable], self.place[self.sample], oneself, *noise)
+        out = torch.zeros(len(place), len(self.sample), dtype=torch.float64, device=place.device)
+        oneself = peers.start + usable.nonzero() == self.sample
+        out[usable] = mixtures(place[usable], self.place[self.sample], oneself, *noise)
         return out
 
     def among(self, rows: Tensor, columns: Tensor) -> Tensor:

@@ -77,7 +77,7 @@ class Kinship:
             return self.continuum.among(rows, columns)
         sample = self.continuum.sample
         position = torch.searchsorted(sample, columns.clamp(min=0)).clamp(max=len(sample) - 1)
-        shares = self.continuum.of_all()[rows].gather(1, position)
+        shares = self.continuum.of_sample(rows, position)
         return torch.where(sample[position] == columns, shares, 0.0)
 
 

@@ -34,6 +34,12 @@ def others_of(peers: int) -> Tensor:
     return torch.stack([torch.cat([torch.arange(i), torch.arange(i + 1, peers)]) for i in range(peers)])
 
 
+def of_all(continuum: Continuum) -> Tensor:
+    """The mixtures of all peers, of the peers in the sample: [N, S]."""
+    peers, sample = torch.arange(len(continuum.place)), torch.arange(len(continuum.sample))
+    return continuum.of_sample(peers, sample.expand(len(peers), -1))
+
+
 def test_the_nearest_point_of_the_simplex() -> None:
     rows = torch.tensor([[0.2, 0.3, 0.5], [2.0, 0.0, 0.0], [0.5, 0.5, 0.5], [-1.0, -1.0, 3.0]]).double()
     near = on_simplex(rows)
@@ -64,9 +70,19 @@ def test_a_continuum_is_no_family_and_neighbours_on_it_count_most() -> None:
     assert answer.rank == 1
     assert answer.family is None
     assert answer.continuum is not None
-    mixture = answer.continuum.of_all()
+    mixture = of_all(answer.continuum)
     assert torch.allclose(mixture.sum(1), torch.ones(40).double(), atol=1e-4)
     assert float(mixture[2, :10].sum()) > 0.9
+
+
+def test_blocks_of_peers_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    plane = in_a_plane(12)
+    whole = of_all(plane)
+    monkeypatch.setattr(continuum, "_BLOCK", 5)
+    assert torch.allclose(of_all(plane), whole, atol=1e-9)
+    assert torch.equal(
+        plane.of_sample(torch.tensor([7, 2]), torch.tensor([[3], [4]]))[:, 0], of_all(plane)[[7, 2], [3, 4]]
+    )
 
 
 # Mixtures over contacts
@@ -74,7 +90,7 @@ def test_a_continuum_is_no_family_and_neighbours_on_it_count_most() -> None:
 
 def test_the_mixture_among_everyone_is_that_of_all() -> None:
     plane = in_a_plane(12)
-    everyone = plane.of_all()
+    everyone = of_all(plane)
     among = plane.among(torch.arange(12), others_of(12))
     expected = everyone[~torch.eye(12).bool()].view(12, 11)
     assert torch.allclose(among, expected, atol=1e-6)
@@ -87,7 +103,7 @@ def test_a_mixture_over_few_contacts_is_a_mixture_of_these_and_oneself() -> None
     shares = plane.among(torch.tensor([0, 1]), columns)
     for row in range(2):
         few = [*columns[row].tolist(), row]
-        alone = Continuum(plane.place[few], plane.count[few], 0.5, 3.0, torch.arange(4)).of_all()
+        alone = of_all(Continuum(plane.place[few], plane.count[few], 0.5, 3.0, torch.arange(4)))
         assert torch.allclose(shares[row], alone[3, :3], atol=1e-6)
     assert bool((shares.sum(1) < 1).all())  # the rest is oneself
 
@@ -136,7 +152,7 @@ def test_a_peer_without_a_fingerprint_has_no_mixture() -> None:
     place, count = plane.place.clone(), plane.count.clone()
     place[2], count[2] = torch.nan, 1.0
     one_less = Continuum(place, count, 0.5, 3.0, torch.tensor([0, 1, *range(3, 12)]))
-    assert one_less.of_all()[2].tolist() == [0.0] * 11
+    assert of_all(one_less)[2].tolist() == [0.0] * 11
     assert one_less.among(torch.tensor([2, 0]), torch.tensor([[0, 1, 3], [1, 2, 3]]))[0].tolist() == [0.0] * 3
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import homophily
-from homophily.federation.topology import view_of_all
+from homophily.federation.contacts import view_of_all
 from homophily.federation.view import View
 from homophily.methods import methods
 from homophily.methods.dispatch import meet

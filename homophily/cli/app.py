@@ -303,7 +303,7 @@ def show_theory(
 
 
 def _add_peer_commands() -> None:
-    """Add cert, peer, status and deploy; without the peer extra, they only print what to install."""
+    """Add cert, peer, status, doctor and deploy; without the peer extra, they only print what to install."""
     try:
         from homophily.cli import peer as commands
     except ModuleNotFoundError as error:
@@ -313,12 +313,13 @@ def _add_peer_commands() -> None:
             """Needs the peer extra: pip install 'homophily[peer]'."""
             raise UserError(f"this needs {missing}: install the peer extra with pip install 'homophily[peer]'")
 
-        for name in ("cert", "peer", "status", "deploy"):
+        for name in ("cert", "peer", "status", "doctor", "deploy"):
             app.command(name, context_settings={"ignore_unknown_options": True, "allow_extra_args": True})(unavailable)
         return
     app.add_typer(commands.cert, name="cert")
     app.command("peer")(commands.peer)
     app.command("status")(commands.status)
+    app.command("doctor")(commands.diagnose)
     app.command("deploy")(commands.run_deployment)
 
 

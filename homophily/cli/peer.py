@@ -1,10 +1,11 @@
-"""The commands of real peers: cert, peer, status, deploy. Imported only with the [peer] extra installed."""
+"""The commands of real peers: cert, peer, status, doctor, deploy. Imported only with the [peer] extra installed."""
 
 from __future__ import annotations
 
 import json
 import sys
 from contextlib import ExitStack
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +15,7 @@ from rich.console import Console
 
 from homophily.config.overlay import nested, split
 from homophily.errors import UserError
-from homophily.peer import Peer, certificates, deploy
+from homophily.peer import Peer, certificates, deploy, doctor
 from homophily.report import console as show
 from homophily.report import progress
 from homophily.report.live import endpoint
@@ -87,6 +88,23 @@ def status(
     if isinstance(found.get("time"), float):
         found["time"] = datetime.fromtimestamp(found["time"]).isoformat(" ", "seconds")
     print_pairs(Console(), {key.replace("_", " "): _formatted(value) for key, value in found.items()})
+
+
+def diagnose(
+    file: Annotated[Path, typer.Argument(metavar="PEER.toml", help="The peer's file.")],
+    as_json: Json = False,
+) -> None:
+    """Check a peer's file, data, disk, certificate and connections; exit with code 1 if something must be done."""
+    sys.path.insert(0, str(file.parent.resolve()))
+    checks = []
+    for check in doctor.examine(file):
+        checks.append(check)
+        if not as_json:
+            print(f"{'ok ' if check.ok else 'FIX'}  {check.subject}: {check.text}", flush=True)
+    if as_json:
+        print(json.dumps({"ok": all(c.ok for c in checks), "checks": [asdict(c) for c in checks]}, ensure_ascii=False))
+    if not all(check.ok for check in checks):
+        raise SystemExit(1)
 
 
 def _formatted(value: Any) -> str:

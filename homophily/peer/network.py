@@ -16,7 +16,7 @@ from homophily.peer.identity import Refused
 from homophily.peer.logs import peer_logger
 from homophily.peer.membership import OFFLINE_SECONDS, Announcer, Members, Status, open_status, seal_status
 from homophily.peer.pacing import Pacing
-from homophily.peer.protocol import agreed_settings, differing_settings
+from homophily.peer.protocol import Settings, agreed_settings, differing_settings
 from homophily.peer.refusals import Refusals
 from homophily.peer.setup import PeerSetup, constants_digest
 from homophily.peer.source import NetworkSource
@@ -27,7 +27,7 @@ from homophily.simulation.communication import Traffic
 from homophily.simulation.observers import RoundRecord
 from homophily.simulation.recording import Entries, RecordedPeers
 
-_ANNOUNCE_SECONDS = 1.0  # seconds between two announcements of a status that has not changed
+ANNOUNCE_SECONDS = 1.0  # seconds between two announcements of a status that has not changed
 _REQUEST_SECONDS = 10.0  # for a request over one hop
 _MOST_DIFFERENCES = 1000  # settings of other peers that are reported
 
@@ -69,9 +69,7 @@ class PeerNetwork:
         def send(status: Status) -> None:
             links.broadcast(seal_status(status, peer.federation, identity))
 
-        more = {"peer.mesh": peer.mesh, "peer.pace": peer.pace}
-        settings = agreed_settings(setup.config, constants_digest(setup.config), more)
-        announcer = Announcer(send, links.neighbours, _ANNOUNCE_SECONDS, _plan(setup.config), settings)
+        announcer = Announcer(send, links.neighbours, ANNOUNCE_SECONDS, _plan(setup.config), announced_settings(setup))
         pacing = Pacing(setup.policy, members, announcer, list(setup.me.contacts.values()), peer_logger(peer.name))
         layout = setup.training.task.layout
         source = NetworkSource(
@@ -122,6 +120,12 @@ class PeerNetwork:
         self.announcer.stop()
         self.links.close()
         self.transfer.close()
+
+
+def announced_settings(setup: PeerSetup) -> Settings:
+    """The settings that all peers must share, as this peer announces them."""
+    more = {"peer.mesh": setup.settings.peer.mesh, "peer.pace": setup.settings.peer.pace}
+    return agreed_settings(setup.config, constants_digest(setup.config), more)
 
 
 def _settings_compared(me: str, announcer: Announcer, log: logging.Logger) -> Callable[[str, Status], None]:

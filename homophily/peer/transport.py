@@ -93,6 +93,7 @@ class Address:
     full: bool  # full mesh: all peers are neighbours
     lease: float
     tls: tuple[Path, Path, Path] | None
+    observer: bool = False  # a second process under this name, which only listens and asks
 
 
 class ZenohLinks:
@@ -124,17 +125,24 @@ class ZenohLinks:
                 (handlers.on_connect if sample.kind == zenoh.SampleKind.PUT else handlers.on_disconnect)(name)
 
         prefix = f"{self._root}/ask/{self._name}/"
-        self._declared = [  # zenoh undeclares them when they are garbage-collected
+        self._declared: list[Any] = [  # zenoh undeclares them when they are garbage-collected
             self._session.info.declare_link_events_listener(on_link, history=True),
-            self._session.declare_subscriber(
-                f"{self._root}/tell/*",
-                lambda sample: handlers.on_message(sample.payload.to_bytes()),
-                allowed_origin=zenoh.Locality.REMOTE,  # otherwise a handler that broadcasts could wait for itself
-            ),
+            self._subscriber(handlers.on_message),
             self._session.declare_queryable(f"{prefix}**", lambda query: handlers.on_request(_Query(query, prefix))),
             self._session.liveliness().declare_subscriber(f"{alive}/*", on_liveliness, history=True),
             self._session.liveliness().declare_token(f"{alive}/{self._name}"),
         ]
+
+    def observe(self, on_message: Callable[[bytes], None]) -> None:
+        """Receive messages without being online: other peers do not notice an observer."""
+        self._declared = [self._subscriber(on_message)]
+
+    def _subscriber(self, on_message: Callable[[bytes], None]) -> Any:
+        return self._session.declare_subscriber(
+            f"{self._root}/tell/*",
+            lambda sample: on_message(sample.payload.to_bytes()),
+            allowed_origin=zenoh.Locality.REMOTE,  # otherwise a handler that broadcasts could wait for itself
+        )
 
     def prepare(self, data: bytes) -> Payload:
         return zenoh.ZBytes(data)
@@ -204,7 +212,7 @@ def _config(address: Address) -> zenoh.Config:
 def _keys(address: Address) -> dict[str, Any]:
     protocol = "tls" if address.tls is not None else "tcp"
     keys: dict[str, Any] = {
-        "id": _zenoh_id(address, address.name),
+        **({} if address.observer else {"id": _zenoh_id(address, address.name)}),  # left out: a random one
         "mode": "peer",  # a router would relay messages of strangers
         "listen/endpoints": [f"{protocol}/{host}" for host in address.listen],
         "connect/endpoints": [f"{protocol}/{host}" for host in address.connect],

@@ -7,7 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from homophily.data.constants import AgreedConstants, AgreedScale, constants_of
+from homophily.data.generated import Generator
 from homophily.data.npz import read_file, read_folder
 from homophily.data.packing import packed
 from homophily.data.padding import aligned
@@ -16,6 +19,7 @@ from homophily.data.peer_data import PeerData
 from homophily.data.shifts import shifts
 from homophily.data.sources import sources
 from homophily.data.tables import reader_of, readers
+from homophily.data.task_kinds import CLASSIFICATION
 from homophily.data.types import FederatedData, PartitionPlan, Source
 from homophily.data.user_data import partition_user_data
 from homophily.errors import UserError
@@ -133,7 +137,7 @@ def _from_function(
     peers: int | None,
     seed: int,
 ) -> PreparedData:
-    """Return the data that a function makes: a Source, which is partitioned, or a list of PeerData."""
+    """Return the data that a function makes: a Source, which is partitioned, a Generator, or a list of PeerData."""
     names = accepted(function, ["seed"])
     mine = {key: value for key, value in keys.items() if names is None or key in names}
     asked = checked("data", f"data set {name!r}", function, mine, ["seed"])
@@ -141,6 +145,8 @@ def _from_function(
     other_keys = {key: value for key, value in keys.items() if key not in mine}
     if isinstance(made, Source):
         return _partitioned(made, {**asked}, other_keys, given, peers, seed)
+    if isinstance(made, Generator):
+        return _generated(made, {**asked}, other_keys, given, peers)
     if isinstance(made, Sequence) and made and all(isinstance(peer, PeerData) for peer in made):
         return _from_arrays(made, given, other_keys, peers, seed, asked)
     raise UserError(f"data.name = {name!r}: must return a Source or a list of PeerData, not {type(made).__name__}")
@@ -186,6 +192,30 @@ def _partitioned(
     shares = partition_source(plan, peers=count, seed=seed, **{**partition_settings, "normalise": normalise})
     settings = {**source_keys, **asked, **partition_settings, **scaling, "shift": merged["shift"]}
     return PreparedData(shares, {**settings, "task": shares.kind.name})
+
+
+def _generated(
+    made: Generator, keys: dict[str, Any], unknown: Mapping[str, Any], given: Mapping[str, Any], peers: int | None
+) -> PreparedData:
+    """Return the data of a generator, which makes as many samples for each peer as the settings say."""
+    amounts = ("train", "validation", "test")
+    allowed = ["name", "task", *amounts, *keys]
+    refuse_unknown("data", unknown, allowed, keys_of(f"data set {made.name!r}", allowed))
+    for key in ("shift", "sizes", "balanced", "normalise", "scale", "length", "pad"):
+        if given.get(key):
+            raise UserError(f"data.{key}: the peers of {made.name!r} have data of their own; leave it out")
+    if given.get("task") not in (None, CLASSIFICATION.name):
+        raise UserError(f"data.task = {given['task']!r}: {made.name!r} has {CLASSIFICATION.name} targets; leave it out")
+    settings: dict[str, Any] = {key: given.get(key, _DEFAULTS[key]) for key in amounts}
+    for key, least in zip(amounts, (1, 0, 1), strict=True):
+        if not isinstance(settings[key], int) or settings[key] < least:
+            raise UserError(f"data.{key} = {settings[key]!r}: {made.name!r} needs a whole number of at least {least}")
+    count = _DEFAULTS["peers"] if peers is None else peers
+    assert isinstance(count, int)
+    if count < made.clusters:
+        raise UserError(f"data.clusters = {made.clusters}: must be at most peers, which is {count}")
+    shares = made.of(torch.arange(count), count, [settings[key] for key in amounts])
+    return PreparedData(shares, {**keys, **settings, "task": shares.kind.name})
 
 
 def _scaling(given: Mapping[str, Any], normalise: str) -> tuple[str | AgreedScale, dict[str, Any]]:

@@ -14,12 +14,13 @@ from torch import Tensor
 
 from homophily.data.files import find_files
 from homophily.data.formats import read_cifar, read_idx, read_numbers
+from homophily.data.generated import Generator, linear_teachers
 from homophily.data.types import Samples, Source
 from homophily.errors import UserError
 from homophily.plugins.registry import Registry
 from homophily.randomness import Purpose, normal, permutation, uniform
 
-sources: Registry[Callable[..., Source]] = Registry("data set", passed=("seed",))
+sources: Registry[Callable[..., Source | Generator]] = Registry("data set", passed=("seed",))
 
 
 def load_source(name: str, seed: int, keys: Mapping[str, Any]) -> Source:
@@ -161,6 +162,23 @@ def _check_number(key: str, value: object, kind: type | tuple[type, ...], least:
 def coefficients(seed: int, concept: int, features: int) -> Tensor:
     """Return the theta of a concept, float64 [features]; ``linear`` draws its targets with concept 0."""
     return 10.0 * uniform(seed, Purpose.SOURCE, _THETA, concept, torch.arange(features)) - 5.0
+
+
+# Synthetic classification
+
+
+@sources("synthetic")
+def synthetic(
+    seed: int,
+    features: Annotated[int, Field(ge=1, description="features of a sample")] = 16,
+    classes: Annotated[int, Field(ge=2, description="classes")] = 4,
+    clusters: Annotated[int, Field(ge=1, description="clusters of peers, of equal size")] = 4,
+) -> Generator:
+    """Synthetic classification for any number of peers: each cluster labels uniform inputs by its own linear map.
+
+    A peer's samples are drawn by its own number, so nothing is divided among peers.
+    """
+    return linear_teachers(seed, features, classes, clusters)
 
 
 # Hospitals

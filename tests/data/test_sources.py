@@ -33,7 +33,16 @@ def real(name: str, *files: str) -> Path:
 
 
 def test_the_bundled_data_sets_are_listed_with_a_line_each() -> None:
-    assert list(sources) == ["cifar-10", "cifar-100", "digits", "fashion-mnist", "heart-disease", "linear", "mnist"]
+    assert list(sources) == [
+        "cifar-10",
+        "cifar-100",
+        "digits",
+        "fashion-mnist",
+        "heart-disease",
+        "linear",
+        "mnist",
+        "synthetic",
+    ]
     assert all(sources.about(name).endswith((".", "?")) for name in sources)
 
 

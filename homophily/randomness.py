@@ -40,6 +40,8 @@ class Purpose(IntEnum):
     KIN = 18  # kin's simulated noise, initial centres of k-means, reference point clouds
     RECORD = 19  # the order in which peers are recorded
     TRANSFORM = 20  # transforms of training inputs
+    PRIVATE_BATCH = 21  # which samples are in a batch of private training
+    PRIVATE_NOISE = 22  # the noise of private training
 
 
 _WORD = (1 << 64) - 1

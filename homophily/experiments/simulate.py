@@ -168,6 +168,11 @@ def _extended(found: Run, overrides: Mapping[str, Any]) -> Config:
             raise UserError(f"{key}: a resumed run can change rounds, evaluate and checkpoint only")
     stored = found.config
     config = over(stored, overrides)
+    if stored.privacy is not None and config.rounds > stored.rounds:
+        raise UserError(
+            f"rounds = {config.rounds}: the noise of this run keeps its promise (privacy.epsilon = "
+            f"{stored.privacy.epsilon:g}) for {stored.rounds} rounds; more rounds need a new run"
+        )
     if config.rounds < stored.rounds:
         raise UserError(
             f"rounds = {config.rounds}: this run has rounds = {stored.rounds}, which can only become larger"

@@ -78,6 +78,8 @@ class PeerSetup:
 def prepare_peer(settings: PeerSettings) -> PeerSetup:
     """Prepare what a peer's file asks for. Raises UserError for every mistake in it."""
     device = chosen_device(settings.peer.device, "peer.device")
+    if settings.config.privacy is not None:
+        raise UnsuitableError("privacy: real peers do not keep a promise yet; simulations do. Leave [privacy] out")
     identity, authority = _credentials(settings)
     training, config, notes = _training(settings, _peer_config(settings), device)
     task, peer = training.task, settings.peer
@@ -184,7 +186,9 @@ def _training(
             raise UserError(f"peer.classes = {peer.classes}: this peer's data has {shares.classes or 'no'} classes")
         shares = replace(shares, classes=peer.classes, outputs=peer.classes)
     ids = torch.tensor([id], device=device)
-    return training_setup(config, UserObjects(), shares, shares.to(device), ids, None, SetupCache()), config, notes
+    method = peer_method(config, len(peer.allow))
+    ready = training_setup(config, UserObjects(), shares, shares.to(device), ids, None, SetupCache(), method)
+    return ready, config, notes
 
 
 def _own_data(settings: PeerSettings, config: Config) -> tuple[PreparedData, Config]:

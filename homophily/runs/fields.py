@@ -6,7 +6,7 @@ are plain dictionaries; no name of this list can be given to another metric.
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import Any, TypedDict
 
 
 class Accuracies(TypedDict, total=False):
@@ -86,6 +86,8 @@ class Summary(Accuracies, Discovered, total=False):
     """Models that a peer receives by the method's own formula; None if it has none, or if models travel further."""
     notes: list[str]
     """What a user should know about the method with this data and topology, and what it found."""
+    privacy: dict[str, Any] | None
+    """Epsilon promised and spent, delta, the protected unit, and the noise of training; None without ``[privacy]``."""
     rounds: int
     """Rounds that are over."""
     stopped_early: int

@@ -20,6 +20,7 @@ from homophily.federation.rows import Federation
 from homophily.runs.fields import RoundMetrics
 from homophily.simulation.evaluation import Scorer, Scores, diverged_notes, summarised
 from homophily.simulation.exchange import Exchange, MergeRequest, SimilarityRequest
+from homophily.simulation.privacy import PrivacyAccount
 from homophily.simulation.recording import Entries
 from homophily.training.task import Engine, Task
 
@@ -38,6 +39,7 @@ class Experiment:
     evaluate: int
     patience: int
     stop_on: Literal["loss", "headline"]  # what patience watches on the validation data
+    account: PrivacyAccount | None = None  # of [privacy]
 
 
 class RunState:
@@ -135,6 +137,7 @@ class RunState:
         return {
             **summarised(scores, self.clusters),
             **exchanged,
+            "privacy": account.summary(self.round) if (account := self.experiment.account) else None,
             "rounds": self.round,
             "stopped_early": int(self.stopped.sum()),
             "ever_diverged": ever.nonzero()[:, 0].tolist(),

@@ -29,6 +29,7 @@ from homophily.randomness import Purpose
 from homophily.simulation.exchange import Exchange, PeerExchange
 from homophily.simulation.observers import ClusterObserver
 from homophily.simulation.pairwise import PairwiseEvaluator
+from homophily.simulation.privacy import released_counts
 from homophily.simulation.recording import RecordedPeers, recorded_peers
 from homophily.simulation.rounds import Experiment
 from homophily.simulation.server_exchange import ServerExchange
@@ -60,7 +61,8 @@ def prepare(
     data, shares = data_of(config, given, device, cache)
     _check_sizes(config, given, data.shares.peers)
     method, method_keys = method_of(config, given, data.shares.peers)
-    ready = training_setup(config, given, data.shares, shares, torch.arange(shares.peers, device=device), plan, cache)
+    ids = torch.arange(shares.peers, device=device)
+    ready = training_setup(config, given, data.shares, shares, ids, plan, cache, method)
     network, task, engine, plan = ready.network, ready.task, ready.engine, ready.plan
     start = start_of(network, config, task.layout, task.ids.tolist(), device)
     recorded = recorded_peers(data.shares, config.seed) if config.record else None
@@ -181,7 +183,7 @@ def _peer_exchange(
     source = InMemory(
         view,
         start.rows,
-        data.train.count.to(where),
+        released_counts(config, data.train.count).to(where),
         lambda: task_fingerprints(task, config.seed, data.peers),
         graph,
         limited=contacts is not None and contacts < data.peers - 1,

@@ -20,6 +20,8 @@ from homophily.federation.rows import Federation
 from homophily.fingerprints.compute import fingerprints
 from homophily.fingerprints.embedding import Targets
 from homophily.fingerprints.fingerprint import Fingerprints, format_of
+from homophily.methods import Method
+from homophily.methods.server import ServerMethod
 from homophily.models.builder import Network
 from homophily.models.calling import call_with_batches
 from homophily.models.copying import on_device
@@ -29,6 +31,7 @@ from homophily.plugins.parameters import checked, must_take
 from homophily.plugins.registry import GIVEN
 from homophily.simulation.evaluation import Scorer
 from homophily.simulation.exchange import Exchange
+from homophily.simulation.privacy import PrivacyAccount, with_privacy
 from homophily.simulation.rounds import Experiment
 from homophily.simulation.run_metrics import RunMetrics, metrics_of_run
 from homophily.simulation.user_objects import UserObjects
@@ -79,10 +82,9 @@ class TrainingSetup:
     plan: ExecutionPlan
     metrics: RunMetrics
     objective_keys: dict[str, Any]
+    account: PrivacyAccount | None  # of [privacy]
 
     def experiment(self, config: Config, start: Federation, exchange: Exchange) -> Experiment:
-        if config.privacy is not None:
-            raise UserError("privacy: the engines do not train privately yet; leave [privacy] out")
         plan, metrics = self.plan, self.metrics
         return Experiment(
             self.task,
@@ -97,6 +99,7 @@ class TrainingSetup:
             config.evaluate,
             config.training.patience,
             config.training.stop_on,
+            self.account,
         )
 
 
@@ -108,6 +111,7 @@ def training_setup(
     ids: Tensor,
     plan: ExecutionPlan | None,
     cache: SetupCache,
+    method: Method | ServerMethod,
 ) -> TrainingSetup:
     """Network, task and engine for the peers ``ids``. made: their data as prepared; shares: that on their device."""
     if config.training.patience and made.validation is None:
@@ -126,6 +130,7 @@ def training_setup(
     )  # fmt: skip
     _check_batches(task)
     task.check_objective()
+    task, account = with_privacy(config, method, task)
     if config.precision == "bf16" and layout.dtype != torch.float32:
         raise UserError(f"precision = 'bf16' needs a network with float32 parameters, not {layout.dtype}")
     cached = _cached(task, config, plan)
@@ -134,12 +139,14 @@ def training_setup(
         trained, (traits, chain) = cached.task, _read_head(cached.task, metrics.headline.shaped)
     if plan is None:
         limits = engine_limits(trained)
-        plan = plan_execution(config.engine, settings.batch, trained.data, layout, traits, chain, ids.device, limits)
+        plan = plan_execution(
+            config.engine, settings.batch, trained.data, layout, traits, chain, ids.device, limits, task.private
+        )
         plan = _measured(plan, trained, config, cache)
         if cached is not None:
             size = f"{cached.bytes / 2**20:,.1f} MiB"
             plan = replace(plan, features=cached.bytes, why=f"{plan.why}; features of frozen layers are kept: {size}")
-    return TrainingSetup(network, task, engine_of(trained, plan, chain), plan, metrics, objective_keys)
+    return TrainingSetup(network, task, engine_of(trained, plan, chain), plan, metrics, objective_keys, account)
 
 
 def _cached(task: Task, config: Config, plan: ExecutionPlan | None) -> CachedFeatures | None:

@@ -19,6 +19,7 @@ from homophily.training.task import Engine, Task
 from homophily.training.torch_optimisers import EVERY_ENGINE
 from homophily.training.vectorised import Vectorised
 
+_STACKED_PRIVATE = "[privacy] needs the gradient of every sample, and the stacked engine sums them"
 _STACKED_LOSS = "the stacked engine has no training.objective but 'loss'"
 
 
@@ -37,6 +38,7 @@ def read_chain(module: nn.Module, layout: Layout, loss: Loss, shares: FederatedD
 def engine_limits(task: Task) -> dict[str, str]:
     """Return, for each engine that cannot train with the task's settings, why not."""
     optimizer, objective = task.settings.optimizer, task.objective
+    limits = {"stacked": _STACKED_PRIVATE} if task.private is not None else {}
     if optimizer not in EVERY_ENGINE:
         only = f"training.optimizer = {optimizer!r} trains peers one by one; every engine has "
         return dict.fromkeys(("stacked", "vectorised"), only + ", ".join(EVERY_ENGINE))
@@ -47,7 +49,7 @@ def engine_limits(task: Task) -> dict[str, str]:
         return {"stacked": "precision = 'bf16' needs its kernels, and they cannot train this on this device"}
     if task.transform is not None and task.ids.is_cuda:
         return {"stacked": "its kernels on a GPU do not apply data.transform"}
-    return {}
+    return limits
 
 
 def engine_of(task: Task, plan: ExecutionPlan, chain: Chain | str) -> Engine:

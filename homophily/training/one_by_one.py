@@ -13,7 +13,8 @@ from homophily.models.copying import copied
 from homophily.models.keyed_dropout import dropout_keys
 from homophily.randomness import Purpose, word
 from homophily.training.cross_evaluation import CrossEvaluation
-from homophily.training.schedule import batch_sizes, shuffled, transform_keys
+from homophily.training.private import Private, clipped_sum
+from homophily.training.schedule import batch_sizes, batches, shuffled, transform_keys
 from homophily.training.task import Task
 from homophily.training.torch_optimisers import torch_optimiser
 
@@ -52,6 +53,9 @@ class OneByOne(CrossEvaluation):
         for epochs, trains in task.phases(me):
             parameters = [self.weights[column.name] for column in task.trains(trains)]
             optimiser = torch_optimiser(parameters, task.settings, lr)
+            if task.private is not None:
+                self._train_privately(task.private, peer, round, epochs, optimiser, reference)
+                continue
             for batch in self._batches(peer, round, epochs):
                 self._set_dropout_keys(peer, round, step)
                 self.module.zero_grad()
@@ -61,6 +65,44 @@ class OneByOne(CrossEvaluation):
                     clip_grad_norm_(parameters, task.settings.clip)
                 optimiser.step()
                 step += 1
+
+    def _train_privately(
+        self,
+        private: Private,
+        peer: int,
+        round: int,
+        epochs: range,
+        optimiser: torch.optim.Optimizer,
+        reference: Mapping[str, Tensor],
+    ) -> None:
+        """A phase of private training, one sample after the other."""
+        task, me = self.task, torch.tensor([peer])
+        weights = list(self.weights.values())
+        for step in batches(task, me, round, epochs):
+            number = int(step.before)
+            self._set_dropout_keys(peer, round, number)
+            inside = step.share[0].bool()
+            keys = None if step.keys is None else step.keys[0, inside]
+            x, y = task.batch(step.samples[0, inside], keys)
+            total = torch.zeros(1, task.layout.trainable, dtype=task.layout.dtype, device=x.device)
+            for i in range(len(x)):
+                with task.autocast():
+                    outputs = self._forward(x[i : i + 1], peer, round, number)
+                loss = task.loss(task.cast(outputs), y[i : i + 1]).sum()
+                each = torch.cat([g.flatten() for g in torch.autograd.grad(loss, weights)])
+                total[0] += clipped_sum(each[None], torch.ones(1, device=x.device), private.clip)
+            own = me.to(x.device)
+            flat = private.noised(total, task.seed[own], task.ids[own], me, round, step.before)[0]
+            self.module.zero_grad()
+            penalty = task.objective.penalty(self.weights, reference)
+            if isinstance(penalty, Tensor):
+                penalty.backward()
+            for weight, part in zip(weights, flat.split([weight.numel() for weight in weights]), strict=True):
+                gradient = part.view_as(weight)
+                weight.grad = gradient.clone() if weight.grad is None else weight.grad + gradient
+            if task.settings.clip is not None:
+                clip_grad_norm_(optimiser.param_groups[0]["params"], task.settings.clip)
+            optimiser.step()
 
     def _batches(self, peer: int, round: int, epochs: range) -> Iterator[Tensor]:
         """Yield the sample indices of each batch of some epochs."""

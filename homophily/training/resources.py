@@ -12,6 +12,7 @@ import torch
 from homophily.data import FederatedData
 from homophily.errors import UserError
 from homophily.federation.layout import Layout
+from homophily.training.private import Private
 from homophily.training.probe import ModuleTraits
 from homophily.training.stacked.chain import Chain
 from homophily.training.vectorised import StepKind
@@ -49,11 +50,12 @@ def plan_execution(
     chain: Chain | str,
     device: torch.device,
     limits: Mapping[str, str],
+    private: Private | None = None,
 ) -> ExecutionPlan:
     """Return the engine ("auto": chosen by the traits of the network), and chunk sizes that fit into free memory.
 
     chain: the network as a chain of layers, or why the stacked engine cannot train it; limits: why
-    the engines of these names cannot train with the settings of [training].
+    the engines of these names cannot train with the settings of [training]; private: of private training.
     """
     name, why = _engine(engine, traits, chain, limits)
     free = free_memory(device)
@@ -65,6 +67,8 @@ def plan_execution(
         sample = (chain.values if device.type == "cuda" else chain.held) * layout.dtype.itemsize
     # Twice what autograd saves, because gradients have the same size, plus rows, gradients and optimiser state.
     training = 2 * sample * batch + 8 * row
+    if private is not None:  # a gradient of every sample, and its clipped copy
+        training = (2 * sample + 3 * row) * private.room + 24 * row
     most = int(shares.test.count.max())
     samples = max(1, min(most, 512))
     scoring = samples * sample + row + most * shares.outputs * 16

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from homophily.randomness import Purpose, bits
+from homophily.training.private import Private
 from homophily.training.task import Task
 
 _LAST = torch.iinfo(torch.int64).max
@@ -99,6 +100,9 @@ class Step:
 
 def batches(task: Task, peers: Tensor, round: int, epochs: range) -> Iterator[Step]:
     """Yield the steps of a phase, the ``epochs`` of a round, for the peers [P] of a chunk."""
+    if task.private is not None:
+        yield from _private_batches(task, task.private, peers, round, epochs)
+        return
     data, settings = task.data.train, task.settings
     counts, peers = task.counts[peers.cpu()].tolist(), peers.to(task.ids.device)
     start, count = data.start[peers], data.count[peers]
@@ -115,6 +119,22 @@ def batches(task: Task, peers: Tensor, round: int, epochs: range) -> Iterator[St
                 in_phase = (before + 1 - epochs.start * per_epoch[which]).double()
                 keys = transform_keys(task, peers[which], some, round, before)
                 yield Step(which, some, share, before, in_phase, keys)
+
+
+def _private_batches(task: Task, private: Private, peers: Tensor, round: int, epochs: range) -> Iterator[Step]:
+    """Yield the steps of a phase in private training: Poisson samples. The weight of a sample in the batch is 1."""
+    data, device = task.data.train, task.ids.device
+    per_epoch, rates = private.steps[peers.cpu()], private.rate[peers.cpu()].to(device)
+    peers = peers.to(device)
+    for number in range(len(epochs) * int(per_epoch[0])):
+        which = slice(0, int((per_epoch * len(epochs) > number).sum()))
+        some, before = peers[which], (epochs.start * per_epoch[which] + number).to(device)
+        seed, ids, count = task.seed[some], task.ids[some], data.count[some]
+        position, inside = private.drawn(seed, ids, rates[which], count, round, before)
+        samples = data.start[some, None] + position
+        in_phase = torch.full((len(some),), number + 1.0, dtype=torch.float64, device=device)
+        keys = transform_keys(task, some, samples, round, before)
+        yield Step(which, samples, inside.to(task.layout.dtype), before, in_phase, keys)
 
 
 def transform_keys(task: Task, peers: Tensor, samples: Tensor, round: int, step: Tensor) -> Tensor | None:

@@ -16,6 +16,7 @@ from homophily.data.types import FederatedData
 from homophily.federation.layout import Column, Kept, Layout
 from homophily.training.losses import Loss
 from homophily.training.objectives import PLAIN, Objective, Trains, check_phases
+from homophily.training.private import Private
 
 Precision = Literal["full", "fast", "bf16"]
 
@@ -70,6 +71,7 @@ class Task:
     epochs_by_peer: Tensor | None = None  # [N] int64 on the CPU; None: settings.epochs for all
     objective: Objective = PLAIN
     transform: BatchTransform | None = None  # of training inputs, drawn anew for every batch
+    private: Private | None = None  # how peers train privately; None: without privacy
 
     @cached_property
     def counts(self) -> Tensor:
@@ -94,6 +96,10 @@ class Task:
         for phase in self.objective.phases(self.epochs_of(peers)):
             yield range(begin, begin + phase.epochs), phase.trains
             begin += phase.epochs
+
+    def epochs_in_round(self, peers: Tensor) -> int:
+        """Return the epochs of all phases of a round of ``peers`` [P] on the CPU, who have the same epochs."""
+        return sum(len(epochs) for epochs, _ in self.phases(peers))
 
     @cached_property
     def trains_parts(self) -> bool:

@@ -19,11 +19,12 @@ _CLEARLY = 0.95  # a way that takes this share of the time is faster
 def with_fastest_step(
     plan: ExecutionPlan, task: Task, compiling: Literal["auto", "always", "never"], rounds: int
 ) -> ExecutionPlan:
-    """Return the plan with the fastest kind of step. Only a GPU has more than one.
+    """Return the plan with the fastest kind of step. Only a GPU has more than one, and private
+    training has one.
 
     compiling: whether to compile; "auto": if the training of all rounds takes so long that it is worth trying.
     """
-    if plan.engine != "vectorised" or task.ids.device.type != "cuda":
+    if plan.engine != "vectorised" or task.ids.device.type != "cuda" or task.private is not None:
         return plan
     plain, recorded = (_seconds(task, plan.chunk, kind) for kind in ("plain", "recorded"))
     step: StepKind = "recorded" if recorded < plain else "plain"

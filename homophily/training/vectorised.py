@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.func import functional_call
+from torch.func import functional_call, grad
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from homophily.federation.layout import Column, Kept
@@ -21,8 +21,9 @@ from homophily.randomness import Purpose, bits
 from homophily.training.batching import WrittenOutAttention, over_peers
 from homophily.training.cross_evaluation import CrossEvaluation
 from homophily.training.graphs import RecordedStep
-from homophily.training.objectives import Trains
+from homophily.training.objectives import Objective, Trains
 from homophily.training.optimisers import row_optimiser
+from homophily.training.private import Private, clipped_sum
 from homophily.training.schedule import Step, batches, chunks
 from homophily.training.task import Task
 
@@ -103,7 +104,9 @@ class Vectorised(CrossEvaluation):
     def _step(self, chunk: _Chunk, step: Step, peers: Tensor, round: int) -> None:
         """Take a step of the peers [P] in the chunk."""
         keys = self._dropout_keys(peers[step.which], round, step.before)
-        if self.step == "plain":
+        if self.task.private is not None:
+            self._take_private_step(self.task.private, chunk, step, peers[step.which], round, keys)
+        elif self.step == "plain":
             x, y = self.task.batch(step.samples, step.keys)
             self._take_step(chunk, step.which, x, y, step.share, step.number, *keys)
         else:
@@ -236,6 +239,40 @@ class Vectorised(CrossEvaluation):
         grads = torch.autograd.grad(loss.sum(), list(trained.values()))
         flat = torch.cat([grad.reshape(len(rows), -1) for grad in grads], dim=1)
         return flat, {name: fixed[name] for name in self.buffers}
+
+    def _take_private_step(
+        self, private: Private, chunk: _Chunk, step: Step, peers: Tensor, round: int, keys: Sequence[Tensor]
+    ) -> None:
+        """Change the chunk's rows by the noised sum of clipped gradients of single samples."""
+        task, rows = self.task, chunk.rows[step.which]
+        views, reference = task.layout.views(rows), self._named(chunk.reference[step.which])
+        trained = {name: views[name] for name in self.trained}
+        fixed = {name: value for name, value in views.items() if name not in self.trained}
+        fixed |= {name: table[step.which] for name, table in chunk.kept.items()}
+        fixed |= dict(zip(self.keys, keys, strict=True))
+
+        def of_sample(trained: dict[str, Tensor], fixed: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+            with self._in_precision():
+                outputs = functional_call(self.training, (trained, fixed), (x[None],))
+            return task.loss(task.cast(outputs), y[None]).sum()
+
+        def of_peer(
+            trained: dict[str, Tensor], fixed: dict[str, Tensor], x: Tensor, y: Tensor, inside: Tensor
+        ) -> Tensor:
+            each = torch.vmap(grad(of_sample), in_dims=(None, None, 0, 0))(trained, fixed, x, y)
+            flat = torch.cat([each[name].flatten(1) for name in self.trained], dim=1)
+            return clipped_sum(flat, inside, private.clip)
+
+        def of_penalty(trained: dict[str, Tensor], reference: dict[str, Tensor]) -> Tensor:
+            found = grad(lambda weights: torch.as_tensor(task.objective.penalty(weights, reference)))(trained)
+            return torch.cat([found[name].flatten() for name in self.trained])
+
+        total = over_peers(of_peer, trained, fixed, *task.batch(step.samples, step.keys), step.share)
+        flat = private.noised(total, task.seed[peers], task.ids[peers], peers.cpu(), round, step.before)
+        if type(task.objective) is not Objective:
+            flat += over_peers(of_penalty, trained, reference)
+        with torch.no_grad():
+            self._move(chunk, step.which, flat, step.number)
 
     def _named(self, reference: Tensor) -> dict[str, Tensor]:
         """Return the reference weights [P, T] by the names of the parameters; [P, 0]: none."""

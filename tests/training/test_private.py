@@ -1,0 +1,153 @@
+"""Private training: what a step computes, the engines against each other, and where random numbers come from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from scipy.stats import binom
+from torch import Tensor, nn
+
+from homophily.federation.layout import Layout
+from homophily.models import models
+from homophily.privacy.draws import KeyedDraws, SecretDraws
+from homophily.training.objectives import FedProx, FedRep
+from homophily.training.one_by_one import OneByOne
+from homophily.training.private import Private, batch_room, clipped_sum
+from homophily.training.task import Task
+from homophily.training.vectorised import Vectorised
+from tests.training.nets import shares, task, trained
+
+COUNTS = [9, 5, 12, 4, 8, 2]
+
+
+def private(counts: list[int], noise: float = 0.7, batch: int = 4, **keys: Any) -> Private:
+    n = torch.tensor(counts, dtype=torch.float64)
+    steps = (n / batch).round().clamp(min=1).long()
+    full = torch.full_like(n, batch)
+    return Private(0.5, torch.full_like(n, noise), (batch / n).clamp(max=1), full, steps, max(counts), **keys)
+
+
+def problem(net: nn.Module | None = None, inputs: tuple[int, ...] = (6,), noise: float = 0.7, **settings: Any) -> Task:
+    torch.manual_seed(3)
+    net = net or models.get("mlp")(inputs=inputs, outputs=10, hidden=[5])
+    return replace(task(net, shares(COUNTS, inputs), **settings), private=private(COUNTS, noise))
+
+
+NETS = {
+    "mlp": lambda: (models.get("mlp")(inputs=(6,), outputs=10, hidden=[5]), (6,)),
+    "dropout": lambda: (nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.4), nn.Linear(8, 10)), (6,)),
+    "linear": lambda: (models.get("linear")(inputs=(6,), outputs=10), (6,)),
+    "cnn": lambda: (models.get("cnn")(inputs=(1, 14, 14), outputs=10), (1, 14, 14)),
+}
+
+
+@pytest.mark.parametrize("name", list(NETS))
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_the_vectorised_engine_agrees_with_the_reference(name: str, optimizer: str) -> None:
+    torch.manual_seed(3)
+    given = problem(*NETS[name](), optimizer=optimizer, weight_decay=1e-3, clip=2.0)
+    plain, _ = trained(OneByOne(given), given)
+    for chunk in (2, 6):
+        fast, _ = trained(Vectorised(given, chunk), given)
+        assert float((plain - fast).abs().max()) < 1e-8
+
+
+def test_the_penalty_of_an_objective_is_added_after_the_noise() -> None:
+    given = replace(problem(), objective=FedProx(mu=0.5))
+    plain, _ = trained(OneByOne(given), given)
+    fast, _ = trained(Vectorised(given, 6), given)
+    assert float((plain - fast).abs().max()) < 1e-8
+    assert float((plain - trained(OneByOne(problem()), problem())[0]).abs().max()) > 1e-4
+
+
+def test_phases_train_their_layers_only() -> None:
+    given = problem(models.get("mlp")(inputs=(6,), outputs=10, hidden=[5]))
+    layout = Layout.of(given.module, ["3*"])
+    assert any(column.personal for column in layout.columns)
+    given = replace(given, layout=layout, objective=FedRep(head_epochs=1))
+    plain, _ = trained(OneByOne(given), given)
+    fast, _ = trained(Vectorised(given, 6), given)
+    assert float((plain - fast).abs().max()) < 1e-8
+
+
+def test_a_step_is_the_noised_sum_of_clipped_gradients_over_the_expected_batch() -> None:
+    given = replace(problem(noise=0.0, momentum=0.0, epochs=1), data=shares([12], (6,)))
+    given = replace(given, private=replace(private([12], 0.0), steps=torch.tensor([1])))
+    given = replace(given, seed=given.seed[:1], ids=given.ids[:1])
+    assert given.private is not None
+    position, inside = given.private.drawn(
+        given.seed, given.ids, given.private.rate, torch.tensor([12]), 1, torch.tensor([0])
+    )
+    total = torch.zeros(given.layout.trainable, dtype=torch.float64)
+    parameters = list(given.module.parameters())
+    x, y = given.batch(position[0, inside[0]])
+    assert 0 < len(x) < 12
+    for i in range(len(x)):
+        found = torch.autograd.grad(given.loss(given.module(x[i : i + 1]), y[i : i + 1]).sum(), parameters)
+        each = torch.cat([g.flatten() for g in found])
+        total += each * min(1.0, 0.5 / float(each.norm()))
+    start = given.layout.read(given.module)[0]
+    rows, _ = trained(Vectorised(given, 1), given, rounds=1)
+    assert torch.allclose(rows[0], start - 0.05 * total / 4, atol=1e-10)
+
+
+def test_one_sample_changes_the_sum_by_at_most_the_clip() -> None:
+    gradients = torch.randn(7, 30, dtype=torch.float64) * torch.tensor([0.01, 0.1, 1, 10, 100, 1e6, 1])[:, None]
+    gradients[6, 3] = torch.nan
+    every = torch.ones(7)
+    for one in range(7):
+        without = every.clone()
+        without[one] = 0
+        change = clipped_sum(gradients, every, 0.5) - clipped_sum(gradients, without, 0.5)
+        assert float(change.norm()) <= 0.5 * (1 + 1e-12)
+    assert float(clipped_sum(gradients[6:], every[6:], 0.5).abs().max()) == 0
+
+
+def test_noise_has_the_stated_deviation_and_differs_from_step_to_step() -> None:
+    chosen, peer = private([100], 3.0), torch.tensor([0])
+    zero = torch.zeros(1, 20000, dtype=torch.float64)
+    first, second = (chosen.noised(zero, peer + 7, peer, peer, 1, peer + step)[0] * 4 for step in (0, 1))
+    assert float(first.std()) == pytest.approx(0.5 * 3.0, rel=0.03)
+    assert abs(float(torch.corrcoef(torch.stack([first, second]))[0, 1])) < 0.03
+
+
+def test_each_sample_is_drawn_independently_with_the_rate() -> None:
+    chosen, one = private([200], batch=20), torch.tensor([0])
+    counts = torch.tensor([200])
+    sizes = torch.tensor([int(chosen.drawn(one, one, chosen.rate, counts, 1, one + s)[1].sum()) for s in range(400)])
+    assert float(sizes.double().mean()) == pytest.approx(20, rel=0.05)
+    assert float(sizes.double().var()) == pytest.approx(200 * 0.1 * 0.9, rel=0.3)
+
+
+@pytest.mark.parametrize(("samples", "rate", "steps", "delta"), [(200, 0.05, 3600, 1e-7), (600, 0.5, 60, 1e-8)])
+def test_a_batch_overflows_rarely_enough(samples: int, rate: float, steps: int, delta: float) -> None:
+    room = batch_room(samples, rate, steps, delta)
+    assert steps * binom.sf(room, samples, rate) <= delta < steps * binom.sf(room - 2, samples, rate)
+
+
+def test_samples_that_do_not_fit_are_left_out() -> None:
+    chosen, one = replace(private([200], batch=100), room=30), torch.tensor([0])
+    position, inside = chosen.drawn(one, one, chosen.rate, torch.tensor([200]), 1, one)
+    assert position.shape == (1, 30)
+    assert bool(inside.all())
+
+
+def _keys(count: int) -> tuple[Tensor, Tensor, int, Tensor, Tensor]:
+    one = torch.tensor([[0]])
+    return one, one, 1, one, torch.arange(count)
+
+
+def test_draws_of_a_simulation_do_not_predict_those_of_a_real_peer() -> None:
+    simulated, again, secret = (
+        source.normal(*_keys(5000))[0] for source in (KeyedDraws(), KeyedDraws(), SecretDraws())
+    )
+    assert torch.equal(simulated, again)
+    other = SecretDraws().normal(*_keys(5000))[0]
+    for a, b in ((simulated, secret), (secret, other)):
+        assert abs(float(torch.corrcoef(torch.stack([a, b]))[0, 1])) < 0.06
+    assert float(secret.std()) == pytest.approx(1, rel=0.05)
+    picked = [source.uniform(*_keys(5000))[0] < 0.5 for source in (KeyedDraws(), SecretDraws())]
+    assert float((picked[0] == picked[1]).double().mean()) == pytest.approx(0.5, abs=0.05)

@@ -1,0 +1,101 @@
+"""Accuracy under differential privacy: methods, epsilon and samples per peer, on rotated MNIST and Fashion-MNIST.
+
+    python benchmarks/privacy_accuracy.py runs/privacy
+
+Each run is a folder below the given one; a run that is there is not computed again, so an interrupted benchmark is
+continued by the same command. The table is printed as Markdown. `--peers`, `--rounds` and the lists make it smaller.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import homophily
+from homophily.errors import UserError
+
+NETWORKS: dict[str, dict[str, Any]] = {
+    "small MLP": {"model": {"name": "mlp", "hidden": [32]}, "lr": 0.5},
+    "linear head": {"model": {"name": "mlp", "hidden": [1024], "frozen": ["1.*"]}, "lr": 0.5},  # on random features
+}
+
+
+def config(args: argparse.Namespace, data: str, network: str, samples: int, method: str, epsilon: float) -> Any:
+    """The config of one run; epsilon 0: without privacy, with the same batches and learning rate."""
+    chosen = NETWORKS[network]
+    out = {
+        "seed": args.seed,
+        "peers": args.peers,
+        "rounds": args.rounds,
+        "evaluate": args.rounds,
+        "record": False,
+        "data": {"name": data, "shift": "rotation", "train": samples, "test": args.test},
+        "model": chosen["model"],
+        "method": method,
+        "training": {
+            "batch": samples // 4,
+            "epochs": 1,
+            "lr": chosen["lr"],
+            "momentum": 0.0,
+            "schedule": "constant",
+        },
+    }
+    return out | ({"privacy": {"epsilon": epsilon}} if epsilon else {})
+
+
+def result(folder: Path, keys: Any) -> str:
+    """The accuracy of a run, which is computed if it is not there; or why it was refused."""
+    done = folder / "summary.json"
+    if not done.exists():
+        try:
+            if (folder / "config.toml").exists():
+                homophily.resume(folder)
+            else:
+                homophily.run(keys, out=folder)
+        except UserError as error:
+            return f"refused: {error}"
+    summary = json.loads(done.read_text())
+    return "diverged" if summary["accuracy"] is None else f"{summary['accuracy']:.1f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--peers", type=int, default=40)
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--test", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--data", nargs="+", default=["mnist", "fashion-mnist"])
+    parser.add_argument("--networks", nargs="+", default=list(NETWORKS), choices=list(NETWORKS))
+    parser.add_argument("--samples", nargs="+", type=int, default=[200, 600])
+    parser.add_argument("--epsilons", nargs="+", type=float, default=[1, 2, 4, 8, 0], help="0: without privacy")
+    parser.add_argument("--methods", nargs="+", default=["local", "random", "oracle", "kin"])
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    refused: dict[str, str] = {}
+    names = [f"epsilon {epsilon:g}" if epsilon else "no privacy" for epsilon in args.epsilons]
+    print(f"| data | network | samples | method | {' | '.join(names)} |")
+    print("| --- " * (4 + len(names)) + "|")
+    for data in args.data:
+        for network in args.networks:
+            for samples in args.samples:
+                for method in args.methods:
+                    cells = []
+                    for epsilon in args.epsilons:
+                        name = f"{data}-{network}-{samples}-{method}-{epsilon:g}-{args.seed}".replace(" ", "-")
+                        keys = config(args, data, network, samples, method, epsilon)
+                        cell = result(args.folder / name, keys)
+                        if cell.startswith("refused"):
+                            refused[name], cell = cell, "refused"
+                        cells.append(cell)
+                    print(f"| {data} | {network} | {samples} | {method} | {' | '.join(cells)} |", flush=True)
+    for name, why in refused.items():
+        print(f"\n{name}: {why}")
+
+
+if __name__ == "__main__":
+    main()

@@ -28,6 +28,7 @@ from homophily.api import resume as resume_run
 from homophily.api import run as start_run
 from homophily.atomic_io import locked, write_json
 from homophily.cli.live import follow_folder, live_page
+from homophily.cli.plan import plan_run
 from homophily.config.overlay import nested, split
 from homophily.config.schema import TrackerTable
 from homophily.data import sample_constants, shifts, sources, write_constants
@@ -270,6 +271,7 @@ def report(
 
 
 app.command("live")(follow_folder)
+app.command("plan")(plan_run)
 
 
 @app.command("log")

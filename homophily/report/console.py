@@ -13,6 +13,7 @@ from rich.markup import escape
 from homophily.data import AgreedConstants
 from homophily.errors import UserError
 from homophily.experiments.discovery import Discovery
+from homophily.experiments.planning import Plan
 from homophily.methods.kin import power
 from homophily.methods.kin.method import ADVICE, TOO_FEW
 from homophily.report.tables import print_pairs, print_table
@@ -47,6 +48,20 @@ def constants(found: AgreedConstants, path: Path) -> None:
     console = Console()
     print_pairs(console, {key: _values(value) for key, value in found.table.items()})
     console.print(f"file: {escape(str(path))}", soft_wrap=True, highlight=False)
+
+
+def planned(found: Plan) -> None:
+    """Print what a run would take, by rank and by part of a round."""
+    console = Console()
+    title = f"{found.peers:,} peers on {found.ranks:,} ranks, {found.parameters:,} parameters each, {found.device}"
+    memory = [(name, f"{size / 2**30:,.3f} GiB") for name, size in found.memory_per_rank.items()]
+    seconds = [(name, f"{took:,.3f} s") for name, took in found.seconds_per_round.items()]
+    rows = [*memory, ("memory per rank", f"{found.memory / 2**30:,.3f} GiB")]
+    rows += [*seconds, ("seconds per round", f"{found.seconds:,.3f} s")]
+    print_table(console, ["", "estimate"], rows, title=title, sections=[len(memory) + 1])
+    kind = "extrapolated from" if found.extrapolated else "by"
+    note = f"bottleneck: {found.bottleneck}; {kind} a measurement of {found.measured_peers:,} peers on this machine"
+    console.print(note, soft_wrap=True, highlight=False)
 
 
 def _values(value: Any) -> str:

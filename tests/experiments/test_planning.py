@@ -1,0 +1,108 @@
+"""What a run would take: measured on a few peers, scaled to all of them, and divided among ranks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from homophily import UserError
+from homophily.config.schema import Config
+from homophily.experiments import planning
+from homophily.experiments.planning import PARTS, bits_per_second, measured_parts, plan
+from homophily.simulation.configuration import make
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+def config(peers: int, method: str = "random", contacts: int = 20) -> Config:
+    return make(
+        {
+            "peers": peers,
+            "rounds": 6,
+            "contacts": contacts,
+            "method": {"name": method, "k": 4},
+            "model": {"name": "mlp", "hidden": [8]},
+            "data": {"name": "synthetic", "train": 10, "test": 10},
+            "training": {"epochs": 1},
+        }
+    )
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "MEASURED_PEERS", 200)
+
+
+@pytest.mark.usefixtures("few")
+def test_memory_and_work_are_divided_among_the_ranks() -> None:
+    alone, four = (plan(config(2000), ranks, "10Gbit", "cpu") for ranks in (1, 4))
+    for name in ("models", "data", "decisions"):
+        assert alone.memory_per_rank[name] == 4 * four.memory_per_rank[name]
+    assert alone.memory_per_rank["models of other ranks"] == alone.network_bytes_per_rank == 0
+    assert set(four.seconds_per_round) == {*PARTS, "network"}
+    assert alone.seconds_per_round["network"] == 0
+    assert not alone.extrapolated
+    assert four.extrapolated
+    assert plan(config(2001), 1, "10Gbit", "cpu").extrapolated
+
+
+@pytest.mark.usefixtures("few")
+def test_bytes_follow_the_formulae() -> None:
+    found = plan(config(2000), 4, "10Gbit", "cpu")
+    row = 4 * found.parameters
+    assert found.parameters == 16 * 8 + 8 + 8 * 4 + 4
+    assert found.bytes_per_round == 2000 * 4 * row
+    # 500 peers ask for 4 models each: fewer than 2,000 different ones of the 1,500 of other ranks
+    assert 0.5 * 1500 * row < found.network_bytes_per_rank < 1500 * row
+    assert found.seconds_per_round["network"] == 8 * found.network_bytes_per_rank / 10e9
+    assert found.bottleneck == max(found.seconds_per_round, key=lambda part: found.seconds_per_round[part])
+
+
+@pytest.mark.parametrize("method", ["random", "panm"])
+def test_the_bytes_of_a_measured_round_are_the_models_that_travelled(method: str, tmp_path: Path) -> None:
+    found = measured_parts(config(300, method), "cpu", tmp_path / "run")
+    assert found.models_in_last_round >= 4
+    assert found.bytes_per_round == 300 * found.models_in_last_round * found.model_bytes
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["random", "panm"])
+def test_the_estimate_is_within_a_factor_of_two_of_a_run(method: str, tmp_path: Path) -> None:
+    measured = measured_parts(config(20_000, method), "cpu", tmp_path / "run")
+    estimated = plan(config(20_000, method), 1, "10Gbit", "cpu").seconds
+    assert 0.5 < estimated / sum(measured.seconds.values()) < 2.0
+
+
+@pytest.mark.parametrize(("link", "speed"), [("400Gbit", 4e11), ("1.5 gbit", 1.5e9), ("100Mbit", 1e8)])
+def test_links_have_a_speed(link: str, speed: float) -> None:
+    assert bits_per_second(link) == speed
+
+
+@pytest.mark.parametrize(
+    ("ranks", "link", "message"),
+    [
+        (0, "10Gbit", "--ranks 0: must be at least 1"),
+        (41, "10Gbit", "--ranks 41: must be at most peers, which is 40"),
+        (2, "fast", "--link fast: must be a speed such as 10Gbit"),
+        (2, "0Gbit", "--link 0Gbit: must be a speed"),
+    ],
+)
+def test_mistakes_are_refused(ranks: int, link: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        plan(config(40, contacts=5), ranks, link, "cpu")
+
+
+def test_the_command_prints_a_table_or_json(command: Command, here: Path) -> None:
+    words = ("plan", "peers=60", "data=synthetic", "method=random", "--ranks", "2", "--link", "10Gbit")
+    code, out, err = command(*words, "--device", "cpu")
+    assert (code, err) == (0, "")
+    assert "60 peers on 2 ranks" in out
+    assert "bottleneck: " in out
+    code, out, _ = command(*words, "--device", "cpu", "--json")
+    found = json.loads(out)
+    assert found["ranks"] == 2
+    assert found["memory"] == sum(found["memory_per_rank"].values())
+    assert list(here.iterdir()) == []

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from homophily.api import Discovery, Simulation, compare, kin, resume, run
     from homophily.config.schema import Config
     from homophily.data import ClusterSpec, PartitionPlan, PeerData, Samples, Source
-    from homophily.errors import DivergedWarning, TrackerWarning, UnsuitableError, UserError
+    from homophily.errors import ConfigWarning, DivergedWarning, TrackerWarning, UnsuitableError, UserError
     from homophily.experiments.callbacks import Callback
     from homophily.methods import Method, RoundContext, View
     from homophily.methods.kin import power
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from homophily.training.objectives import Objective, Phase
 
 __all__ = [
-    "Callback", "ClusterSpec", "Comparison", "Config", "Discovery", "DivergedWarning", "Method", "Objective",
-    "PartitionPlan", "PeerData", "Phase", "Purpose", "RoundContext", "Run", "Samples", "Simulation", "Source",
-    "TrackedRun", "Tracker", "TrackerWarning", "UnsuitableError", "UserError", "View", "compare", "data", "kin",
-    "power", "resume", "run",
+    "Callback", "ClusterSpec", "Comparison", "Config", "ConfigWarning", "Discovery", "DivergedWarning", "Method",
+    "Objective", "PartitionPlan", "PeerData", "Phase", "Purpose", "RoundContext", "Run", "Samples", "Simulation",
+    "Source", "TrackedRun", "Tracker", "TrackerWarning", "UnsuitableError", "UserError", "View", "compare", "data",
+    "kin", "power", "resume", "run",
 ]  # fmt: skip
 
 _MODULES = {
     "homophily.api": ("Discovery", "Simulation", "compare", "kin", "resume", "run"),
     "homophily.config.schema": ("Config",),
     "homophily.data": ("ClusterSpec", "PartitionPlan", "PeerData", "Samples", "Source"),
-    "homophily.errors": ("DivergedWarning", "TrackerWarning", "UnsuitableError", "UserError"),
+    "homophily.errors": ("ConfigWarning", "DivergedWarning", "TrackerWarning", "UnsuitableError", "UserError"),
     "homophily.experiments.callbacks": ("Callback",),
     "homophily.methods": ("Method", "RoundContext", "View"),
     "homophily.methods.kin": ("power",),

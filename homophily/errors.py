@@ -17,5 +17,9 @@ class TrackerWarning(UserWarning):
     """An experiment tracker has failed; the run goes on without it."""
 
 
+class ConfigWarning(UserWarning):
+    """Settings of a run that cannot have the effect that they are made for."""
+
+
 class DivergedWarning(UserWarning):
     """Some peers' models have diverged: their weights or outputs hold a NaN or an infinity."""

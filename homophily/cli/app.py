@@ -33,7 +33,7 @@ from homophily.config.overlay import nested, split
 from homophily.config.schema import TrackerTable
 from homophily.data import sample_constants, shifts, sources, write_constants
 from homophily.data.transforms import transforms
-from homophily.errors import DivergedWarning, UserError
+from homophily.errors import ConfigWarning, DivergedWarning, TrackerWarning, UserError
 from homophily.experiments.runner import chosen_device
 from homophily.federation.merging import merges
 from homophily.federation.similarity import metrics
@@ -247,11 +247,14 @@ def list_names(kind: Annotated[str | None, typer.Argument(help=", ".join(_KINDS)
 def export(
     run: Annotated[Path, typer.Argument(help="A finished run's folder.")],
     file: Annotated[Path, typer.Argument(help="The safetensors file to write; with --adapter, the folder.")],
-    peer: Annotated[int, typer.Option("--peer", help="The number of the peer.")],
+    peer: Annotated[str, typer.Option("--peer", help="The number or the name of the peer.")],
     adapter: Annotated[bool, typer.Option("--adapter", help="Only the LoRA adapters, in the format of peft.")] = False,
 ) -> None:
     """Write one peer's final model as safetensors, under state-dict names."""
-    print(Run(run).export_adapter(peer, file) if adapter else Run(run).export(peer, file))
+    found = Run(run)
+    numbered = peer.removeprefix("-").isdecimal() and peer not in (found.scores["peer"] or [])
+    which = int(peer) if numbered else peer
+    print(found.export_adapter(which, file) if adapter else found.export(which, file))
 
 
 @app.command()
@@ -350,6 +353,7 @@ def main() -> None:
     """Entry point of the ``homophily`` command."""
     sys.path.insert(0, os.getcwd())  # package.module:name may be in the working directory
     warnings.simplefilter("ignore", DivergedWarning)  # a run's notes contain the same warning
+    warnings.showwarning = _show_warning  # type: ignore[assignment]  # without the arguments file and line
     try:
         app()
     except Exception as error:
@@ -358,6 +362,13 @@ def main() -> None:
             raise
         _complain(" ".join(text.splitlines()))  # quoted messages of torch may have several lines
         raise SystemExit(2) from None
+
+
+def _show_warning(message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any) -> None:
+    """Print a warning of homophily's own as a note, and others as Python does."""
+    own = issubclass(category, ConfigWarning | TrackerWarning)
+    text = f"note: {message}" if own else warnings.formatwarning(message, category, filename, lineno).rstrip()
+    Console(stderr=True, soft_wrap=True).print(escape(text), highlight=False)
 
 
 def _complain(message: str) -> None:

@@ -82,10 +82,16 @@ class BatchTransform:
         """Return transformed inputs. x: [..., *inputs]; keys: [...] int64, one per sample."""
         flat, own = x.flatten(0, keys.dim() - 1), keys.flatten()
         for number, function in enumerate(self.functions):
-            changed = function(flat, Draws(bits(number, own)))
+            name = getattr(function, "__name__", type(function).__name__)
+            try:
+                changed = function(flat, Draws(bits(number, own)))
+            except UserError:
+                raise
+            except Exception as error:  # a user's transform may raise anything
+                what = f"{type(error).__name__}: {error}"
+                raise UserError(f"data.transform: {name!r} fails on inputs {_form(flat)}: {what}") from error
             if _form(changed) != _form(flat):
                 wanted = f"must return inputs like those it was given, {_form(flat)}"
-                name = getattr(function, "__name__", function)
                 raise UserError(f"data.transform: {name!r} {wanted}, not {_form(changed)}")
             flat = changed
         return flat.view(x.shape)

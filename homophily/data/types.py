@@ -132,6 +132,10 @@ class Split:
         rows = slice(int(self.start[i]), int(self.start[i] + self.count[i]))
         return self.x[rows], self.y[rows]
 
+    def owner(self, sample: int) -> int:
+        """Return the peer that has the sample with this row index."""
+        return int(((self.start <= sample) & (sample < self.start + self.count)).nonzero()[0])
+
     def samples(self, peers: Tensor, most: int) -> Tensor:
         """Return the row indices [M, most] of the samples of peers [M]; a peer with fewer repeats its last one."""
         position = torch.arange(most, device=peers.device)
@@ -164,6 +168,11 @@ class FederatedData:
     @property
     def peers(self) -> int:
         return len(self.train.start)
+
+    def label(self, peer: int) -> str:
+        """What error messages call a peer."""
+        name = self.names[peer] if self.names is not None else None
+        return f"peer {peer}" if name is None else f"peer {name!r}"
 
     @property
     def inputs(self) -> tuple[int, ...]:

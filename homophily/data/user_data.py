@@ -85,7 +85,7 @@ def partition_user_data(
     _check_amount("validation", validation, least=0)
     _check_amount("test", test, least=1)
     agreed = normalise if isinstance(normalise, AgreedScale) else None
-    peers, class_names = numbered(peers, *(agreed.class_names if agreed else (None, "")))
+    peers, class_names = numbered(peers, *(agreed.class_names if agreed else (None, "")), task)
     checked = [_checked_peer(peer, i, task) for i, peer in enumerate(peers)]
     _check_alike(checked, validation)
     divided = [_divided(peer, train, validation, test, seed, i) for i, peer in enumerate(checked)]

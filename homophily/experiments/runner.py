@@ -22,14 +22,14 @@ from torch import Tensor
 from homophily.atomic_io import plain
 from homophily.config.schema import Config
 from homophily.data.sources import sources
-from homophily.errors import DivergedWarning, UserError
+from homophily.errors import ConfigWarning, DivergedWarning, UserError
 from homophily.experiments.callbacks import Callbacks
 from homophily.experiments.tracking import Tracking
 from homophily.plugins.registry import GIVEN
 from homophily.runs.headline import Headline
 from homophily.runs.reader import Run
 from homophily.runs.writer import Outcome, RunWriter
-from homophily.simulation.configuration import load, make
+from homophily.simulation.configuration import idle_settings, load, make
 from homophily.simulation.evaluation import Scores
 from homophily.simulation.rounds import Computation, Experiment, OneRun, RunState, play_round
 from homophily.simulation.side_by_side import SideBySide
@@ -131,6 +131,8 @@ def begin(
     callbacks: Callbacks,
 ) -> ActiveRun:
     """A run before its first round, its folder made."""
+    for note in idle_settings(config):
+        warnings.warn(note, ConfigWarning, stacklevel=2)
     callbacks = callbacks.observed_by(Tracking(config))
     named = [config.method.name, Path(config.data.name).name, str(config.seed)]
     name = "-".join("own" if part == GIVEN else part for part in named)

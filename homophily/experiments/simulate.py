@@ -167,16 +167,17 @@ def _extended(found: Run, overrides: Mapping[str, Any]) -> Config:
         if key not in _RESUMABLE:
             raise UserError(f"{key}: a resumed run can change rounds, evaluate and checkpoint only")
     stored = found.config
-    config = over(stored, overrides)
-    if stored.privacy is not None and config.rounds > stored.rounds:
+    config, played = over(stored, overrides), RunWriter(found.path).last_round
+    if stored.privacy is not None and config.rounds != stored.rounds:
         raise UserError(
             f"rounds = {config.rounds}: the noise of this run keeps its promise (privacy.epsilon = "
-            f"{stored.privacy.epsilon:g}) for {stored.rounds} rounds; more rounds need a new run"
+            f"{stored.privacy.epsilon:g}) for {stored.rounds} rounds; another number of rounds needs a new run"
         )
-    if config.rounds < stored.rounds:
-        raise UserError(
-            f"rounds = {config.rounds}: this run has rounds = {stored.rounds}, which can only become larger"
-        )
+    if config.rounds < played:
+        raise UserError(f"rounds = {config.rounds}: {found.path} has played {played} rounds, and cannot have fewer")
+    if config.score == "after-training" and config.rounds == played < stored.rounds and not found.finished:
+        why = f"the models that it scores, those before the merge of round {played}, are not stored"
+        raise UserError(f"rounds = {played}: {why}; end the run with rounds = {played + 1}")
     return config
 
 

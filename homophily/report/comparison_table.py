@@ -32,6 +32,7 @@ def comparison(result: Comparison, fair: bool = False, picture: Path | None = No
     notes = [note for method in result.methods for note in _notes([row for row in rows if row.method == method])]
     notes += [f"{name} is left out: {why}" for name, why in result.left_out.items()]
     notes += [f"{path.name} has not finished" for path in result.unfinished]
+    notes += _others(result)
     for note in notes:
         console.print(f"note: {escape(note)}", soft_wrap=True, highlight=False)
     console.print(f"run folder: {escape(str(result.path))}", soft_wrap=True, highlight=False)
@@ -97,6 +98,18 @@ def _mean(cell: dict[str, float] | None, headline: Headline) -> str:
     if cell is None:
         return "-"
     return headline.text(cell["mean"]) + (f" ± {headline.text(cell['std'])}" if "std" in cell else "")
+
+
+def _others(result: Comparison) -> list[str]:
+    """A note on the runs of the folder that this table leaves out."""
+    shown = {run.path for row in result.rows for run in row.runs}
+    every = [(row.name, run) for row in Comparison(result.path).rows for run in row.runs]
+    rows = [(name, run.config.seed) for name, run in every if run.path not in shown]
+    if not rows:
+        return []
+    names, seeds = (", ".join(map(str, dict.fromkeys(column))) for column in zip(*rows, strict=True))
+    more = f"{len(rows)} more run{'s' * (len(rows) > 1)} ({names}; seed{'s' * (',' in seeds)} {seeds})"
+    return [f"the folder has {more}; all are shown by: homophily compare {result.path}"]
 
 
 def _notes(rows: Sequence[Row]) -> list[str]:

@@ -163,27 +163,28 @@ class Run:
         found: np.ndarray[Any, Any] = table.toarray()
         return found
 
-    def state_dict(self, peer: int) -> dict[str, Tensor]:
-        """The final model of ``peer`` under the names of its state dict."""
-        self._check(peer)
+    def state_dict(self, peer: int | str) -> dict[str, Tensor]:
+        """The final model of ``peer``, a number or a name, under the names of its state dict."""
+        peer = self._number(peer)
         stored = read_tensors(self.path / "models.safetensors")
         kept = {name: table[peer] for name, table in _below(stored, "kept/").items()}
         layout = Layout.from_json(self.about["layout"])
         return layout.state_dict(stored["rows"][peer], kept, frozen_tensors(self.path))
 
-    def model(self, peer: int) -> nn.Module:
+    def model(self, peer: int | str) -> nn.Module:
         """The final model of ``peer``, in evaluation mode."""
         about = self.about
         module = Network(self.config, self._pattern, tuple(about["inputs"]), about["outputs"]).common(0)
         module.load_state_dict(self.state_dict(peer))
         return module.eval()
 
-    def prepared(self, peer: int, x: Any) -> Any:
+    def prepared(self, peer: int | str, x: Any) -> Any:
         """Raw samples ``x`` [n, ...] as the model of ``peer`` takes them: scaled and filled in like its own samples.
 
         If the run's inputs have named fields, ``x`` and the result are dicts.
         """
-        about, preparation = self.about, self._preparation(peer)
+        peer = self._number(peer)
+        about, preparation = self.about, self._preparation()
         dtype = Layout.from_json(about["layout"]).dtype
         if "fields" in about:
             fields = Fields.from_json(about["fields"])
@@ -200,19 +201,20 @@ class Run:
             raise UserError(f"x: must have the shape [{sizes}], not {list(samples.shape)}")
         return _cast(preparation(peer, samples), dtype)
 
-    def export(self, peer: int, path: Path | str) -> Path:
+    def export(self, peer: int | str, path: Path | str) -> Path:
         """Write the final model of ``peer`` to ``path``, as safetensors with the names of its state dict.
 
         The metadata of the file say how inputs are prepared, and the names of the classes if the targets were strings.
         Returns the path.
         """
-        metadata = {"inputs": json.dumps(plain(self._preparation(peer).as_dict(peer)))}
+        peer = self._number(peer)
+        metadata = {"inputs": json.dumps(plain(self._preparation().as_dict(peer)))}
         if "class_names" in self.about:
             metadata["class_names"] = json.dumps(self.about["class_names"])
         write_tensors(Path(path), self.state_dict(peer), metadata)
         return Path(path)
 
-    def export_adapter(self, peer: int, folder: Path | str) -> Path:
+    def export_adapter(self, peer: int | str, folder: Path | str) -> Path:
         """Write the LoRA adapters of ``peer``'s final model to a folder that ``peft`` loads. Returns the folder."""
         lora, layout, folder = self.config.model.lora, Layout.from_json(self.about["layout"]), Path(folder)
         if is_peft(self._pattern):
@@ -224,15 +226,20 @@ class Run:
             write_adapter(folder, lora, layout, self.state_dict(peer))
         return folder
 
-    def _preparation(self, peer: int) -> Preparation:
-        self._check(peer)
+    def _preparation(self) -> Preparation:
         path = self.path / "inputs.safetensors"
         return Preparation.read(read_metadata(path).get("raw", "numbers"), read_tensors(path))
 
-    def _check(self, peer: int) -> None:
-        peers = len(self.scores["loss"])
+    def _number(self, peer: int | str) -> int:
+        """The number of a peer that is given by its number or its name."""
+        scores = self.scores
+        peers, names = len(scores["loss"]), scores["peer"] or []
+        if peer in names:
+            return int(names.index(peer))
         if not isinstance(peer, int | np.integer) or not 0 <= peer < peers:
-            raise UserError(f"peer {peer!r}: this run has peers 0 to {peers - 1}")
+            known = f", named {', '.join(map(str, names[:8]))}{', ...' * (len(names) > 8)}" if any(names) else ""
+            raise UserError(f"peer {peer!r}: this run has peers 0 to {peers - 1}{known}")
+        return int(peer)
 
     def _need_end(self) -> None:
         if not self.finished:

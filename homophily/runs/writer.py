@@ -161,6 +161,11 @@ class RunWriter:
         found = _checkpoints(self.path)
         return (found[-1][1], read_folder(found[-1][1])) if found else None
 
+    @property
+    def last_round(self) -> int:
+        """The round of the last checkpoint; 0 if there is none."""
+        return max((round for round, _ in _checkpoints(self.path)), default=0)
+
     def cut(self, last: int) -> None:
         """Remove the metrics and the history of rounds after ``last``."""
         self.history.cut(last)

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from homophily.config.overlay import as_tables, read
-from homophily.config.schema import TABLES, Config
-from homophily.config.table import OpenTable
+from homophily.config.schema import TABLES, Config, Lora
+from homophily.config.table import OpenTable, Table
 from homophily.data.shifts import shifts
 from homophily.data.sources import sources
 from homophily.data.tables import reader_of, readers
@@ -48,8 +48,9 @@ def make(values: Mapping[str, Any]) -> Config:
     refuse_unknown("", values, list(Config.model_fields))
     for table, model in TABLES.items():
         if isinstance(values.get(table), dict) and not issubclass(model, OpenTable):
-            names = list(model.model_fields)
-            refuse_unknown(table, values[table], names, f"[{table}] has {', '.join(names)}")
+            _refuse_unknown_fields(table, values[table], model)
+    if isinstance(values.get("model"), dict) and isinstance(lora := values["model"].get("lora"), dict):
+        _refuse_unknown_fields("model.lora", lora, Lora)
     config: Config = parsed(Config, values)
     for name in config.extra_metrics:
         if ":" not in name and name not in score_metrics:
@@ -71,6 +72,22 @@ def make(values: Mapping[str, Any]) -> Config:
             continue
         _check_keys(table, registry, section)
     return config
+
+
+def _refuse_unknown_fields(table: str, keys: Mapping[str, Any], model: type[Table]) -> None:
+    names = list(model.model_fields)
+    refuse_unknown(table, keys, names, f"[{table}] has {', '.join(names)}")
+
+
+def idle_settings(config: Config) -> list[str]:
+    """What a user should know before the first round: settings that cannot have the effect that they are made for."""
+    training, out = config.training, []
+    if training.warmup >= config.rounds:
+        never = "the learning rate never reaches its full value"
+        out.append(f"training.warmup = {training.warmup} and rounds = {config.rounds}: {never}")
+    if training.stop_on != "loss" and not training.patience:
+        out.append(f"training.stop_on = {training.stop_on!r} has no effect without training.patience")
+    return out
 
 
 def _check_keys(table: str, registry: Registry[Any], section: Any) -> None:

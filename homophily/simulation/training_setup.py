@@ -44,6 +44,7 @@ from homophily.training.probe import ASKED_WITH, ModuleTraits, probe
 from homophily.training.resources import ExecutionPlan, free_memory, plan_execution, threads
 from homophily.training.stacked.chain import Chain
 from homophily.training.task import Engine, Settings, Task
+from homophily.training.token_range import check_tokens
 from homophily.training.tuning import with_fastest_step
 from homophily.training.vectorised import StepKind
 
@@ -120,6 +121,7 @@ def training_setup(
     loss, metrics = _loss(config.training, given, made), metrics_of_run(config, given, made)
     module = with_keyed_dropout(network.common(config.seed)).eval()
     call_with_batches(module, made.fields, made.train.x[:1])
+    check_tokens(module, made)
     traits, layout, chain = _read(module, config, loss, made, metrics.headline.shaped, cache)
     objective, objective_keys = _objective(config.training)
     settings = Settings(**config.training.model_dump(exclude=_NOT_SETTINGS), rounds=config.rounds)

@@ -39,11 +39,12 @@ def engine_limits(task: Task) -> dict[str, str]:
     """Return, for each engine that cannot train with the task's settings, why not."""
     optimizer, objective = task.settings.optimizer, task.objective
     limits = {"stacked": _STACKED_PRIVATE} if task.private is not None else {}
+    plain = type(objective) is Objective
+    obstacle = None if plain else vmap_obstacle(objective, task.trained_weights)
     if optimizer not in EVERY_ENGINE:
         only = f"training.optimizer = {optimizer!r} trains peers one by one; every engine has "
         return dict.fromkeys(("stacked", "vectorised"), only + ", ".join(EVERY_ENGINE))
-    if type(objective) is not Objective:
-        obstacle = vmap_obstacle(objective, task.trained_weights)
+    if not plain:
         return dict.fromkeys(("stacked", "vectorised"), obstacle) if obstacle else {"stacked": _STACKED_LOSS}
     if task.precision == "bf16" and not _has_kernels(task):
         return {"stacked": "precision = 'bf16' needs its kernels, and they cannot train this on this device"}

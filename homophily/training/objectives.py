@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, NoReturn
 
 import torch
 from pydantic import Field
@@ -103,15 +103,40 @@ def check_phases(objective: Objective, epochs: int, personal: bool, shared: bool
         raise UserError("training.objective: it trains shared layers, and model.personal names all that are trained")
 
 
+class _NoReference(Mapping[str, Tensor]):
+    """The reference weights of an objective that does not use them: empty, and an error if they are read."""
+
+    def __init__(self, objective: Objective) -> None:
+        self._name = type(objective).__name__
+
+    def _refuse(self) -> NoReturn:
+        raise UserError(
+            f"training.objective: the penalty of {self._name} reads the reference weights, but its uses_reference is "
+            "False: set uses_reference = True in the class"
+        )
+
+    def __getitem__(self, name: str) -> Tensor:
+        self._refuse()
+
+    def __iter__(self) -> Iterator[str]:
+        self._refuse()
+
+    def __len__(self) -> int:
+        return 0
+
+
 def vmap_obstacle(objective: Objective, weights: Mapping[str, Tensor]) -> str | None:
     """Return why torch.vmap cannot compute the penalty of many peers at once; None if it can.
 
     weights: the trained parameters of one peer. Raises a UserError if the penalty is not one number.
     """
     try:
-        found = objective.penalty(weights, weights if objective.uses_reference else {})
+        found = objective.penalty(weights, weights if objective.uses_reference else _NoReference(objective))
+    except UserError:
+        raise
     except Exception as error:  # a user's objective may raise anything
-        raise UserError(f"training.objective: its penalty fails: {error}") from error
+        what = f"{type(error).__name__}: {error}"
+        raise UserError(f"training.objective: the penalty of {type(objective).__name__} fails: {what}") from error
     if not isinstance(found, int | float) and not (isinstance(found, Tensor) and found.dim() == 0):
         shape = f"a tensor {list(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
         raise UserError(f"training.objective: its penalty must be one number, not {shape}")

@@ -111,11 +111,16 @@ def peer_by_peer(name: str, metric: PeerMetric) -> ScoreMetric:
 
 
 def _number(name: str, metric: PeerMetric, outputs: Tensor, targets: Tensor) -> float:
+    got = f"outputs {list(outputs.shape)} and targets {list(targets.shape)}"
     try:
-        return float(metric(outputs, targets))
+        found = metric(outputs, targets)
     except Exception as error:  # a user's metric may raise anything; the message shows its inputs
-        got = f"outputs {list(outputs.shape)} and targets {list(targets.shape)}"
-        raise UserError(f"{name} gives no number for {got}: {error}") from error
+        raise UserError(f"{name} fails for {got}: {type(error).__name__}: {error}") from error
+    try:
+        return float(found)
+    except (TypeError, ValueError, RuntimeError) as error:
+        form = f"a tensor {list(found.shape)}" if isinstance(found, Tensor) else repr(found)
+        raise UserError(f"{name} gives {form}, not a number, for {got}") from error
 
 
 @scores(Headline("loss", "loss", "lower"), *TASK_KINDS.values())

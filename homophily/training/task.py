@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from homophily.data.transforms import BatchTransform
 from homophily.data.types import FederatedData
+from homophily.errors import UserError
 from homophily.federation.layout import Column, Kept, Layout
 from homophily.training.losses import Loss
 from homophily.training.objectives import PLAIN, Objective, Trains, check_phases
@@ -135,8 +136,22 @@ class Task:
         """
         x = self.data.train.x[samples]
         if self.transform is not None and keys is not None:
-            x = self.transform(x, keys)
+            try:
+                x = self.transform(x, keys)
+            except UserError as error:
+                raise self._named(error, samples, keys) from error.__cause__
         return self.cast(x), self.cast(self.data.train.y[samples])
+
+    def _named(self, error: UserError, samples: Tensor, keys: Tensor) -> UserError:
+        """Return an error of the transform that names the first peer whose samples it cannot transform."""
+        train = self.data.train
+        for mine, own in zip(samples.view(-1, samples.shape[-1]), keys.view(-1, keys.shape[-1]), strict=True):
+            try:
+                assert self.transform is not None
+                self.transform(train.x[mine], own)
+            except UserError as again:
+                return UserError(f"{self.data.label(train.owner(int(mine[0])))}: {again}")
+        return error  # it fails only on the samples of several peers together
 
     def cast(self, values: Tensor) -> Tensor:
         """Return floats in the network's precision; integers are returned unchanged."""

@@ -376,3 +376,21 @@ def test_log_takes_all_runs_of_a_comparison(command: Command, tmp_path: Path) ->
         0, ["two/local-0: 2 rounds logged to csv", "two/random-0: 2 rounds logged to csv"],
     )  # fmt: skip
     assert sorted(path.name for path in Path("tables/two").iterdir()) == ["local-0", "random-0"]
+
+
+def test_settings_without_effect_are_named_before_the_first_round(command: Command) -> None:
+    code, _, err = command("run", *SMALL, "training.warmup=2", "training.stop_on=headline")
+    never = "the learning rate never reaches its full value"
+    assert (code, err.splitlines()) == (0, [
+        f"note: training.warmup = 2 and rounds = 2: {never}",
+        "note: training.stop_on = 'headline' has no effect without training.patience",
+    ])  # fmt: skip
+    with pytest.warns(homophily.ConfigWarning, match=never):
+        homophily.run({"peers": 4, "rounds": 2, "training": {"warmup": 2}})
+
+
+def test_a_table_of_new_runs_says_what_else_the_folder_has(command: Command) -> None:
+    assert command("compare", *SMALL[:3], "methods=local", "seeds=0,1", "--out", "study")[0] == 0
+    more = "the folder has 2 more runs (local; seeds 0, 1); all are shown by: homophily compare study"
+    assert f"note: {more}\n" in command("compare", "study", "seeds=2")[1]
+    assert "note:" not in command("compare", "study")[1]

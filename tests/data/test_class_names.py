@@ -73,3 +73,11 @@ def test_a_class_beyond_the_agreed_names_and_a_regression_are_refused() -> None:
         partition_user_data([PeerData(X, [0, 1, 2], test_x=X, test_y=[0, 1, 2])], None, None, None, 0, agreed)
     with pytest.raises(UserError, match="classes = 2, but the data is a regression"):
         partition_user_data([PeerData(X, [0.5, 1, 2])], None, None, None, 0, agreed)
+
+
+def test_tags_of_positions_are_a_list_per_sample() -> None:
+    tags = [["verb", "noun"], ["noun", "noun"], ["noun", "verb"]]
+    (peer,), names = numbered([PeerData(X, tags)], None, "", "tokens")
+    assert (np.asarray(peer.y).tolist(), names) == ([[1, 0], [0, 0], [0, 1]], ("noun", "verb"))
+    with pytest.raises(UserError, match=r"peer 'zoo': y must be a list of classes for each sample.*'verb noun'"):
+        numbered([PeerData(X, ["verb noun"] * 3, name="zoo")], None, "", "tokens")

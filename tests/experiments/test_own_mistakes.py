@@ -13,7 +13,7 @@ TINY = ("peers=4", "rounds=1", "data.train=5", "data.test=5", "data.angles=[0,18
 BROKEN = """
 import networkx as nx
 import torch
-from homophily import Method, Purpose
+from homophily import Method, Objective, Purpose
 from homophily.federation.merging import rowwise, uniform
 def raises(*arguments, **keys):
     return [][7]
@@ -23,6 +23,16 @@ def ones(group):
 
 def nothing(outputs, targets):
     return None
+
+def several(outputs, targets):
+    return outputs.mean(0)
+
+def stumbles(x, draws):
+    raise ArithmeticError("on all")
+
+class Pulled(Objective):
+    def penalty(self, weights, reference):
+        return sum((weights[name] - old).square().sum() for name, old in reference.items())
 
 def pointed(peers):
     return nx.DiGraph()
@@ -269,9 +279,29 @@ class Boundless(Wordy):
         ("topology=broken{n}:pointed", "topology: must be an undirected networkx.Graph, not DiGraph"),
         ("data.shift=broken{n}:raises", "broken{n}.py:7: raises fails: IndexError"),
         ("data=broken{n}:raises", "broken{n}.py:7: raises fails: IndexError"),
-        ("method=broken{n}:Stubborn", "broken{n}.py:20: meet fails: ArithmeticError: never"),
-        ('extra_metrics=["broken{n}:nothing"]', "extra_metrics: nothing gives no number for outputs [5, 10]"),
-        ('extra_metrics=["math:sin"]', "extra_metrics: sin gives no number for outputs"),
+        ("method=broken{n}:Stubborn", "broken{n}.py:30: meet fails: ArithmeticError: never"),
+        ('extra_metrics=["broken{n}:nothing"]', "extra_metrics: nothing gives None, not a number, for outputs [5, 10]"),
+        ('extra_metrics=["math:sin"]', "extra_metrics: sin fails for outputs [5, 10] and targets [5]: TypeError: "),
+        (
+            "headline=broken{n}:raises headline.better=higher",
+            "headline: raises fails for outputs [5, 10] and targets [5]: IndexError: list index out of range",
+        ),
+        (
+            "headline=broken{n}:several headline.better=higher",
+            "headline: several gives a tensor [10], not a number, for outputs [5, 10] and targets [5]",
+        ),
+        (
+            "data.transform=broken{n}:stumbles",
+            "data.transform: 'stumbles' fails on inputs torch.float32 [8, 1, 8, 8]: ArithmeticError: on all",
+        ),
+        (
+            "training.objective=broken{n}:Pulled",
+            "training.objective: the penalty of Pulled reads the reference weights, but its uses_reference is False",
+        ),
+        (
+            "training.objective=broken{n}:Pulled training.optimizer=RMSprop",
+            "training.objective: the penalty of Pulled reads the reference weights, but its uses_reference is False",
+        ),
         ("method=collections:OrderedDict", "has no signature to inspect"),
         (
             "method=dac method.metric=broken{n}:steep",

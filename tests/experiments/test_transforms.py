@@ -75,3 +75,26 @@ def test_mistakes_are_reported_before_the_first_round(given: dict[str, Any], mes
     with pytest.raises(homophily.UserError) as error:
         homophily.run(**given)
     assert str(error.value).startswith(message)
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("engine", ["stacked", "vectorised", "one-by-one"])
+def test_an_error_in_a_transform_names_it_and_the_peer(engine: str) -> None:
+    def careful(x: Tensor, draws: Draws) -> Tensor:
+        if bool((x > 5).any()):
+            raise ArithmeticError("too bright")
+        return x
+
+    def peer(brightest: float) -> homophily.PeerData:
+        x = torch.linspace(0, 1, 36).view(12, 3)
+        x[-2:] *= brightest  # not among the samples on which the transform is tried
+        return homophily.PeerData(x, [0, 1] * 6, test_x=x, test_y=[0, 1] * 6)
+
+    data = {"north": peer(1), "south": peer(9), "west": peer(1)}
+    config = {"rounds": 1, "engine": engine, "method": "local"}
+    with pytest.raises(homophily.UserError) as error:
+        homophily.run(config, model=torch.nn.Sequential(torch.nn.Linear(3, 2)), data=data, transform=careful)
+    said = "peer 'south': data.transform: 'careful' fails on inputs torch.float32 "
+    assert str(error.value).startswith(said)
+    assert str(error.value).endswith(": ArithmeticError: too bright")
+    assert isinstance(error.value.__cause__, ArithmeticError)

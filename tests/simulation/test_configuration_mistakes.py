@@ -48,6 +48,10 @@ BAD_RUNS = [
         says=["unknown key training.momentun", "did you mean momentum?", "[training] has optimizer"],
     ),
     fails("method.kk=3", says=["unknown key method.kk", "did you mean k?", "the keys of method 'kin' are name, k"]),
+    fails(
+        "model.lora.ranks=3",
+        says=["unknown key model.lora.ranks", "did you mean rank?", "[model.lora] has rank, targets, alpha"],
+    ),
     fails("topology.nmae='full'", says=["unknown key topology.nmae", "did you mean name?"]),
     fails("topology.rows=3", says=["unknown key topology.rows", "the only key of topology 'full' is name"]),
     fails("method=local", "method.k=3", says=["unknown key method.k", "the only key of method 'local' is name"]),
@@ -340,7 +344,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_mistakes_about_a_run_folder_end_in_one_sentence(command: Command, finished: Path) -> None:
     again = ["run", "--resume", str(finished)]
-    assert_one_sentence(command(*again, "rounds=1"), "rounds = 1", "this run has rounds = 2")
+    assert_one_sentence(command(*again, "rounds=1"), "rounds = 1", "has played 2 rounds")
     assert_one_sentence(command(*again, "rounds=x"), "rounds", "must be a whole number")
     assert_one_sentence(command(*again, "seed=2"), "seed", "rounds, evaluate and checkpoint only")
     assert_one_sentence(command(*again, "training.lr=2"), "training", "rounds, evaluate and checkpoint only")

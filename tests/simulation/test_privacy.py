@@ -62,7 +62,7 @@ def test_a_stopped_run_is_resumed_with_the_same_draws_and_not_extended() -> None
     again = homophily.resume("part")
     assert again.summary["loss"] == whole.summary["loss"]
     assert again.summary["privacy"] == whole.summary["privacy"]
-    with pytest.raises(UserError, match="more rounds need a new run"):
+    with pytest.raises(UserError, match="another number of rounds needs a new run"):
         homophily.resume("whole", {"rounds": 5})
 
 

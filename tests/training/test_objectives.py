@@ -187,12 +187,15 @@ class Several(Objective):
 
 class Failing(Objective):
     def penalty(self, weights: Mapping[str, Tensor], reference: Mapping[str, Tensor]) -> Tensor:
-        return reference["nothing"]
+        return weights["nothing"]
 
 
 @pytest.mark.parametrize(
     ("objective", "says"),
-    [(Several(), r"its penalty must be one number, not a tensor \[2\]"), (Failing(), "its penalty fails: 'nothing'")],
+    [
+        (Several(), r"its penalty must be one number, not a tensor \[2\]"),
+        (Failing(), "the penalty of Failing fails: KeyError: 'nothing'"),
+    ],
 )
 def test_a_penalty_that_is_not_a_number_is_refused(objective: Objective, says: str) -> None:
     with pytest.raises(UserError, match=f"training.objective: {says}"):

@@ -42,6 +42,7 @@ class Purpose(IntEnum):
     TRANSFORM = 20  # transforms of training inputs
     PRIVATE_BATCH = 21  # which samples are in a batch of private training
     PRIVATE_NOISE = 22  # the noise of private training
+    PRIVATE_FINGERPRINT = 23  # noise and signs of the private fingerprints of simulated peers
 
 
 _WORD = (1 << 64) - 1

@@ -4,25 +4,49 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from homophily.config.privacy import Privacy
 from homophily.config.schema import Config
 from homophily.data.given import Peers, given_peers
+from homophily.data.sources import sources
+from homophily.errors import UserError
 from homophily.experiments.runner import as_config, chosen_device
 from homophily.fingerprints.fingerprint import Fingerprints
+from homophily.fingerprints.private import BYTES, PrivateFingerprints, keyed_draws
 from homophily.methods.kin import power
 from homophily.methods.kin.families import Kinship, kinship
 from homophily.methods.kin.method import Kin
+from homophily.methods.kin.private_power import samples_needed, smallest_spread
+from homophily.methods.kin.released import released_kinship
+from homophily.privacy.accountant import Budget, solve
+from homophily.privacy.gaussian import gaussian_noise
 from homophily.simulation.exchange import PeerExchange
 from homophily.simulation.setup import prepare
+from homophily.simulation.training_setup import task_private_fingerprints
 from homophily.simulation.user_objects import UserObjects
 from homophily.training.losses import Loss
 from homophily.training.resources import threads
+
+
+@dataclass(frozen=True)
+class PrivateRelease:
+    """What private fingerprints promise, and how small a difference they show. Lengths are in clipping norms."""
+
+    epsilon: float
+    delta: float
+    noise: float  # standard deviation of the noise over the sensitivity
+    spread: list[float]  # of the peers' means in each direction that was found
+    smallest_spread: float  # a smaller one would not have been seen
+    samples_needed: dict[str, int | None]  # by epsilon, for the weakest direction that was found; {} if there is none
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "bytes_per_fingerprint": BYTES}
 
 
 @dataclass(frozen=True)
@@ -30,11 +54,12 @@ class Discovery:
     """Which peers of one federation have similar data."""
 
     kinship: Kinship
-    prints: Fingerprints
+    prints: Fingerprints | PrivateFingerprints
     cluster: Tensor | None  # [N]: the true clusters, if they are known
     cluster_names: tuple[str, ...]
     bytes_per_peer: float  # the fingerprints that a peer receives, times hops; mean over peers
     seconds: float
+    private: PrivateRelease | None = None  # what was promised and its power; None: no noise was added
 
     @property
     def families(self) -> list[list[int]] | None:
@@ -47,7 +72,7 @@ class Discovery:
     @property
     def left_out(self) -> list[int]:
         """Peers whose fingerprint could not be used."""
-        return (self.prints.count == 0).nonzero()[:, 0].tolist()
+        return self.kinship.place[:, 0].isnan().nonzero()[:, 0].tolist()
 
     @property
     def conclusive(self) -> bool:
@@ -58,10 +83,11 @@ class Discovery:
     def smallest_difference(self) -> float | None:
         """The smallest difference of two equal groups that would have been seen; see ``power.smallest_difference``.
 
-        None: unknown, with too few samples or fingerprints that do not vary.
+        None: unknown, with too few samples or fingerprints that do not vary; for private fingerprints see
+        ``PrivateRelease.smallest_spread``.
         """
         evidence = self.kinship.evidence
-        return None if evidence is None else power.smallest_difference(evidence)
+        return None if evidence is None or self.private is not None else power.smallest_difference(evidence)
 
     def precision_and_recall(self) -> tuple[float | None, float | None]:
         """Means over peers of the same-cluster share of one's family, and of the family's share of one's cluster."""
@@ -92,6 +118,7 @@ class Discovery:
             "conclusive": self.conclusive,
             "smallest_difference": self.smallest_difference,
             "seconds": round(self.seconds, 3),
+            **({} if self.private is None else {"privacy": self.private.as_dict()}),
         }
 
 
@@ -115,6 +142,8 @@ def kin(
     Returns a ``Discovery``. Raises UserError for bad input.
     """
     chosen = as_config(config)
+    if chosen.privacy is not None:
+        return _private(chosen, chosen.privacy, UserObjects(model, given_peers(data), loss, Kin()), device)
     experiment, _, plan = prepare(chosen, UserObjects(model, given_peers(data), loss, Kin()), chosen_device(device))
     shares, exchange = experiment.task.data, experiment.exchange
     assert isinstance(exchange, PeerExchange)
@@ -127,3 +156,41 @@ def kin(
     took = time.perf_counter() - began
     cluster = None if shares.cluster is None else shares.cluster.to(heard.ids.device)
     return Discovery(found, heard.prints, cluster, shares.cluster_names, heard.bytes / shares.peers, took)
+
+
+_EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)  # for which the samples needed are reported
+
+
+def _private(chosen: Config, privacy: Privacy, given: UserObjects, device: str) -> Discovery:
+    """Compare private fingerprints: one release per peer, with all of its epsilon, since nothing is trained."""
+    without = chosen.model_copy(update={"privacy": None})
+    experiment, _, plan = prepare(without, given, chosen_device(device))
+    shares, task = experiment.task.data, experiment.task
+    own = given.data is not None or chosen.data.name not in sources
+    if own and chosen.data.scale is None:
+        reason = "the scale of inputs, the classes and the scale of targets would be computed from the peers' own data"
+        raise UserError(f"privacy: {reason}; set data.scale, which homophily scale computes from a public sample")
+    budget = Budget(privacy.epsilon, privacy.delta, fingerprints=1, group=privacy.group)
+    noise = solve(budget).fingerprint
+    assert noise is not None
+    began = time.perf_counter()
+    with threads(plan.threads):
+        prints = task_private_fingerprints(task, chosen.seed, noise, keyed_draws(chosen.seed))
+        ids = torch.arange(shares.peers)
+        found, space = released_kinship(prints, ids, chosen.seed)
+    took = time.perf_counter() - began
+    spread = [] if space is None else space.spread.tolist()
+    peers, sampling = max(found.evidence.peers if found.evidence else 0, 1), 0.0 if space is None else space.sampling
+    needed = {
+        f"{epsilon:g}": samples_needed(
+            min(spread), peers, privacy.group * gaussian_noise(epsilon, privacy.delta), sampling
+        )
+        for epsilon in (_EPSILONS if spread else ())
+    }
+    typical = float(prints.count.clamp(min=1.0).median())
+    release = PrivateRelease(
+        privacy.epsilon, privacy.delta, noise, spread, smallest_spread(typical, peers, noise, sampling), needed
+    )
+    cluster = None if shares.cluster is None else shares.cluster.cpu()
+    sent = float(BYTES * (shares.peers - 1))
+    return Discovery(found, prints, cluster, shares.cluster_names, sent, took, release)

@@ -33,12 +33,14 @@ WIDTH = 128  # random rectified features of the inputs
 FEW = 64  # inputs with more values than this are projected to so many linear features
 ONE_HOT = 128  # up to so many classes are one-hot; more get random vectors
 CONSTANT = 2.0  # a constant feature of the input: its product with the target is the target itself
+COMPACT_CONSTANT = 0.3  # a constant feature of the target: its product with the input shows the input itself
 _LINEAR = 3.0  # larger values are compressed logarithmically: one outlier must not hide a peer's other samples
 _CENTRE = 0.416  # mean of relu(z + b) for standard normal z and b of standard deviation 0.3
 _BIAS = 0.3
 # Keys of the random draws, one per random matrix.
 _KEY_WEIGHT, _KEY_BIAS, _KEY_FEW, _KEY_TOKEN, _KEY_PAIR, _KEY_CLASS, _KEY_OUTPUT = range(7)
 _KEY_WIDE_SKETCH, _KEY_FEW_SKETCH, _KEY_TARGET_SKETCH, _KEY_TAGGED, _KEY_TAGGED_SKETCH = range(7, 12)
+_KEY_COMPACT_INPUT, _KEY_COMPACT_TARGET = range(12, 14)
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,35 @@ class Embedding:
         return out if self._tagged is None else out + self._tagged(x, y)
 
 
+class CompactEmbedding:
+    """Embeds samples of one shape in few numbers of nearly constant norm, for fingerprints with noise.
+
+        e(x, y) = S vec([u, t(y) / |t(y)|] (f(x) / |f(x)|)')
+
+    f(x) are the rectified features of the input, t(y) those of the target; S is a count sketch. Noise is added to a sum
+    of these vectors in proportion to the largest norm, so that features that vary little between peers cost as much as
+    those that tell them apart: there are fewer than in ``Embedding``.
+    """
+
+    def __init__(self, x: Tensor, y: Tensor, targets: Targets, seed: int, device: torch.device, size: int) -> None:
+        """x, y: samples [n, ...] of the shapes and types to come; size: numbers of an embedded sample."""
+        keyed = _Keyed(seed, device)
+        self._size = size
+        self._inputs = _input_features(x, keyed)
+        self._targets = _target_features(y, targets, keyed)
+        self._input = keyed.sketch(_KEY_COMPACT_INPUT, WIDTH, size)
+        self._target = keyed.sketch(_KEY_COMPACT_TARGET, 1 + self._targets(y[:1].to(device)).shape[1], size)
+
+    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
+        """[n, size] float32 of inputs x [n, ...], as the network gets them, and targets y [n, ...]."""
+        inputs = F.normalize(self._inputs(x)[0][:, :WIDTH])
+        targets = F.normalize(self._targets(y))
+        targets = torch.cat([torch.full_like(targets[:, :1], COMPACT_CONSTANT), targets], 1)
+        product = torch.fft.rfft(targets @ self._target) * torch.fft.rfft(inputs @ self._input)
+        out: Tensor = torch.fft.irfft(product, n=self._size)
+        return out
+
+
 @dataclass(frozen=True)
 class _Keyed:
     """Random matrices that are the same at every peer."""
@@ -93,11 +124,11 @@ class _Keyed:
         index = torch.arange(size, device=ids.device)
         return normal(self.seed, Purpose.SKETCH, what, different[:, None], index).float()[where]
 
-    def sketch(self, what: int, size: int) -> Tensor:
-        """[size, BUCKETS] float32: the bucket and sign of each coordinate."""
+    def sketch(self, what: int, size: int, buckets: int = BUCKETS) -> Tensor:
+        """[size, buckets] float32: the bucket, one of a power of two, and the sign of each coordinate."""
         drawn = bits(self.seed, Purpose.SKETCH, what, torch.arange(size, device=self.device))
         sign = 1.0 - 2.0 * ((drawn >> 32) & 1).float()
-        return torch.zeros(size, BUCKETS, device=self.device).scatter_(1, drawn[:, None] & (BUCKETS - 1), sign[:, None])
+        return torch.zeros(size, buckets, device=self.device).scatter_(1, drawn[:, None] & (buckets - 1), sign[:, None])
 
 
 Features = Callable[[Tensor], tuple[Tensor, Tensor]]  # inputs [n, ...] -> wide [n, W] and few [n, P]

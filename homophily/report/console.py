@@ -12,8 +12,9 @@ from rich.markup import escape
 
 from homophily.data import AgreedConstants
 from homophily.errors import UserError
-from homophily.experiments.discovery import Discovery
+from homophily.experiments.discovery import Discovery, PrivateRelease
 from homophily.experiments.planning import Plan
+from homophily.fingerprints.private import BYTES
 from homophily.methods.kin import power
 from homophily.methods.kin.method import ADVICE, TOO_FEW
 from homophily.report.tables import print_pairs, print_table
@@ -106,9 +107,23 @@ def acquaintance(found: Discovery, picture: Path | None) -> None:
         say(f"compared with the true clusters: precision {shares[0]}, recall {shares[1]}")
     if answer["left_out"]:
         say(f"left out, without a usable fingerprint: peers {_ranges(answer['left_out'])}")
+    if found.private is not None:
+        for line in _privacy(found.private):
+            say(line)
     say(f"{answer['bytes_per_peer'] / 1e6:.2f} MB sent per peer, {answer['seconds']:.2f} s")
     if picture is not None:
         say(f"picture: {escape(str(picture))}")
+
+
+def _privacy(release: PrivateRelease) -> list[str]:
+    """Return what private fingerprints promise, and the samples with which they would do."""
+    promise = f"epsilon {release.epsilon:g}, delta {release.delta:g}"
+    lines = [f"private fingerprints of {BYTES} bytes: {promise}; noise {release.noise:.2f} times the sensitivity"]
+    known = [f"{n} at epsilon {epsilon}" for epsilon, n in release.samples_needed.items() if n is not None]
+    if known:
+        lines.append(f"samples per peer that would do for the weakest difference found: {', '.join(known)}")
+    unseen = f"{release.smallest_spread:.3f} clipping norms"
+    return [*lines, f"differences in a direction in which the peers' means spread by less than {unseen} are not seen"]
 
 
 def _unseen(found: Discovery) -> str:

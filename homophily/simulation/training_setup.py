@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,12 +14,14 @@ from homophily.data import FederatedData, PreparedData, prepared_data
 from homophily.data.normalise import LEAST_DEVIATION
 from homophily.data.task_kinds import MULTI_LABEL, TASK_KINDS
 from homophily.data.transforms import BatchTransform, transforms
+from homophily.data.types import Split
 from homophily.errors import UserError
 from homophily.federation.layout import Layout
 from homophily.federation.rows import Federation
 from homophily.fingerprints.compute import fingerprints
 from homophily.fingerprints.embedding import Targets
 from homophily.fingerprints.fingerprint import Fingerprints, format_of
+from homophily.fingerprints.private import Draw, PrivateFingerprints, private_fingerprints
 from homophily.methods import Method
 from homophily.methods.server import ServerMethod
 from homophily.models.builder import Network
@@ -225,6 +227,21 @@ def start_of(network: Network, config: Config, layout: Layout, ids: Sequence[int
 
 def task_fingerprints(task: Task, seed: int, peers: int) -> Fingerprints:
     """The fingerprint of each peer of a task, which may be one of a federation of ``peers``."""
+    train, targets = _described(task)
+    return fingerprints(train, targets, task.ids, seed, format_of(peers))
+
+
+def task_private_fingerprints(
+    task: Task, seed: int, multiplier: float, draws: Callable[[int], tuple[Draw, Draw]]
+) -> PrivateFingerprints:
+    """The private fingerprint of each peer of a task. multiplier: noise over sensitivity; draws: where noise comes
+    from."""
+    train, targets = _described(task)
+    return private_fingerprints(train, targets, task.ids, seed, multiplier, draws)
+
+
+def _described(task: Task) -> tuple[Split, Targets]:
+    """The training samples and the type of the targets, as fingerprints embed them."""
     data = task.data
     mean, std = data.target_scale or (None, None)
     if data.kind is MULTI_LABEL:  # labels 0 and 1 become -1 and 1
@@ -235,7 +252,7 @@ def task_fingerprints(task: Task, seed: int, peers: int) -> Fingerprints:
         train = replace(train, x=train.x.masked_fill(data.missing, 0.0))
     if data.fields is not None:
         train = replace(train, x=data.fields.described(train.x))
-    return fingerprints(train, targets, task.ids, seed, format_of(peers))
+    return train, targets
 
 
 def _read(

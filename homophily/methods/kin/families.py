@@ -112,7 +112,7 @@ def _family(space: Space, place: Tensor, count: Tensor, sample: Tensor, usable: 
     if centres is None:
         return None
     family = torch.full((len(place),), -1, dtype=torch.int64, device=place.device)
-    family[usable] = _by_first_member(torch.cdist(z[usable], centres).argmin(1))
+    family[usable] = by_first_member(torch.cdist(z[usable], centres).argmin(1))
     return family
 
 
@@ -321,7 +321,7 @@ def _starts(z: Tensor, count: Tensor, clusters: int, seed: int) -> Tensor:
     return torch.stack(chosen, dim=1)
 
 
-def _by_first_member(label: Tensor) -> Tensor:
+def by_first_member(label: Tensor) -> Tensor:
     """The same groups, numbered in the order in which they first appear."""
     names: dict[int, int] = {}
     numbers = [names.setdefault(group, len(names)) for group in label.tolist()]

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import torch
+from torch import Tensor, nn
 
 import homophily
 from homophily.config.schema import Config
@@ -35,6 +36,18 @@ from homophily.simulation.setup import prepare
 from homophily.simulation.user_objects import UserObjects
 from homophily.training.resources import threads
 from homophily.training.schedule import shuffled
+
+
+class TanhMLP(nn.Module):
+    """An MLP that the stacked engine cannot train."""
+
+    def __init__(self, inputs: tuple[int, ...], outputs: int, hidden: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(inputs[0], hidden), nn.Tanh(), nn.Linear(hidden, outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.mul(self.layers(x), 1.0)
+
 
 FEW = 4  # peers that a loop over peers trains
 PLAIN = "one-by-one"
@@ -72,12 +85,49 @@ CNN: dict[str, Any] = {"model": {"name": "cnn"}, "training": {"optimizer": "adam
 SGD: dict[str, Any] = {"training": {"momentum": 0.0}}
 MLP: dict[str, Any] = {"model": {"name": "mlp", "hidden": [200, 200]}, **SGD}
 CIFAR: dict[str, Any] = {"model": {"name": "cifar-cnn"}, "precision": "fast", **SGD}
+VIT, RESIDUAL = "kin_transformer:VisionTransformer", "any_module:ResidualNetwork"
+ZOO = tuple(
+    Setup(f"zoo-{key}", name, inputs, batch, 4, {"model": model}, 100, ("auto",), cpu_peers=peers)
+    for key, name, inputs, batch, peers, model in (
+        ("linear", "linear, 64 inputs, batch 8", (64,), 8, 100, {"name": "linear"}),
+        ("tanh", "MLP 64-32-10 with tanh, batch 8", (64,), 8, 100, {"name": "engines:TanhMLP", "hidden": 32}),
+        (
+            "tanh-wide",
+            "MLP 784-200-10 with tanh, batch 32",
+            (784,),
+            32,
+            100,
+            {"name": "engines:TanhMLP", "hidden": 200},
+        ),
+        ("vit-digits", "transformer, 4 patches of 8x8 digits, batch 8", (1, 8, 8), 8, 40, {"name": VIT, "patch": 4}),
+        ("vit", "transformer, 16 patches of 32x32 images, batch 32", (3, 32, 32), 32, 8, {"name": VIT, "patch": 8}),
+        (
+            "residual-digits",
+            "residual network, 8x8 digits, batch 8",
+            (1, 8, 8),
+            8,
+            40,
+            {"name": RESIDUAL, "widths": [8]},
+        ),
+        (
+            "residual",
+            "residual network, 32x32 images, batch 32",
+            (3, 32, 32),
+            32,
+            8,
+            {"name": RESIDUAL, "widths": [16, 32]},
+        ),
+        ("mobilenet", "MobileNetV2, 32x32 images, batch 8", (3, 32, 32), 8, 4, {"name": "mobilenet-v2"}),
+        ("resnet", "ResNet-18, 32x32 images, batch 8", (3, 32, 32), 8, 4, {"name": "resnet-18"}),
+    )
+)
 SETUPS = (
     Setup("cnn", "28x28 CNN, batch 8, Adam", (1, 28, 28), 8, 60, CNN),
     Setup("cnn-fast", 'the same, precision "fast"', (1, 28, 28), 8, 60, {**CNN, "precision": "fast"}, gpu=True),
     Setup("cifar", '32x32 CNN, batch 128, SGD, "fast"', (3, 32, 32), 128, 4, CIFAR, cpu_peers=4),
     Setup("mlp", "MLP 784-200-200-10, batch 128, SGD", (784,), 128, 40, MLP),
     Setup("many", "28x28 CNN, batch 8, Adam", (1, 28, 28), 8, 20, CNN, 10_000, ("auto",), gpu=True),
+    *ZOO,
 )
 
 

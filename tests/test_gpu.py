@@ -129,6 +129,14 @@ def test_bfloat16_agrees_with_float32_roughly(engine: str) -> None:
     assert short["loss"] != full["loss"]
 
 
+def test_bfloat16_trains_a_transformer() -> None:
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    net = nn.Sequential(nn.Flatten(1, 2), layer, nn.Flatten(), nn.Linear(64, 10))
+    config = {"rounds": 8, "engine": "vectorised", "peers": 8}
+    full, short = (homophily.run({**config, "precision": p}, model=net).summary for p in ("full", "bf16"))
+    assert short["loss"] == pytest.approx(full["loss"], rel=0.1)
+
+
 def test_kin_alone_on_the_gpu() -> None:
     answer = homophily.kin({"peers": 40}).summary()
     assert (len(answer["families"]), answer["precision"]) == (4, 1.0)

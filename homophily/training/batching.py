@@ -38,12 +38,15 @@ def over_peers(function: Callable[..., Tensor], *arguments: object) -> Tensor:
 class WrittenOutAttention(TorchFunctionMode):
     """Within this context attention is computed by its formula, with the softmax in float32.
 
-    With torch.autocast under torch.vmap, the gradient of PyTorch's own softmax of bfloat16 numbers fails on a GPU.
+    With torch.autocast under torch.vmap, the gradient of the softmax in F.scaled_dot_product_attention fails on a GPU.
+    nn.MultiheadAttention calls it out of this context's sight, unless it returns its weights.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is F.scaled_dot_product_attention:
             return _attention(*args, **(kwargs or {}))
+        if func is F.multi_head_attention_forward and not kwargs["need_weights"]:
+            return func(*args, **{**kwargs, "need_weights": True, "average_attn_weights": False})[0], None
         return func(*args, **(kwargs or {}))
 
 

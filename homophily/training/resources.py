@@ -18,7 +18,9 @@ from homophily.training.stacked.chain import Chain
 from homophily.training.vectorised import StepKind
 
 _WORTH_THREADS = 32 << 20  # bytes that a training step must touch to be worth several threads
-_SMALL_STEP = 512 << 10  # bytes that a peer's training step touches, up to which a CPU vectorises over peers
+_SMALL_STEP = 8 << 20  # bytes that a peer's training step touches, up to which a CPU vectorises over peers
+_FEW_BYTES = 96 << 20  # bytes that a vectorised training step on a CPU touches at most
+_WORTH_WORKERS = 512 << 10  # bytes that a peer's training step must touch to be worth a thread per peer
 _CACHE = 16 << 20  # bytes that one thread works on at a time
 _COPIES = 3  # of all models: the initial, the current, and those before training or before a merge
 _FEW_DECISIONS = 1 << 16  # entries of all contact lists, up to which decisions are made on the CPU
@@ -76,12 +78,14 @@ def plan_execution(
     chunk = max(1, min(shares.peers, budget // max(1, training)))
     if engine == "auto" and name == "vectorised" and device.type == "cpu" and training > _SMALL_STEP:
         name, why = "one-by-one", "on a CPU, a loop over peers is faster than torch.vmap for a network of this size"
+    if name == "vectorised" and device.type == "cpu":
+        chunk = max(1, min(chunk, _FEW_BYTES // max(1, training)))
     # One thread if peers are stacked (workers train chunks in parallel), if they are trained one by one, as on a real
     # peer, or if a step is small: then threads wait for one another longer than they compute,
     # up to a hundred times longer on a busy machine.
     single = name != "vectorised" or chunk * training < _WORTH_THREADS
     workers = 1
-    if name == "one-by-one" and device.type == "cpu" and not traits.draws and training > _SMALL_STEP:
+    if name == "one-by-one" and device.type == "cpu" and not traits.draws and training > _WORTH_WORKERS:
         workers = min(shares.peers, torch.get_num_threads())
     if name == "stacked" and device.type == "cpu":
         chunk, workers = _balanced_chunks(shares.peers, min(chunk, _CACHE // max(1, training // 2)))

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
 
 from homophily.models import models
 from homophily.training import vectorised
@@ -287,3 +288,14 @@ def test_written_out_attention_is_attention(keys: dict[str, Any]) -> None:
     expected = F.scaled_dot_product_attention(query, key, value, **keys)
     with WrittenOutAttention():
         assert torch.allclose(F.scaled_dot_product_attention(query, key, value, **keys), expected, atol=1e-6)
+
+
+def test_written_out_attention_reaches_into_multihead_attention() -> None:
+    """Its softmax is then torch.softmax, which autocast knows; the gradient of the fused form fails in bfloat16."""
+    layer, x = nn.MultiheadAttention(8, 2, batch_first=True), torch.randn(2, 5, 8)
+    expected, _ = layer(x, x, x, need_weights=False)
+    with WrittenOutAttention(), profile(activities=[ProfilerActivity.CPU]) as seen:
+        found, weights = layer(x, x, x, need_weights=False)
+    assert torch.allclose(found, expected, atol=1e-6)
+    assert weights is None
+    assert not any("scaled_dot_product" in event.key for event in seen.key_averages())

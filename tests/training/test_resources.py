@@ -65,6 +65,14 @@ def test_a_cpu_vectorises_small_networks_only(monkeypatch: pytest.MonkeyPatch) -
     assert planned(large, "vectorised").engine == "vectorised"
 
 
+def test_a_cpu_vectorises_over_as_many_peers_as_stay_in_its_cache() -> None:
+    wide = nn.Sequential(nn.Flatten(), nn.Linear(64, 2000), nn.Tanh(), nn.Linear(2000, 10))
+    found = planned(wide, peers=40)
+    assert found.engine == "vectorised"
+    assert 10 < found.chunk < 40
+    assert planned(nn.Sequential(CHAIN, nn.Tanh()), peers=40).chunk == 40
+
+
 @pytest.mark.parametrize("engine", ["stacked", "vectorised", "one-by-one"])
 def test_the_configured_engine_is_used(engine: str) -> None:
     assert (planned(CHAIN, engine).engine, planned(CHAIN, engine).why) == (engine, "set in the config")

@@ -78,28 +78,29 @@ def in_use(folder: Path) -> bool:
     return False
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str, *, flush: bool = True) -> None:
     """Write a text file atomically: a reader sees either the old content or the new."""
-    write_bytes(path, text.encode())
+    write_bytes(path, text.encode(), flush=flush)
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file atomically."""
+def write_bytes(path: Path, content: bytes, *, flush: bool = True) -> None:
+    """Write a file atomically. flush: to the disk; without it, a crash of the machine may lose the new content."""
     partial = path.with_name(path.name + ".part")
     with writing(path):
         try:
             with partial.open("wb") as file:
                 file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
+                if flush:
+                    file.flush()
+                    os.fsync(file.fileno())
             partial.replace(path)
         finally:
             partial.unlink(missing_ok=True)
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: Any, *, flush: bool = True) -> None:
     """Write a value as JSON, atomically; numbers that are not finite become null."""
-    write_text(path, json.dumps(plain(value), indent=2, ensure_ascii=False) + "\n")
+    write_text(path, json.dumps(plain(value), indent=2, ensure_ascii=False) + "\n", flush=flush)
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:

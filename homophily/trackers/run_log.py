@@ -52,7 +52,7 @@ class RunLog:
             values = {name: value for name, value in numbers(line).items() if name != "round"}
             self._tracker.log(line["round"], values)
             self._round, self._finished = line["round"], False
-            self._store()
+            self._store(flush=False)  # every round: waiting for the disk would take longer than a small round
         return len(new)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
@@ -78,7 +78,7 @@ class RunLog:
         except (KeyError, TypeError) as error:
             raise UserError(f"{self._path / FILE} is damaged: {error}") from error
 
-    def _store(self) -> None:
+    def _store(self, flush: bool = True) -> None:
         entry = {
             "name": self.name,
             "keys": self._keys,
@@ -86,7 +86,7 @@ class RunLog:
             "round": self._round,
             "finished": self._finished,
         }
-        write_json(self._path / FILE, [*(one for one in self._all() if not self._same(one)), entry])
+        write_json(self._path / FILE, [*(one for one in self._all() if not self._same(one)), entry], flush=flush)
 
 
 def log_run(run: Run, table: TrackerTable) -> int:

@@ -42,7 +42,7 @@ class TableTracker(Tracker, ABC):
 
     def log(self, round: int, values: Mapping[str, float]) -> None:
         row = {"round": round, **{name: value for name, value in values.items() if name != "round"}}
-        self.append(self._path, self._rows, row)
+        self.append(self._path, self._rows, row)  # not flushed: the run folder has the same numbers
         self._rows.append(row)
 
     def finish(self, summary: Values) -> None:
@@ -69,17 +69,21 @@ class Csv(TableTracker):
 
     ending = "csv"
 
+    def __init__(self, folder: _Folder = None) -> None:
+        super().__init__(folder)
+        self._columns: dict[Path, list[str]] = {}  # of the files that were written
+
     def append(self, path: Path, rows: Sequence[Row], row: Row) -> None:
-        columns = _columns(rows)
-        if not path.is_file() or not set(row) <= set(columns):
+        columns = self._columns.get(path, [])
+        if not set(row) <= set(columns):
             super().append(path, rows, row)
             return
         with path.open("a", encoding="utf-8", newline="") as file:
             file.write(_lines(columns, [row]))
 
     def write(self, path: Path, rows: Sequence[Row]) -> None:
-        columns = _columns(rows)
-        write_text(path, _lines(columns, [dict(zip(columns, columns, strict=True)), *rows]))
+        columns = self._columns[path] = _columns(rows)
+        write_text(path, _lines(columns, [dict(zip(columns, columns, strict=True)), *rows]), flush=False)
 
     def read(self, path: Path) -> list[Row]:
         *lines, _ = path.read_text(encoding="utf-8").split("\n")  # the last may be incomplete
@@ -102,7 +106,7 @@ class Parquet(TableTracker):
         table = self._arrow.table({name: [row.get(name) for row in rows] for name in _columns(rows)})
         buffer = io.BytesIO()
         self._parquet.write_table(table, buffer)
-        write_bytes(path, buffer.getvalue())
+        write_bytes(path, buffer.getvalue(), flush=False)
 
     def read(self, path: Path) -> list[Row]:
         rows: list[Row] = self._parquet.read_table(path).to_pylist()

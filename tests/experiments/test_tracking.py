@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
+import pandas as pd
 import pytest
 from pydantic import Field
 
@@ -14,6 +16,7 @@ import homophily
 from homophily import TrackedRun, Tracker, TrackerWarning, UserError
 from homophily.simulation.configuration import load
 from tests.callbacks import InterruptAt
+from tests.processes import Processes
 
 SMALL: dict[str, Any] = {
     "peers": 4,
@@ -141,3 +144,18 @@ def test_a_tracker_does_not_change_the_results_or_the_checkpoints_of_callbacks(t
     tracked = homophily.run({**SMALL, "tracker": "csv"}, out=tmp_path / "tracked")
     models = [(run.path / "models.safetensors").read_bytes() for run in (plain, tracked)]
     assert models[0] == models[1]
+
+
+def test_a_killed_process_leaves_every_round_once_in_its_tables(tmp_path: Path, homophily_process: Processes) -> None:
+    words = ("peers=4", "rounds=60", "checkpoint=5", "data.test=10", 'tracker=["csv", "parquet"]', "--out", "run")
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    ended = homophily_process(
+        tmp_path, "run", *words, kill_when=lambda: metrics.exists() and metrics.read_bytes().count(b"\n") >= 12
+    )
+    assert ended.code == -signal.SIGKILL
+    assert homophily_process(tmp_path, "run", "--resume", "run").code == 0
+    expected = [(line["round"], line["accuracy"]) for line in homophily.Run(tmp_path / "run").metrics()]
+    csv = pd.read_csv(tmp_path / "run" / "csv" / "metrics.csv")
+    parquet = pd.read_parquet(tmp_path / "run" / "parquet" / "metrics.parquet")
+    for table in (csv, parquet):
+        assert list(zip(table["round"], table["accuracy"], strict=True)) == expected

@@ -27,6 +27,8 @@ from homophily.api import kin as compare_fingerprints
 from homophily.api import resume as resume_run
 from homophily.api import run as start_run
 from homophily.atomic_io import locked, write_json
+from homophily.cli import backups
+from homophily.cli.exit_codes import ExitCode
 from homophily.cli.live import follow_folder, live_page
 from homophily.cli.plan import plan_run
 from homophily.config.overlay import nested, split
@@ -121,7 +123,7 @@ def _fail_if_all_diverged(run: Run) -> None:
         _complain(
             f"every peer has diverged, so there are no scores: training.lr = {config.training.lr:g} may be too high"
         )
-        raise SystemExit(1)
+        raise SystemExit(ExitCode.FAILED)
 
 
 @app.command()
@@ -274,6 +276,8 @@ def report(
 
 
 app.command("live")(follow_folder)
+app.command("backup")(backups.back_up)
+app.command("restore")(backups.restore)
 app.command("plan")(plan_run)
 
 
@@ -339,7 +343,7 @@ def _stoppable(how_to_continue: Callable[[Path], str]) -> Iterator[None]:
     except KeyboardInterrupt as stop:
         how = f"; {how_to_continue(Path(stop.args[0]))}" if stop.args else ""
         Console(stderr=True, soft_wrap=True).print(f"stopped{escape(how)}", highlight=False)
-        raise SystemExit(130) from None
+        raise SystemExit(ExitCode.STOPPED) from None
 
 
 def _print(result: dict[str, Any], as_json: bool, otherwise: Any) -> None:
@@ -361,7 +365,7 @@ def main() -> None:
         if text is None:
             raise
         _complain(" ".join(text.splitlines()))  # quoted messages of torch may have several lines
-        raise SystemExit(2) from None
+        raise SystemExit(ExitCode.MISTAKE) from None
 
 
 def _show_warning(message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any) -> None:

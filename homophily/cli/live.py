@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from homophily.cli.exit_codes import ExitCode
 from homophily.errors import UserError
 from homophily.experiments.callbacks import Callback
 from homophily.report.live.access import Access, bound
@@ -35,7 +36,7 @@ def follow_folder(
     try:
         LiveServer(folder, access, listening).serve()
     except KeyboardInterrupt:
-        raise SystemExit(130) from None
+        raise SystemExit(ExitCode.STOPPED) from None
 
 
 @contextmanager

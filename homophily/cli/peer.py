@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from homophily.cli.exit_codes import ExitCode
 from homophily.config.overlay import nested, split
 from homophily.errors import UserError
 from homophily.peer import Peer, certificates, deploy, doctor
@@ -69,7 +70,7 @@ def peer(
             run = node.result()
     except KeyboardInterrupt:
         Console(stderr=True).print("stopped; the same command resumes it", highlight=False)
-        raise SystemExit(130) from None
+        raise SystemExit(ExitCode.STOPPED) from None
     if as_json:
         print(json.dumps(run.summary, ensure_ascii=False))
     else:
@@ -104,7 +105,7 @@ def diagnose(
     if as_json:
         print(json.dumps({"ok": all(c.ok for c in checks), "checks": [asdict(c) for c in checks]}, ensure_ascii=False))
     if not all(check.ok for check in checks):
-        raise SystemExit(1)
+        raise SystemExit(ExitCode.FAILED)
 
 
 def _formatted(value: Any) -> str:

@@ -26,16 +26,34 @@ def fingerprints(
         samples, count = _drawn(data, ids, peers, seed)
         mask = torch.arange(samples.shape[1], device=device) < count[:, None]
         embedded = torch.zeros(*samples.shape, BUCKETS, device=device)
-        embedded[mask] = torch.cat([embed(data.x[some], data.y[some]) for some in samples[mask].split(piece)])
+        # A CPU embeds one peer at a time, so that a real peer gets the same bits. A GPU needs many samples at once.
+        at_once = [samples[mask]] if data.x.is_cuda else list(samples)
+        embedded[mask] = torch.cat([embed(data.x[s], data.y[s]) for some in at_once for s in some.split(piece)])
         return *summed_up(folded(embedded, form.buckets), count, ids.to(device)[peers], seed, form), count
 
-    # A CPU computes one peer at a time, so that a real peer gets the same bits. A GPU needs many samples at once.
-    together = _bytes(device) // (16 * SAMPLES * BUCKETS) if data.x.is_cuda else 1
-    made = [of(peers) for peers in torch.arange(len(ids), device=device).split(max(1, together))]
+    chunks = _chunks(data)
+    made = [of(peers) for peers in chunks]
     most = max(factor.shape[1] for _, factor, _ in made)
-    mean, count = torch.cat([mean for mean, _, _ in made]), torch.cat([count for _, _, count in made])
-    factor = torch.cat([F.pad(factor, (0, 0, 0, most - factor.shape[1])) for _, factor, _ in made])
+    back = torch.cat(chunks).argsort()
+    mean, count = torch.cat([mean for mean, _, _ in made])[back], torch.cat([count for _, _, count in made])[back]
+    factor = torch.cat([F.pad(factor, (0, 0, 0, most - factor.shape[1])) for _, factor, _ in made])[back]
     return checked(mean.to(ids.device), factor.to(ids.device), count.to(ids.device), form)
+
+
+def _chunks(data: Split) -> list[Tensor]:
+    """Return the peers [P] that are computed together.
+
+    On a CPU they have equally many samples: padding would change the last bits of a fingerprint.
+    """
+    device, count = data.x.device, data.count.clamp(max=SAMPLES)
+    order = count.argsort(stable=True)
+    groups = [order] if data.x.is_cuda else order.split(count.unique(return_counts=True)[1].tolist())
+    value = 16 * BUCKETS  # bytes of an embedded sample and its temporaries; those of the noise have up to ROWS samples
+    return [
+        chunk
+        for group in groups
+        for chunk in group.split(max(1, _bytes(device) // (value * max(4 * ROWS, int(count[group].max())))))
+    ]
 
 
 def _bytes(device: torch.device) -> int:

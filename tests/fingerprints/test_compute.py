@@ -65,9 +65,9 @@ def test_the_factor_is_a_triangle_which_shows_the_covariance_and_no_more() -> No
 @FORMS
 def test_a_fingerprint_is_the_same_alone_and_among_all(form: Format) -> None:
     """Bit for bit: a real peer computes only its own."""
-    split = shares([7, 70, 5, 2, 1, SAMPLES + 9], (6,)).train
+    split = shares([7, 70, 5, 2, 1, SAMPLES + 9, 7, 70, 7, SAMPLES + 30, *[20] * 40], (6,)).train
     together = prints(split, form=form)
-    for peer in range(6):
+    for peer in range(len(split.count)):
         one = Split(split.x, split.y, split.start[peer : peer + 1], split.count[peer : peer + 1])
         alone = fingerprints(one, Targets(10), torch.tensor([peer]), 3, form)
         rows = len(alone.factor[0])

@@ -322,10 +322,11 @@ def _add_peer_commands() -> None:
             """Needs the peer extra: pip install 'homophily[peer]'."""
             raise UserError(f"this needs {missing}: install the peer extra with pip install 'homophily[peer]'")
 
-        for name in ("cert", "peer", "status", "doctor", "deploy"):
+        for name in ("cert", "federation", "peer", "status", "doctor", "deploy"):
             app.command(name, context_settings={"ignore_unknown_options": True, "allow_extra_args": True})(unavailable)
         return
     app.add_typer(commands.cert, name="cert")
+    app.add_typer(commands.federation, name="federation")
     app.command("peer")(commands.peer)
     app.command("status")(commands.status)
     app.command("doctor")(commands.diagnose)

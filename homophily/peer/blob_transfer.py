@@ -98,7 +98,7 @@ class BlobTransfer:
         self._federation, self.identity, self._authority, self._max_bytes = federation, identity, authority, max_bytes
         self._timeout, self._slots, self._waiting, self._window = timeout, slots, waiting, window
         self.bytes_served = 0  # own blobs and relayed ones, since the start
-        self._published: dict[BlobId, list[Payload]] = {}
+        self.published: dict[BlobId, list[Payload]] = {}
         self._cache: OrderedDict[Part, _Piece] = OrderedDict()
         self._cached, self._cache_bytes = 0, cache_bytes
         self._in_flight: dict[Part, Future[_Piece]] = {}
@@ -119,15 +119,15 @@ class BlobTransfer:
             self.links.prepare(piece) for piece in signed_pieces(data, self._federation, kind, round, self.identity)
         ]
         with self._lock:
-            self._published[mine] = pieces
-            rounds = sorted(blob.round for blob in self._published if blob.kind == kind)
+            self.published[mine] = pieces
+            rounds = sorted(blob.round for blob in self.published if blob.kind == kind)
             for old in rounds[:-_KEPT_ROUNDS]:
-                del self._published[BlobId(self.identity.name, kind, old)]
+                del self.published[BlobId(self.identity.name, kind, old)]
 
     def _own_part(self, part: Part) -> list[Payload]:
         blob, number = part
         with self._lock:
-            pieces = self._published.get(blob)
+            pieces = self.published.get(blob)
         if pieces is None:
             raise NoAnswer("not published")
         wanted = pieces[_CHUNKS_PER_REQUEST * number : _CHUNKS_PER_REQUEST * (number + 1)]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from homophily.errors import UserError
@@ -38,7 +38,7 @@ def init(folder: Path, days: int = 3650) -> Path:
     secret = Ed25519PrivateKey.generate()
     name = _subject("homophily authority")
     built = (
-        _builder(name, name, secret, days)
+        _builder(name, name, secret.public_key(), days)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(signs_certificates=True), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(secret.public_key()), critical=False)
@@ -46,27 +46,35 @@ def init(folder: Path, days: int = 3650) -> Path:
     return _write(folder, certificate, key, built.sign(secret, None), secret)
 
 
-def issue(folder: Path, name: str, hosts: Sequence[str] = (), days: int = 365) -> Path:
+def issue(folder: Path, name: str, hosts: Sequence[str] = (), days: int = 365, common_name: str = "") -> Path:
     """Make a key and a certificate for a peer, signed by the authority in the folder.
 
-    hosts: host names and addresses at which other peers reach it.
+    hosts: host names and addresses at which other peers reach it; common_name: left out, the name.
     """
     if not is_name(name):
         raise UserError(f"peer name {name!r}: {NAME_RULE}")
     certificate, key = _paths(folder, name)
     _refuse_to_overwrite(certificate, key)
-    signer, authority = _authority(folder)
     secret = Ed25519PrivateKey.generate()
+    made = sign(folder, name, secret.public_key(), hosts, days, common_name)
+    return _write(folder, certificate, key, made, secret)
+
+
+def sign(
+    folder: Path, name: str, key: Ed25519PublicKey, hosts: Sequence[str], days: int, common_name: str = ""
+) -> x509.Certificate:
+    """A certificate for a peer's public key, signed by the authority in the folder."""
+    signer, issuer = authority(folder)
     reached = [_host(host) for host in dict.fromkeys([name, *hosts])]
     built = (
-        _builder(_subject(name), authority.subject, secret, days)
+        _builder(_subject(common_name or name), issuer.subject, key, days)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs_certificates=False), critical=True)
         .add_extension(x509.SubjectAlternativeName(reached), critical=False)
         .add_extension(x509.ExtendedKeyUsage(list(_TLS_ROLES)), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
     )
-    return _write(folder, certificate, key, built.sign(signer, None), secret)
+    return built.sign(signer, None)
 
 
 _TLS_ROLES = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
@@ -94,12 +102,16 @@ def read_key(path: Path) -> Ed25519PrivateKey:
 
 
 def name_in(certificate: x509.Certificate) -> str:
-    """The name of the peer that a certificate is for: its common name."""
+    """The name of the peer that a certificate is for: its common name, up to a dot."""
+    return common_name_in(certificate).partition(".")[0]
+
+
+def common_name_in(certificate: x509.Certificate) -> str:
     found = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     return str(found[0].value) if len(found) == 1 else ""
 
 
-def _authority(folder: Path) -> tuple[Ed25519PrivateKey, x509.Certificate]:
+def authority(folder: Path) -> tuple[Ed25519PrivateKey, x509.Certificate]:
     certificate, key = _paths(folder, AUTHORITY)
     if not key.exists():
         raise UserError(f"there is no authority in {folder}: make one with homophily cert init --folder {folder}")
@@ -129,13 +141,13 @@ def _host(name: str) -> x509.GeneralName:
         return x509.DNSName(name)
 
 
-def _builder(subject: x509.Name, issuer: x509.Name, key: Ed25519PrivateKey, days: int) -> x509.CertificateBuilder:
+def _builder(subject: x509.Name, issuer: x509.Name, key: Ed25519PublicKey, days: int) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
-        .public_key(key.public_key())
+        .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _CLOCK_SKEW)
         .not_valid_after(now + timedelta(days=days))

@@ -115,7 +115,7 @@ def _addresses(settings: PeerSettings) -> Iterator[Check]:
     running = in_use(settings.state)
     for address in settings.peer.listen:
         yield _listening(address, running)
-    for address in settings.peer.connect:
+    for address in address_of(settings, insecure=False).connect:
         yield from _dialled(settings, address)
 
 
@@ -180,7 +180,7 @@ def _handshake(settings: PeerSettings, host: str, plain: socket.socket) -> str:
         except TimeoutError:  # it waits for this peer: the certificate was accepted
             pass
     names = dict(pair for entry in other.get("subject", ()) for pair in entry)  # type: ignore[misc]
-    return str(names.get("commonName", ""))
+    return str(names.get("commonName", "")).partition(".")[0]
 
 
 def _tls_reason(error: ssl.SSLError, host: str) -> str:
@@ -227,7 +227,7 @@ def _members(setup: PeerSetup) -> Iterator[Check]:
     """Who is online, and for each: round trip, bandwidth, clock and settings."""
     peer, heard = setup.settings.peer, _Heard(setup)
     others = [name for name in peer.allow if name != peer.name]
-    address = replace(address_of(setup, insecure=False), listen=(), observer=True)
+    address = replace(address_of(setup.settings, insecure=False), listen=(), observer=True)
     links = ZenohLinks(address)
     try:
         links.observe(heard.receive)

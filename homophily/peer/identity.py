@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from base64 import b64decode, b64encode
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from homophily.errors import UserError
-from homophily.peer.certificates import name_in, read_certificate, read_key
+from homophily.peer.certificates import common_name_in, name_in, read_certificate, read_key
 from homophily.peer.protocol import SPOKEN
 
 MAX_SEALED_BYTES = 64 << 10  # bytes of a sealed message
@@ -57,10 +59,17 @@ class Authority:
 
     def __init__(self, certificate: Path, allowed: Collection[str]) -> None:
         self._certificate = read_certificate(certificate)
-        self._allowed = frozenset(allowed)
+        self._allowed = {name: name for name in allowed}  # common names of certificates, by peer
+        self._revoked: frozenset[str] = frozenset()
+        self._until = inf
         self._known: dict[
             str, tuple[str, Ed25519PublicKey, datetime]
         ] = {}  # name, key and expiry, by verified certificate
+
+    def apply(self, common_names: Mapping[str, str], revoked: Collection[str], until: float) -> None:
+        """Trust the certificates with these common names, by peer, except revoked serial numbers; until: a time."""
+        self._allowed, self._revoked, self._until = dict(common_names), frozenset(revoked), until
+        self._known = {}
 
     def open(self, data: bytes) -> dict[str, Any]:
         """The body of a sealed message, which holds the name of its origin. Raises Refused."""
@@ -85,6 +94,8 @@ class Authority:
             if len(self._known) >= _MAX_KNOWN_CERTIFICATES:
                 self._known.clear()
             known = self._known[certificate] = self._verified(certificate)
+        if time.time() > self._until:
+            raise Refused(f"membership document expired on {datetime.fromtimestamp(self._until, UTC).date()}")
         name, key, until = known
         if datetime.now(UTC) > until:
             raise Refused(f"certificate of {name} expired on {until.date()}")
@@ -97,6 +108,9 @@ class Authority:
         except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm, x509.InvalidVersion):
             raise Refused("certificate not issued by this authority") from None
         name, key = name_in(found), found.public_key()
+        serial = f"{found.serial_number:x}"
+        if serial in self._revoked or self._allowed.get(name, common_name_in(found)) != common_name_in(found):
+            raise Refused(f"certificate {serial} of {name} is revoked")
         if name not in self._allowed:
             raise Refused("name not in peer.allow")
         if not isinstance(key, Ed25519PublicKey):

@@ -241,6 +241,14 @@ class Announcer:
         return self._status.plan
 
     @property
+    def status(self) -> Status:
+        return self._status
+
+    def continue_from(self, status: Status) -> None:
+        """Continue after the status that another announcer of this peer sent last."""
+        self._status = replace(status, plan=self._status.plan, settings=self._status.settings)
+
+    @property
     def last(self) -> int:
         """The time of the last status."""
         return self._status.time

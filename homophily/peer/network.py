@@ -18,6 +18,7 @@ from homophily.peer.membership import OFFLINE_SECONDS, Announcer, Members, Statu
 from homophily.peer.pacing import Pacing
 from homophily.peer.protocol import Settings, agreed_settings, differing_settings
 from homophily.peer.refusals import Refusals
+from homophily.peer.settings import PeerSettings
 from homophily.peer.setup import PeerSetup, constants_digest
 from homophily.peer.source import NetworkSource
 from homophily.peer.transport import Address, LinkHandlers, Links, ZenohLinks
@@ -77,7 +78,7 @@ class PeerNetwork:
         )
         return cls(links, members, transfer, announcer, pacing, source)
 
-    def handlers(self, setup: PeerSetup) -> LinkHandlers:
+    def handlers(self, setup: PeerSetup, on_document: Callable[[bytes], None] = lambda data: None) -> LinkHandlers:
         """The functions that handle messages, requests and connections."""
         peer, authority = setup.settings.peer, setup.authority
         refusals, log = self.transfer.refusals, peer_logger(peer.name)
@@ -109,16 +110,21 @@ class PeerNetwork:
         def on_stranger(name: str) -> None:
             refusals.add("connection of a name not in peer.allow", name)
 
-        return LinkHandlers(on_message, self.transfer.handle_request, on_connect, on_disconnect, on_stranger)
+        handle = self.transfer.handle_request
+        return LinkHandlers(on_message, handle, on_connect, on_disconnect, on_stranger, on_document)
 
-    def start(self, setup: PeerSetup, links: ZenohLinks) -> None:
-        """Handle incoming messages, and announce that this peer is online."""
-        links.listen(self.handlers(setup))
+    def start(
+        self, setup: PeerSetup, links: ZenohLinks, on_document: Callable[[bytes], None] = lambda data: None
+    ) -> None:
+        """Handle incoming messages and membership documents, and announce that this peer is online."""
+        links.listen(self.handlers(setup, on_document))
         self.announcer.start()
 
-    def close(self) -> None:
+    def close(self, links: bool = True) -> None:
+        """links: close also the links."""
         self.announcer.stop()
-        self.links.close()
+        if links:
+            self.links.close()
         self.transfer.close()
 
 
@@ -150,18 +156,20 @@ def _settings_compared(me: str, announcer: Announcer, log: logging.Logger) -> Ca
     return compare
 
 
-def address_of(setup: PeerSetup, insecure: bool) -> Address:
+def address_of(settings: PeerSettings, insecure: bool) -> Address:
     """The address of this peer. insecure: without TLS."""
-    settings, peer = setup.settings, setup.settings.peer
+    peer, document = settings.peer, settings.document
+    dialled = document.dialled_by(peer.name) if document is not None and peer.mesh == "full" else []
     return Address(
         peer.name,
         peer.federation,
         tuple(peer.allow),
         tuple(peer.listen),
-        tuple(peer.connect),
+        tuple(dict.fromkeys([*peer.connect, *dialled])),
         peer.mesh == "full",
         peer.lease,
         None if insecure else (settings.path(peer.ca), settings.certificate, settings.key),
+        common_names={} if document is None else {name: document.common_names[name] for name in peer.allow},
     )
 
 

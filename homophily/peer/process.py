@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
@@ -20,19 +21,21 @@ from typing import Any
 import torch
 
 from homophily.atomic_io import locked, write_json
-from homophily.config.overlay import differing
-from homophily.config.schema import Config
 from homophily.errors import UserError
 from homophily.experiments.callbacks import Callback, Callbacks
-from homophily.experiments.runner import ActiveRun, RoundPlayer, description, form, torch_settings
+from homophily.experiments.runner import ActiveRun, RoundPlayer, torch_settings
 from homophily.experiments.tracking import Tracking
 from homophily.federation.merging import merges
 from homophily.peer import handshakes
+from homophily.peer.certificates import read_certificate
 from homophily.peer.logs import logged_to, peer_logger
+from homophily.peer.membership_document import MembershipDocument
+from homophily.peer.membership_keeper import MembershipKeeper, newest
 from homophily.peer.network import NamedObserver, PeerNetwork, address_of
 from homophily.peer.refusals import Refusals
 from homophily.peer.settings import PeerSettings, load, outside_loopback
-from homophily.peer.setup import PeerSetup, prepare_peer
+from homophily.peer.setup import PeerSetup, govern, prepare_peer
+from homophily.peer.state_folder import check_state_config, open_state
 from homophily.peer.transport import ZenohLinks
 from homophily.runs.reader import Run
 from homophily.runs.writer import RunWriter
@@ -42,6 +45,7 @@ from homophily.simulation.rounds import RunState
 from homophily.simulation.user_objects import UserObjects
 
 _EXPIRY_WARNING = timedelta(days=30)  # a certificate that expires within this time is logged at the start
+_OFFER_SECONDS = 0.5
 _CPU = torch.device("cpu")
 
 
@@ -74,30 +78,104 @@ class Peer:
         self._failures: handshakes.ConnectFailures | None = None  # not known unless alone
         self._active: ActiveRun | None = None
         self._result: Run | None = None
+        self._next: MembershipDocument | None = None  # applies after this round
 
     def __enter__(self) -> Peer:
         """Open the state folder and join the other peers."""
         _allow_many_files()
         with ExitStack() as stack:
             stack.enter_context(locked(self.settings.state))
-            writer = _opened_folder(self._setup)
+            writer = open_state(self._setup)
             stack.enter_context(_logged(writer.path / "peer.log", self.settings.peer.name, self._log))
             refusals = Refusals(self._log)
             if self._alone:  # before the first link: zenoh reads the settings of its log only once
                 self._failures = stack.enter_context(handshakes.watch_handshakes(refusals, self._log))
-            links = ZenohLinks(address_of(self._setup, self._insecure))
+            links = ZenohLinks(address_of(self.settings, self._insecure))
+            self._links, self._refusals = links, refusals
+            self._keeper = self._membership_keeper(links, refusals)
             self._network = PeerNetwork.on(links, self._setup, refusals)
-            stack.callback(self._network.close)
-            active = _active_run(self._setup, self._network, writer, self._callbacks)
-            self._network.start(self._setup, links)
+            stack.callback(lambda: self._network.close())
+            active = self._joined(writer)
+            if self._keeper is not None:
+                self._keeper.start()
+                stack.callback(self._keeper.stop)
             plan = self._setup.training.plan
             stack.enter_context(torch_settings(self._setup.config, plan, self._setup.device))
             stack.enter_context(stopping())
             self._log_start(active.round)
-            self._player, self._behind, self._diverged = RoundPlayer([active]), 0, False
-            self._together = False
+            self._behind, self._diverged = 0, False
             self._active, self._stack = active, stack.pop_all()
         return self
+
+    def _joined(self, writer: RunWriter) -> ActiveRun:
+        """This peer's run, with the network as its source of models."""
+        active = _active_run(self._setup, self._network, writer, self._callbacks)
+        receive = (lambda data: None) if self._keeper is None else self._keeper.receive
+        self._network.start(self._setup, self._links, receive)
+        self._player, self._together = RoundPlayer([active]), False
+        return active
+
+    def _membership_keeper(self, links: ZenohLinks, refusals: Refusals) -> MembershipKeeper | None:
+        if self.settings.document is None:
+            return None
+        peer, stored = self.settings.peer, self.settings.stored_document
+        authority, watched = read_certificate(self.settings.path(peer.ca)), self.settings.path(peer.membership)
+        known = newest([path for path in (stored, watched) if path.exists()], authority, peer.federation)
+        return MembershipKeeper(known, authority, stored, watched, self._govern, links.offer, refusals, self._log)
+
+    def _govern(self, document: MembershipDocument) -> None:
+        """Refuse at once whom a new document leaves out or revokes, and renew the links; ``_rejoin`` does the rest."""
+        self._next = document
+        try:
+            settings = self._settings_under(document)
+        except UserError:  # this peer is not a member any more, and stops after the round
+            self._setup.authority.apply({}, (), document.expires)
+            return
+        govern(self._setup.authority, settings)
+        time.sleep(_OFFER_SECONDS)  # for the neighbours to receive the document over the present links
+        try:
+            self._links.renew(address_of(settings, self._insecure))
+        except UserError as error:
+            self._log.error("the links could not be opened again: %s", error)
+
+    def _settings_under(self, document: MembershipDocument) -> PeerSettings:
+        """The settings under a new document; its shared settings are left out if this peer's file contradicts them."""
+        try:
+            return self.settings.under(document)
+        except UserError as error:
+            before = self.settings.document
+            if before is None or self.settings.peer.name not in document.members:
+                raise
+            self._log.error("%s", error)
+            return self.settings.under(replace(document, settings=before.settings))
+
+    def _rejoin(self) -> None:
+        """Continue after a round with the members and settings of a new membership document."""
+        document, self._next = self._next, None
+        if document is None:
+            return
+        writer = self._opened().writer
+        self.settings = self._settings_under(document)
+        try:
+            setup = self._rejoined_setup(writer)
+        except UserError as error:
+            self._log.error("the settings of membership document version %d: %s", document.version, error)
+            before = self._setup.settings.document
+            assert before is not None
+            self.settings = self.settings.under(replace(document, settings=before.settings))
+            setup = self._rejoined_setup(writer)
+        published, status = self._network.transfer.published, self._network.announcer.status
+        self._network.close(links=False)
+        self._setup = setup
+        self._network = PeerNetwork.on(self._links, setup, self._refusals)
+        self._network.transfer.published = published
+        self._network.announcer.continue_from(status)
+        self._active = self._joined(writer)
+
+    def _rejoined_setup(self, writer: RunWriter) -> PeerSetup:
+        setup = prepare_peer(self.settings)
+        check_state_config(writer.path, Run(writer.path).config, setup.config, self.settings.config)
+        return setup
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -141,6 +219,7 @@ class Peer:
 
         A peer that has missed rounds, or whose models are too old for the others, continues at their round.
         """
+        self._rejoin()
         active, pacing = self._opened(), self._network.pacing
         if active.state.finished:
             raise UserError(f"the run in {active.path} has finished: increase rounds in the peer's file to continue it")
@@ -157,8 +236,13 @@ class Peer:
 
     def _wait_for_start(self) -> None:
         if not self._together:
-            self._network.pacing.wait_for_start(self.round, waiting=lambda: self._write_status({}))
+            self._network.pacing.wait_for_start(self.round, waiting=self._while_waiting)
             self._together = True
+
+    def _while_waiting(self) -> None:
+        self._write_status({})
+        if self._next is not None and self.settings.peer.name not in self._next.members:
+            self._rejoin()  # raises: this peer is not a member any more
 
     def result(self) -> Run:
         """Run all remaining rounds, write the final scores and the model, and return the finished run."""
@@ -201,6 +285,7 @@ class Peer:
             "bytes_served": network.transfer.bytes_served,
             "refused": network.transfer.refusals.counts(),
             "certificate_expires": self._setup.identity.expires.timestamp(),
+            "membership": None if self._keeper is None else self._keeper.document.version,
             "notes": list(self._setup.notes),
         }
         write_json(active.path / "status.json", status)
@@ -239,20 +324,6 @@ def _recorded(setup: PeerSetup) -> RecordedPeers:
     return RecordedPeers(row, torch.tensor([me.id]), len(names), None, names)
 
 
-def _opened_folder(setup: PeerSetup) -> RunWriter:
-    """A new state folder, or the existing one if it fits the peer's file."""
-    path, config, task = setup.settings.state, setup.config, setup.training.task
-    writer = RunWriter(path)
-    if writer.begun:
-        _check_config(path, Run(path).config, config, setup.settings.config)
-        writer.check(form(task), config, digest=None)  # a peer's data may grow
-        return writer
-    writer = RunWriter.create(path, setup.settings.peer.name)
-    writer.keep_start(None, task.layout.frozen_values(task.module))
-    writer.describe(config, description(config, setup.training.plan, task, setup.training.metrics.headline.headline))
-    return writer
-
-
 @contextmanager
 def _logged(path: Path, name: str, log: logging.Logger) -> Iterator[None]:
     """Write a peer's log to a file, and at the end why it stops, if it fails or is interrupted."""
@@ -264,24 +335,6 @@ def _logged(path: Path, name: str, log: logging.Logger) -> Iterator[None]:
             why = str(error) if isinstance(error, UserError) else repr(error)
             log.error("%s stops: %s", name, interrupted if isinstance(error, KeyboardInterrupt) else why)
             raise
-
-
-def _check_config(path: Path, stored: Config, now: Config, asked: Config) -> None:
-    """Only rounds (more of them), peers, the path of the data and trackers may differ from the stored config."""
-    changes = differing(stored, now)
-    if any(key == "data.scale" or key.startswith("data.scale.") for key in changes):
-        raise UserError(f"data.scale: {path} holds a state with other constants: set peer.state to a new folder")
-    for key, (before, after) in changes.items():
-        open_then = key.startswith("method.") and before is None  # the state is of a version that did not store t1
-        derived = open_then and key.removeprefix("method.") not in asked.method.keys
-        if key not in ("rounds", "peers", "evaluate", "data.name", "tracker") and not derived:
-            raise UserError(
-                f"{key} = {after!r}, but {path} holds a state with {before!r}: set peer.state to a new folder"
-            )
-    if now.rounds < stored.rounds:
-        raise UserError(
-            f"rounds = {now.rounds}, but {path} holds a state with {stored.rounds}: rounds can only be increased"
-        )
 
 
 def _report_divergence(log: logging.Logger, line: dict[str, Any], was: bool) -> None:

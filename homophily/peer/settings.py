@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import ipaddress
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
-from homophily.config.overlay import read
+from homophily.config.overlay import as_tables, flat, read
 from homophily.config.schema import Config
 from homophily.config.table import Table
 from homophily.errors import UserError
-from homophily.peer.certificates import NAME_RULE, is_name
+from homophily.peer.certificates import NAME_RULE, is_name, read_certificate
+from homophily.peer.membership_document import ADDRESS, MembershipDocument
+from homophily.peer.membership_keeper import newest
 from homophily.plugins.parameters import parsed, refuse_unknown
-from homophily.simulation.configuration import make
-
-_ADDRESS = re.compile(r"(?:[a-zA-Z0-9.-]+|\[[0-9a-fA-F:.]+\]):([0-9]{1,5})")
+from homophily.simulation.configuration import make, overlaid
 
 
 class Peer(Table):
     """The table [peer]."""
 
     name: str
-    allow: list[str]  # the names of all peers of the federation, including this one
+    allow: list[str] = Field(default=[])  # the names of all peers, including this one; empty: from the document
+    membership: str = ""  # a membership document
+    deny: list[str] = Field(default=[])  # names that are refused though they are in ``allow`` or the document
     federation: str = "federation"
     listen: list[str] = Field(default=[])  # host:port
     connect: list[str] = Field(default=[])  # host:port
@@ -59,6 +60,26 @@ class PeerSettings:
     config: Config
     peer: Peer
     folder: Path
+    document: MembershipDocument | None = None
+    values: Mapping[str, Any] = field(default_factory=dict)  # of the file, without [peer]
+
+    def under(self, document: MembershipDocument) -> PeerSettings:
+        """These settings with the members and shared settings of a document. Raises UserError if they contradict it."""
+        if self.peer.name not in document.members:
+            raise UserError(
+                f"{self.peer.name} is not a member of {document.federation} by the membership document version "
+                f"{document.version}: its operator must be added or invited by the authority"
+            )
+        own, shared = flat(as_tables(self.values)), flat(as_tables(document.settings))
+        for key in sorted(own.keys() & shared.keys()):
+            if own[key] != shared[key]:
+                raise UserError(
+                    f"{key} = {own[key]!r}, but the membership document version {document.version} has "
+                    f"{shared[key]!r} for all: remove the key from the peer's file"
+                )
+        names = [name for name in sorted(document.members) if name not in self.peer.deny]
+        peer = self.peer.model_copy(update={"allow": names})
+        return replace(self, config=make(overlaid(document.settings, self.values)), peer=peer, document=document)
 
     def path(self, given: str, default: str = "") -> Path:
         return self.folder / (given or default)
@@ -75,6 +96,11 @@ class PeerSettings:
     def state(self) -> Path:
         return self.path(self.peer.state, self.peer.name)
 
+    @property
+    def stored_document(self) -> Path:
+        """Where a running peer stores the newest membership document."""
+        return self.state / "membership.json"
+
 
 def load(path: Path) -> PeerSettings:
     """Read a peer's file and check every key. Raises UserError."""
@@ -83,31 +109,42 @@ def load(path: Path) -> PeerSettings:
     if not isinstance(table, Mapping):
         raise UserError(f"{path} has no table [peer]: it must set at least peer.name and peer.allow")
     refuse_unknown("peer", table, list(Peer.model_fields))
-    for key in ("name", "allow"):
-        if key not in table:
-            raise UserError(f"peer.{key} is missing in {path}")
+    if "name" not in table:
+        raise UserError(f"peer.name is missing in {path}")
+    if ("allow" in table) == ("membership" in table):
+        raise UserError(f"peer.allow is missing in {path}: give it, or peer.membership, and not both")
     peer: Peer = parsed(Peer, table, "peer")
     _check(peer)
-    config = make(values)
-    return PeerSettings(config, peer, path.parent)
+    settings = PeerSettings(make(values), peer, path.parent, values=values)
+    if not peer.membership:
+        allow = [name for name in peer.allow if name not in peer.deny]
+        return replace(settings, peer=peer.model_copy(update={"allow": allow}))
+    paths = [settings.stored_document, settings.path(peer.membership)]
+    authority = read_certificate(settings.path(peer.ca))
+    return settings.under(newest([path for path in paths if path.exists()] or paths[1:], authority, peer.federation)[1])
 
 
 def _check(peer: Peer) -> None:
-    for key, names in {"name": [peer.name], "allow": peer.allow, "federation": [peer.federation]}.items():
+    lists = {"name": [peer.name], "allow": peer.allow, "federation": [peer.federation], "deny": peer.deny}
+    for key, names in lists.items():
         for name in names:
             if not is_name(name):
                 raise UserError(f"peer.{key} = {name!r}: {NAME_RULE}")
     for name in peer.allow:
         if peer.allow.count(name) > 1:
             raise UserError(f"peer.allow names {name!r} twice")
-    if peer.name not in peer.allow:
+    if peer.name in peer.deny:
+        raise UserError(f"peer.deny must not name this peer itself, {peer.name!r}")
+    if peer.share is not None and (peer.membership or peer.deny):
+        raise UserError("peer.share: the peers of a simulation need peer.allow, without peer.membership and peer.deny")
+    if not peer.membership and peer.name not in peer.allow:
         raise UserError(f"peer.allow must also name this peer itself, {peer.name!r}")
-    place = peer.allow.index(peer.name)
+    place = peer.allow.index(peer.name) if peer.allow else None
     if peer.share not in (None, place):
         raise UserError(f"peer.share = {peer.share}: must be {place}, the position of {peer.name!r} in peer.allow")
     for key in ("listen", "connect"):
         for address in getattr(peer, key):
-            found = _ADDRESS.fullmatch(address)
+            found = ADDRESS.fullmatch(address)
             if found is None or not 0 < int(found[1]) < 65536:
                 raise UserError(f"peer.{key} = {address!r}: must be host:port, such as 192.0.2.7:7447")
 

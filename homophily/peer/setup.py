@@ -138,11 +138,20 @@ def _credentials(settings: PeerSettings) -> tuple[Identity, Authority]:
     """The peer's identity, and the authority that decides which peers are trusted."""
     identity = Identity(settings.peer.name, settings.certificate, settings.key)
     authority = Authority(settings.path(settings.peer.ca), settings.peer.allow)
+    govern(authority, settings)
     try:
         authority.open(identity.seal({}))  # as other peers will do
     except Refused as error:
         raise UserError(f"other peers will refuse {settings.certificate}: {error}") from None
     return identity, authority
+
+
+def govern(authority: Authority, settings: PeerSettings) -> None:
+    """Trust whom the membership document names, if there is one, without those that the peer denies."""
+    document = settings.document
+    if document is not None:
+        names = {name: common for name, common in document.common_names.items() if name in settings.peer.allow}
+        authority.apply(names, document.revoked, document.expires)
 
 
 def _peer_config(settings: PeerSettings) -> Config:

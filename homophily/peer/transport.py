@@ -10,9 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
@@ -33,6 +33,7 @@ _OWNER_MESSAGES = [
     "declare_queryable",
     "liveliness_token",
 ]  # only a name's owner may send them under it
+_DOCUMENT_MESSAGES = ["put", "declare_subscriber"]
 _SHARED_MESSAGES = ["declare_subscriber", "query", "declare_liveliness_subscriber", "liveliness_query"]
 
 
@@ -79,6 +80,7 @@ class LinkHandlers:
     on_connect: Callable[[str], None]
     on_disconnect: Callable[[str], None]
     on_stranger: Callable[[str], None]  # a peer with a valid certificate whose name is not in peer.allow
+    on_document: Callable[[bytes], None] = lambda data: None  # a membership document, perhaps of a stranger
 
 
 @dataclass(frozen=True)
@@ -94,24 +96,50 @@ class Address:
     lease: float
     tls: tuple[Path, Path, Path] | None
     observer: bool = False  # a second process under this name, which only listens and asks
+    common_names: Mapping[str, str] = field(default_factory=dict)  # of certificates, if there is a membership document
 
 
 class ZenohLinks:
     """Links over mutual TLS. A peer whose name is not allowed can neither send nor receive messages."""
 
     def __init__(self, address: Address) -> None:
+        zenoh.init_log_from_env_or("off")
+        self._handlers: LinkHandlers | None = None
+        self._online: set[str] = set()
+        self._declared: list[Any] = []
+        self._open(address)
+
+    def _open(self, address: Address) -> None:
         self._name, self._root = address.name, f"{_ROOT}/{address.federation}"
         self._allowed, self._secure = frozenset(address.allowed), address.tls is not None
         self._by_id = {_zenoh_id(address, name): name for name in address.allowed}
-        zenoh.init_log_from_env_or("off")
+        self._by_common_name = {common: name for name, common in address.common_names.items()}
         try:
             self._session = zenoh.open(_config(address))
         except zenoh.ZError as error:
             why = re.sub(r" at /\S+", "", str(error))  # a source location in zenoh
             raise UserError(f"peer.listen: cannot listen on {', '.join(address.listen)}: {why}") from error
 
+    def renew(self, address: Address) -> None:
+        """Close all links and open them anew, with other peers allowed or another certificate.
+
+        Links cannot be closed one by one, and who is allowed on them is fixed when they are opened. What is under way
+        fails and is tried again by those who asked.
+        """
+        self._undeclare()
+        self._session.close()
+        for name in list(self._online):
+            self._online.discard(name)
+            if self._handlers is not None:
+                self._handlers.on_disconnect(name)
+        self._open(address)
+        if self._handlers is not None:
+            self.listen(self._handlers)
+
     def listen(self, handlers: LinkHandlers) -> None:
-        """Start to call the handlers."""
+        """Start to call the handlers, in place of any earlier ones."""
+        self._undeclare()
+        self._handlers = handlers
         alive = f"{self._root}/alive"
 
         def on_link(event: zenoh.LinkEvent) -> None:
@@ -122,12 +150,14 @@ class ZenohLinks:
         def on_liveliness(sample: zenoh.Sample) -> None:
             name = str(sample.key_expr).rpartition("/")[2]
             if name != self._name:
+                (self._online.add if sample.kind == zenoh.SampleKind.PUT else self._online.discard)(name)
                 (handlers.on_connect if sample.kind == zenoh.SampleKind.PUT else handlers.on_disconnect)(name)
 
         prefix = f"{self._root}/ask/{self._name}/"
-        self._declared: list[Any] = [  # zenoh undeclares them when they are garbage-collected
+        self._declared = [
             self._session.info.declare_link_events_listener(on_link, history=True),
-            self._subscriber(handlers.on_message),
+            self._subscriber("tell", handlers.on_message),
+            self._subscriber("membership", handlers.on_document),
             self._session.declare_queryable(f"{prefix}**", lambda query: handlers.on_request(_Query(query, prefix))),
             self._session.liveliness().declare_subscriber(f"{alive}/*", on_liveliness, history=True),
             self._session.liveliness().declare_token(f"{alive}/{self._name}"),
@@ -135,14 +165,22 @@ class ZenohLinks:
 
     def observe(self, on_message: Callable[[bytes], None]) -> None:
         """Receive messages without being online: other peers do not notice an observer."""
-        self._declared = [self._subscriber(on_message)]
+        self._undeclare()
+        self._declared = [self._subscriber("tell", on_message)]
 
-    def _subscriber(self, on_message: Callable[[bytes], None]) -> Any:
+    def _subscriber(self, kind: str, on_message: Callable[[bytes], None]) -> Any:
         return self._session.declare_subscriber(
-            f"{self._root}/tell/*",
+            f"{self._root}/{kind}/*",
             lambda sample: on_message(sample.payload.to_bytes()),
             allowed_origin=zenoh.Locality.REMOTE,  # otherwise a handler that broadcasts could wait for itself
         )
+
+    def _undeclare(self) -> None:
+        """Stop to call the handlers: two at a time would answer each request twice."""
+        for each in self._declared:
+            with suppress(zenoh.ZError):
+                each.undeclare()
+        self._declared = []
 
     def prepare(self, data: bytes) -> Payload:
         return zenoh.ZBytes(data)
@@ -150,6 +188,11 @@ class ZenohLinks:
     def broadcast(self, data: bytes) -> None:
         with suppress(zenoh.ZError):
             self._session.put(f"{self._root}/tell/{self._name}", data)
+
+    def offer(self, document: bytes) -> None:
+        """Send a membership document to all neighbours, also to those that are not members yet or any more."""
+        with suppress(zenoh.ZError):
+            self._session.put(f"{self._root}/membership/{self._name}", document)
 
     def request(self, neighbour: str, path: str, timeout: float, most: int = 1) -> list[bytes]:
         try:
@@ -173,7 +216,10 @@ class ZenohLinks:
 
     def _other_end(self, link: zenoh.Link) -> str:
         """The name in the certificate of the other end; without TLS (on loopback), by the zenoh id that it claims."""
-        return (link.auth_identifier if self._secure else self._by_id.get(str(link.zid))) or ""
+        if not self._secure:
+            return self._by_id.get(str(link.zid), "")
+        found = link.auth_identifier or ""
+        return self._by_common_name.get(found, found)
 
     def close(self) -> None:
         self._session.close()
@@ -249,6 +295,15 @@ def _access(address: Address) -> dict[str, Any]:
         _rule("out", "egress", [f"{root}/**"], _OWNER_MESSAGES + _SHARED_MESSAGES),
         _rule("in", "ingress", [f"{root}/**"], _SHARED_MESSAGES),
     ]
+    policies = [{"rules": ["out", "in", f"in-{name}"], "subjects": [name]} for name in address.allowed]
+    subjects: list[dict[str, Any]] = [
+        {"id": name, "cert_common_names": [address.common_names.get(name, name)]} for name in address.allowed
+    ]
+    if address.common_names:  # everyone with a certificate may get to know the newest document
+        documents = [f"{root}/membership/*"]
+        rules += [_rule(f"documents-{flow}", flow, documents, _DOCUMENT_MESSAGES) for flow in ("egress", "ingress")]
+        subjects.append({"id": "anyone/", "link_protocols": ["tls"]})
+        policies.append({"rules": ["documents-egress", "documents-ingress"], "subjects": ["anyone/"]})
     for name in address.allowed:
         own = [f"{root}/ask/{name}/**", f"{root}/alive/{name}", f"{root}/tell/{name}"]
         rules.append(_rule(f"in-{name}", "ingress", own, _OWNER_MESSAGES))
@@ -256,8 +311,8 @@ def _access(address: Address) -> dict[str, Any]:
         "enabled": True,
         "default_permission": "deny",
         "rules": rules,
-        "subjects": [{"id": name, "cert_common_names": [name]} for name in address.allowed],
-        "policies": [{"rules": ["out", "in", f"in-{name}"], "subjects": [name]} for name in address.allowed],
+        "subjects": subjects,
+        "policies": policies,
     }
 
 

@@ -151,7 +151,7 @@ def test_peers_with_different_constants_refuse_each_other(tmp_path: Path) -> Non
         other.communicate(timeout=60)
     assert all(not line["merged"] for line in run.metrics())
     log = (tmp_path / "peer-0" / "peer.log").read_text()
-    assert log.count(" peer-1 runs random with merge uniform for 2 rounds with the constants ") == 1
-    assert ": give both files the same method, merge, rounds and data.scale" in log
+    assert log.count(" peer-1 has data.scale = ") == 1
+    assert ": give both the same value" in log
     refused = "made for another network (model, task, classes, features, frozen weights), seed or data.scale"
     assert any(reason.startswith(refused) for reason in status(tmp_path / "peer-0")["refused"])

@@ -21,7 +21,6 @@ from homophily.peer.identity import Identity
 from homophily.peer.membership import Status, seal_status
 from homophily.peer.network import address_of
 from homophily.peer.settings import load
-from homophily.peer.setup import prepare_peer
 from homophily.peer.transport import LinkHandlers, ZenohLinks
 from tests.peer.field import Field, until
 from tests.peer.linked import free_port
@@ -161,7 +160,7 @@ def test_another_authority_on_either_side(two: Field, tmp_path: Path) -> None:
 @contextmanager
 def links_of(field: Field, peer: int) -> Iterator[ZenohLinks]:
     """The links of a peer that does not run, whose certificate may be one that a peer would not start with."""
-    good = address_of(prepare_peer(load(field.files[1 - peer])), insecure=False)
+    good = address_of(load(field.files[1 - peer]), insecure=False)
     folder, name = field.folder / "certs", field.names[peer]
     listen = tuple(load(field.files[peer]).peer.listen)
     tls = folder / "ca.pem", folder / f"{name}.pem", folder / f"{name}.key"

@@ -129,7 +129,7 @@ class Player:
             tomli_w.dumps({"method": "random", "data": {"train": 20, "test": 10, "angles": [0]}, "peer": table})
         )
         setup = prepare_peer(load(file))
-        links = ZenohLinks(address_of(setup, insecure=False))
+        links = ZenohLinks(address_of(setup.settings, insecure=False))
         self.network = opened(PeerNetwork.on(links, setup, Refusals(peer_logger(name))))
         self.transfer, self.members, self.announcer = (
             self.network.transfer,

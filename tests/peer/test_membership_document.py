@@ -1,0 +1,209 @@
+"""The signed membership document: who signs it, which version wins, and what running peers do with a new one."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from base64 import b64encode
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from homophily.errors import UserError
+from homophily.peer import certificates, federation_folder
+from homophily.peer.identity import Authority, Identity, Refused
+from homophily.peer.membership_document import MembershipDocument, open_document, sign_document
+from homophily.peer.membership_keeper import MembershipKeeper
+from homophily.peer.refusals import Refusals
+from homophily.peer.settings import load
+from tests.peer.field import Field
+from tests.peer.linked import free_port
+
+NAMES = ("ann", "bob", "cid")
+
+
+@pytest.fixture
+def office(tmp_path: Path) -> Path:
+    """The folder of an authority with three members."""
+    folder = tmp_path / "certs"
+    (tmp_path / "shared.toml").write_text('rounds = 100000\nmethod = "random"\n')
+    federation_folder.init(folder, "clinics", tmp_path / "shared.toml")
+    for name in NAMES:
+        federation_folder.add(folder, name)
+        federation_folder.issue_key(folder, name, ["127.0.0.1"], 365)
+    return folder
+
+
+def opened(folder: Path) -> MembershipDocument:
+    data = (folder / "membership.json").read_bytes()
+    return open_document(data, certificates.read_certificate(folder / "ca.pem"), "clinics")
+
+
+def test_every_change_is_a_new_version_that_the_authority_signs(office: Path) -> None:
+    assert (opened(office).version, sorted(opened(office).members)) == (4, list(NAMES))
+    federation_folder.remove(office, "cid")
+    assert (opened(office).version, sorted(opened(office).members)) == (5, ["ann", "bob"])
+    serial = certificates.read_certificate(office / "cid.pem").serial_number
+    assert opened(office).revoked == (f"{serial:x}",)
+    with pytest.raises(UserError, match="'cid' is not a member of clinics; members: ann, bob"):
+        federation_folder.remove(office, "cid")
+
+
+def test_a_document_of_another_signer_or_federation_is_refused(office: Path, tmp_path: Path) -> None:
+    ca = certificates.read_certificate(office / "ca.pem")
+    mallory, _ = certificates.authority(certificates.init(tmp_path / "other").parent)
+    with pytest.raises(Refused, match="not signed by this authority"):
+        open_document(sign_document(opened(office), mallory), ca, "clinics")
+    data = (office / "membership.json").read_bytes()
+    with pytest.raises(Refused, match="not signed by this authority"):
+        open_document(data.replace(b"ann", b"eve"), ca, "clinics")
+    with pytest.raises(Refused, match="of another federation"):
+        open_document(data, ca, "banks")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"version": 0}, {"version": "4"}, {"expires": None}, {"members": {"Ann": {"addresses": [], "generation": 1}}},
+     {"members": {"ann": {"addresses": ["here"], "generation": 1}}}, {"members": []}, {"revoked": ["xyz"]},
+     {"settings": 3}, {"more": 1}],
+)  # fmt: skip
+def test_every_field_is_checked(office: Path, changes: dict[str, Any]) -> None:
+    key, ca = certificates.authority(office)
+    body = json.loads(json.loads((office / "membership.json").read_bytes())["body"])
+
+    text = json.dumps({**body, **changes})
+    signature = b64encode(key.sign(b"homophily membership 1\n" + text.encode())).decode()
+    with pytest.raises(Refused, match="malformed membership document"):
+        open_document(json.dumps({"body": text, "signature": signature}).encode(), ca, "clinics")
+
+
+def keeper(office: Path, tmp_path: Path, applied: list[int], offered: list[bytes]) -> MembershipKeeper:
+    known = (office / "membership.json").read_bytes(), opened(office)
+    log = logging.getLogger("homophily.peer.test")
+    ca = certificates.read_certificate(office / "ca.pem")
+    return MembershipKeeper(
+        known, ca, tmp_path / "stored.json", tmp_path / "watched.json",
+        lambda document: applied.append(document.version), offered.append, Refusals(log), log,
+    )  # fmt: skip
+
+
+def test_the_newest_version_wins_and_a_rollback_changes_nothing(office: Path, tmp_path: Path) -> None:
+    applied: list[int] = []
+    offered: list[bytes] = []
+    kept, old = keeper(office, tmp_path, applied, offered), (office / "membership.json").read_bytes()
+    federation_folder.remove(office, "cid")
+    new = (office / "membership.json").read_bytes()
+    assert not kept.consider(new)
+    assert kept.consider(old)  # it is older
+    assert not kept.consider(new)
+    assert (applied, offered) == ([5], [new])
+    assert (tmp_path / "stored.json").read_bytes() == new
+    key, _ = certificates.authority(office)
+    fork = sign_document(replace(opened(office), members={}), key)
+    kept.consider(fork)
+    assert applied == [5]
+
+
+def test_signed_messages_of_a_revoked_certificate_are_refused_by_name_and_serial(office: Path) -> None:
+    authority = Authority(office / "ca.pem", NAMES)
+    cid = Identity("cid", office / "cid.pem", office / "cid.key")
+    authority.open(cid.seal({}))
+    serial = f"{certificates.read_certificate(office / 'cid.pem').serial_number:x}"
+    federation_folder.revoke(office, "cid")
+    document = opened(office)
+    authority.apply(document.common_names, document.revoked, document.expires)
+    with pytest.raises(Refused, match=f"certificate {serial} of cid is revoked"):
+        authority.open(cid.seal({}))
+    authority.apply(document.common_names, (), document.expires)  # by its common name, too
+    with pytest.raises(Refused, match=f"certificate {serial} of cid is revoked"):
+        authority.open(cid.seal({}))
+    for kind in ("pem", "key"):
+        (office / f"cid.{kind}").unlink()
+    federation_folder.issue_key(office, "cid", ["127.0.0.1"], 365)
+    authority.open(Identity("cid", office / "cid.pem", office / "cid.key").seal({}))
+    authority.apply(document.common_names, (), time.time() - 1)
+    with pytest.raises(Refused, match="membership document expired on"):
+        authority.open(Identity("ann", office / "ann.pem", office / "ann.key").seal({}))
+
+
+def peer_file(folder: Path, name: str, port: int, dialled: list[int], more: str = "") -> Path:
+    rng = np.random.default_rng(len(name))
+    np.savez(folder / f"{name}.npz", x=rng.normal(size=(30, 3)).astype(np.float32), y=np.arange(30) % 2)
+    addresses = json.dumps([f"127.0.0.1:{other}" for other in dialled])
+    path = folder / f"{name}.toml"
+    path.write_text(
+        f'extra_metrics = ["tests.peer.field:pause"]\ndata = {{ name = "{name}.npz" }}\n[peer]\nname = "{name}"\n'
+        f'federation = "clinics"\nmembership = "inbox-{name}.json"\nlisten = ["127.0.0.1:{port}"]\n'
+        f"connect = {addresses}\nlease = 2.0\n{more}"
+    )
+    return path
+
+
+def test_a_peers_file_takes_members_and_settings_from_the_document_and_can_only_narrow(
+    office: Path, tmp_path: Path
+) -> None:
+    file = peer_file(tmp_path, "ann", free_port(), [], 'deny = ["cid"]\n')
+    (tmp_path / "inbox-ann.json").write_bytes((office / "membership.json").read_bytes())
+    found = load(file)
+    assert (found.peer.allow, found.config.rounds) == (["ann", "bob"], 100000)
+    file.write_text("rounds = 7\n" + file.read_text())
+    with pytest.raises(UserError, match=r"rounds = 7, but the membership document version 4 has 100000 for all"):
+        load(file)
+    federation_folder.remove(office, "ann")
+    (tmp_path / "inbox-ann.json").write_bytes((office / "membership.json").read_bytes())
+    with pytest.raises(UserError, match="ann is not a member of clinics by the membership document version 5"):
+        load(file)
+
+
+class Clinics(Field):
+    """Peers with a membership document, each with an inbox of its own."""
+
+    def __init__(self, folder: Path, names: tuple[str, ...]) -> None:
+        self.folder, self.names, self.running = folder, list(names), {}
+        ports = [free_port() for _ in names]
+        self.files = [peer_file(folder, name, ports[i], ports[:i]) for i, name in enumerate(names)]
+        for i in range(len(names)):
+            self.deliver(i)
+
+    def deliver(self, peer: int) -> None:
+        """The authority's newest document reaches one peer."""
+        (self.folder / f"inbox-{self.names[peer]}.json").write_bytes(
+            (self.folder / "certs/membership.json").read_bytes()
+        )
+
+
+@pytest.fixture
+def clinics(office: Path, tmp_path: Path) -> Iterator[Clinics]:
+    made = Clinics(tmp_path, (*NAMES, "dan"))
+    yield made
+    made.close()
+
+
+def test_running_peers_apply_a_new_document_and_one_that_was_away_catches_up(office: Path, clinics: Clinics) -> None:
+    clinics.start(0, 1)
+    clinics.all_meet(0, 1)  # cid is away
+    federation_folder.add(office, "dan")
+    federation_folder.issue_key(office, "dan", ["127.0.0.1"], 365)
+    clinics.deliver(0)
+    clinics.deliver(3)
+    clinics.start(3)
+    clinics.all_meet(0, 1, 3)
+    began = time.monotonic()
+    federation_folder.remove(office, "bob")
+    clinics.deliver(0)
+    assert clinics.end(1) == 1  # it learns from the others that it is not a member any more
+    clinics.all_meet(0, 3)
+    assert time.monotonic() - began < 60
+    assert "bob is not a member of clinics" in (clinics.folder / "bob" / "peer.log").read_text()
+    clinics.kill(0)
+    clinics.start(2)  # cid has the document of the start, in which dan is unknown and bob is a member
+    clinics.all_meet(2, 3)
+    assert clinics.status(2)["membership"] == 6
+    assert json.loads((clinics.folder / "cid/membership.json").read_text()) == json.loads(
+        (office / "membership.json").read_text()
+    )

@@ -11,16 +11,16 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import resource
+import re
 import subprocess
 import sys
 import tempfile
-import time
+from datetime import date
 from pathlib import Path
 
 import torch
 
-from homophily.experiments.planning import PARTS, measured_parts, plan
+from homophily.experiments.planning import FINGERPRINTS, PARTS, measured_parts, plan
 from homophily.simulation.configuration import make
 
 
@@ -39,15 +39,20 @@ def config(peers: int, method: str, rounds: int) -> dict[str, object]:
 def one(peers: int, method: str, rounds: int) -> dict[str, object]:
     """Play one run; returns its times and sizes."""
     torch.set_num_threads(1)
+    before = _peak()
     with tempfile.TemporaryDirectory() as folder:
-        began = time.perf_counter()
         found = measured_parts(make(config(peers, method, rounds)), "cpu", Path(folder) / "run")
-        took = time.perf_counter() - began
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     return {
-        "seconds": dict(found.seconds), "first": found.first, "build": found.build, "all": took, "gib": peak,
+        "seconds": dict(found.seconds), "first": dict(found.first), "build": found.build, "gib": _peak() - before,
         "bytes": found.bytes_per_round, "formula": peers * found.models_in_last_round * found.model_bytes,
     }  # fmt: skip
+
+
+def _peak() -> float:
+    """The most memory that this process has had, in GiB."""
+    found = re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())
+    assert found is not None
+    return int(found[1]) / 2**20
 
 
 def main() -> None:
@@ -62,12 +67,18 @@ def main() -> None:
         print(json.dumps(one(int(peers), method, options.rounds)))
         return
     print("# Many peers in one process\n")
-    print("Seconds by part of a round (mean of the rounds after the first), peak memory, and bytes that peers send.")
-    print("`first` is the first round, in which `kin` computes and compares fingerprints.")
-    print("`plan` is what `homophily plan` estimates for a round.\n")
-    print(f"`python benchmarks/scale.py`, torch {torch.__version__}, {platform.machine()}, 1 thread.\n")
-    print(f"| method | peers | build | first | {' | '.join(PARTS)} | round | plan | peak GiB | MB sent per round |")
-    print(f"| --- {'| ---: ' * (8 + len(PARTS))}|")
+    print("Seconds of the first round by part, seconds of a later round by part (mean of the rounds after the first),")
+    print("the memory that the run adds to that of a Python process which has imported homophily, and bytes that peers")
+    print(
+        "send. `plan` is what `homophily plan` estimates. `kin` compares fingerprints in its first round, and `panm`,"
+    )
+    print("whose first stage has one round here, compares models.\n")
+    print(f"{date.today()}, `python benchmarks/scale.py`, torch {torch.__version__}, {platform.machine()}, 1 thread,")
+    print("seed 0. Other processes used the machine's cores at the same time.\n")
+    first = [FINGERPRINTS, "compare", "decide"]
+    names = ["build", *(f"first: {part}" for part in first), *PARTS, "round", "plan", "GiB", "plan GiB"]
+    print(f"| method | peers | {' | '.join(names)} | MB sent per round |")
+    print(f"| --- {'| ---: ' * (len(names) + 2)}|")
     for method in options.methods.split(","):
         for peers in map(int, options.peers.split(",")):
             command = [sys.executable, __file__, "--one", f"{peers},{method}", "--rounds", str(options.rounds)]
@@ -76,10 +87,12 @@ def main() -> None:
             assert found["bytes"] == found["formula"], found
             torch.set_num_threads(1)
             estimate = plan(make(config(peers, method, options.rounds)), 1, "100Gbit", "cpu")
-            cells = [f"{found[name]:.1f}" for name in ("build", "first")]
+            cells = [f"{found['build']:.1f}", *(f"{found['first'][part]:.2f}" for part in first)]
             cells += [f"{found['seconds'][part]:.2f}" for part in PARTS]
-            cells += [f"{sum(found['seconds'].values()):.2f}", f"{estimate.seconds:.2f}", f"{found['gib']:.2f}"]
+            cells += [f"{sum(found['seconds'].values()):.2f}", f"{estimate.seconds:.2f}"]
+            cells += [f"{found['gib']:.2f}", f"{estimate.memory / 2**30:.2f}"]
             print(f"| {method} | {peers:,} | {' | '.join(cells)} | {found['bytes'] / 1e6:,.1f} |", flush=True)
+    print("\nThe bytes of every row equal peers times models times bytes of a model; the script checks it.")
 
 
 if __name__ == "__main__":

@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from homophily.config.schema import Config
 from homophily.errors import UserError
 from homophily.experiments.callbacks import Callbacks
 from homophily.experiments.runner import begin, chosen_device, torch_settings
-from homophily.simulation.exchange import PeerExchange
+from homophily.fingerprints.fingerprint import format_of
+from homophily.simulation.exchange import Exchange, PeerExchange
 from homophily.simulation.rounds import OneRun, play_round
 from homophily.simulation.setup import decision_bytes, prepare
 from homophily.simulation.user_objects import UserObjects
@@ -29,7 +31,9 @@ from homophily.simulation.user_objects import UserObjects
 MEASURED_PEERS = 2000  # of the federation that is measured, at most
 MEASURED_ROUNDS = 3  # the first of which is not counted
 PARTS = ("train", "score", "compare", "decide", "merge", "record")
+FINGERPRINTS = "fingerprints"  # a part of the first round
 _COPIES = 4  # of a rank's models: the initial, the current, those before training, and one of the computation
+_PRINT_COPIES = 3  # of fingerprints while they are made: in pieces, together, and checked
 _LINK = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT])bit", re.IGNORECASE)
 _UNITS = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _FACTOR = 10  # a run with more than so many times the measured peers is an extrapolation
@@ -47,6 +51,7 @@ class Plan:
     extrapolated: bool  # the run is much larger than what was measured, or on ranks, of which one was measured
     memory_per_rank: dict[str, int]  # bytes, by what they hold
     seconds_per_round: dict[str, float]  # by part, of the slowest rank
+    fingerprint_seconds: float  # once, before the first round
     network_bytes_per_rank: int  # models that a rank receives in a round
     bytes_per_round: float  # that peers send to each other, wherever they are
     bottleneck: str
@@ -103,11 +108,12 @@ def plan(config: Config, ranks: int, link: str, device: str = "auto") -> Plan:
         "models": _COPIES * rows,
         "data": int(own * measured.data_bytes),
         "decisions": own * contacts * measured.decision_bytes,
+        FINGERPRINTS: _PRINT_COPIES * own * measured.fingerprint_bytes,
         "models of other ranks": received,
     }
     return Plan(
         peers, ranks, contacts, measured.parameters, small, ranks > 1 or peers > _FACTOR * small, memory, seconds,
-        received, peers * measured.models_per_round * measured.model_bytes,
+        scale * measured.first[FINGERPRINTS], received, peers * measured.models_per_round * measured.model_bytes,
         max(seconds, key=lambda part: seconds[part]), measured.device,
     )  # fmt: skip
 
@@ -128,7 +134,7 @@ class Measured:
     """What the first rounds of a run took."""
 
     build: float  # seconds, before the first round
-    first: float  # seconds of the first round, in which fingerprints are compared
+    first: Mapping[str, float]  # seconds of the first round, by part; fingerprints are one of its parts
     seconds: Mapping[str, float]  # of a later round, by part
     contacts: int
     parameters: int
@@ -136,6 +142,7 @@ class Measured:
     model_bytes: float  # of a model as peers send it
     data_bytes: float  # of a peer's samples
     decision_bytes: int  # of a contact
+    fingerprint_bytes: int  # of a peer in memory; 0: the method uses none
     models_per_round: float  # that a peer receives, mean over all rounds of the run
     models_in_last_round: float  # the same in the last round that was measured
     bytes_per_round: float  # that all peers sent in that round
@@ -146,8 +153,13 @@ class _Clock:
     """Adds up the seconds of calls, by part; a call inside another call counts for the inner one only."""
 
     def __init__(self, device: torch.device) -> None:
-        self.seconds = dict.fromkeys(PARTS, 0.0)
         self._device, self._inner = device, 0.0
+        self.seconds = dict.fromkeys((*PARTS, FINGERPRINTS), 0.0)
+
+    def restart(self) -> dict[str, float]:
+        """Begin anew; returns the seconds so far."""
+        before, self.seconds = self.seconds, dict.fromkeys(self.seconds, 0.0)
+        return before
 
     def of(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*args: Any, **keys: Any) -> Any:
@@ -190,11 +202,14 @@ def measured_parts(config: Config, device: str, folder: Path) -> Measured:
     clock, state, exchange = _Clock(chosen), active.state, experiment.exchange
     compute, step = _TimedRun(state, clock), clock.of("decide", play_round)
     append, record = clock.of("record", active.writer.append), clock.of("record", active.record)
-    first = before = models = 0.0
+    first, before, models = clock.seconds, 0.0, 0.0
+    if isinstance(exchange, PeerExchange):
+        source = exchange.source
+        source.fingerprints = clock.of(FINGERPRINTS, source.fingerprints)  # type: ignore[method-assign]
     with torch_settings(complete, execution, chosen):
         for round in range(MEASURED_ROUNDS):
             if round == 1:
-                first, clock.seconds = sum(clock.seconds.values()), dict.fromkeys(PARTS, 0.0)
+                first = clock.restart()
             before, models = exchange.traffic.bytes, exchange.traffic.models_per_peer
             (metrics,) = step({0: state}, compute).values()
             append(metrics)
@@ -206,15 +221,24 @@ def measured_parts(config: Config, device: str, folder: Path) -> Measured:
     return Measured(
         build=build,
         first=first,
-        seconds={part: seconds / (MEASURED_ROUNDS - 1) for part, seconds in clock.seconds.items()},
+        seconds={part: clock.seconds[part] / (MEASURED_ROUNDS - 1) for part in PARTS},
         contacts=peers if complete.contacts == "all" else int(complete.contacts),
         parameters=layout.width,
         row_bytes=layout.width * layout.dtype.itemsize,
         model_bytes=layout.model_bytes,
         data_bytes=sum(table.nbytes for table in tables) / peers,
         decision_bytes=decision_bytes(exchange.method) if isinstance(exchange, PeerExchange) else 0,
+        fingerprint_bytes=_fingerprint_bytes(exchange, data.train.count, peers),
         models_per_round=received / MEASURED_ROUNDS if nominal is None else nominal / config.rounds,
         models_in_last_round=received - models,
         bytes_per_round=exchange.traffic.bytes - before,
         device=str(chosen),
     )
+
+
+def _fingerprint_bytes(exchange: Exchange, samples: Tensor, peers: int) -> int:
+    """What the fingerprint of a peer takes in memory."""
+    if not isinstance(exchange, PeerExchange) or not exchange.method.uses_fingerprints:
+        return 0
+    form = format_of(peers)
+    return 4 * form.buckets * (1 + int(form.freedom(samples).max()))

@@ -59,6 +59,7 @@ def planned(found: Plan) -> None:
     seconds = [(name, f"{took:,.3f} s") for name, took in found.seconds_per_round.items()]
     rows = [*memory, ("memory per rank", f"{found.memory / 2**30:,.3f} GiB")]
     rows += [*seconds, ("seconds per round", f"{found.seconds:,.3f} s")]
+    rows += [("fingerprints, once", f"{found.fingerprint_seconds:,.3f} s")] if found.fingerprint_seconds else []
     print_table(console, ["", "estimate"], rows, title=title, sections=[len(memory) + 1])
     kind = "extrapolated from" if found.extrapolated else "by"
     note = f"bottleneck: {found.bottleneck}; {kind} a measurement of {found.measured_peers:,} peers on this machine"

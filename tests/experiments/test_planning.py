@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -68,12 +70,44 @@ def test_the_bytes_of_a_measured_round_are_the_models_that_travelled(method: str
     assert found.bytes_per_round == 300 * found.models_in_last_round * found.model_bytes
 
 
+def test_fingerprints_are_a_part_of_the_first_round(tmp_path: Path) -> None:
+    kin, random = (measured_parts(config(300, method), "cpu", tmp_path / method) for method in ("kin", "random"))
+    assert kin.first["fingerprints"] > 0
+    assert random.first["fingerprints"] == random.fingerprint_bytes == 0
+    assert set(kin.seconds) == set(PARTS)
+    assert kin.fingerprint_bytes == 4 * 512 * 10  # the mean, and 9 directions of the noise of 10 samples
+    assert "fingerprints" in plan(config(300, "kin"), 1, "10Gbit", "cpu").memory_per_rank
+
+
+METHODS = pytest.mark.parametrize("method", ["random", "panm", "kin"])
+MEMORY = """
+import re, sys
+from pathlib import Path
+from homophily.experiments.planning import measured_parts
+from tests.experiments.test_planning import config
+peak = lambda: int(re.search(r"VmHWM:\\s*(\\d+) kB", Path("/proc/self/status").read_text())[1])
+before = peak()
+measured_parts(config(int(sys.argv[1]), sys.argv[2], 100), "cpu", Path(sys.argv[3]))
+print((peak() - before) * 1024)
+"""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["random", "panm"])
+@METHODS
 def test_the_estimate_is_within_a_factor_of_two_of_a_run(method: str, tmp_path: Path) -> None:
     measured = measured_parts(config(20_000, method), "cpu", tmp_path / "run")
-    estimated = plan(config(20_000, method), 1, "10Gbit", "cpu").seconds
-    assert 0.5 < estimated / sum(measured.seconds.values()) < 2.0
+    estimated = plan(config(20_000, method), 1, "10Gbit", "cpu")
+    assert 0.5 < estimated.seconds / sum(measured.seconds.values()) < 2.0
+    if method == "kin":
+        assert 0.5 < estimated.fingerprint_seconds / measured.first["fingerprints"] < 2.0
+
+
+@pytest.mark.slow
+@METHODS
+def test_the_memory_is_within_a_factor_of_two_of_a_run(method: str, tmp_path: Path) -> None:
+    words = [sys.executable, "-c", MEMORY, "60000", method, str(tmp_path / "run")]
+    done = subprocess.run(words, check=True, capture_output=True, text=True)
+    assert 0.5 < plan(config(60_000, method, 100), 1, "10Gbit", "cpu").memory / float(done.stdout) < 2.0
 
 
 @pytest.mark.parametrize(("link", "speed"), [("400Gbit", 4e11), ("1.5 gbit", 1.5e9), ("100Mbit", 1e8)])

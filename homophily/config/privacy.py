@@ -56,8 +56,8 @@ class Privacy(Table):
         30.0,
         gt=0,
         allow_inf_nan=False,
-        description="the largest noise, as a multiple of `clip`, on a sum of gradients; a promise that needs more is "
-        "refused before training",
+        description="the largest noise on a sum of gradients (as a multiple of `clip`) or on a fingerprint (as a "
+        "multiple of what one sample contributes); a promise that needs more is refused before anything is released",
     )
 
     @pydantic.model_validator(mode="after")

@@ -14,8 +14,6 @@ from torch import Tensor, nn
 from homophily.config.privacy import Privacy
 from homophily.config.schema import Config
 from homophily.data.given import Peers, given_peers
-from homophily.data.sources import sources
-from homophily.errors import UserError
 from homophily.experiments.runner import as_config, chosen_device
 from homophily.fingerprints.fingerprint import Fingerprints
 from homophily.fingerprints.private import BYTES, PrivateFingerprints, keyed_draws
@@ -27,6 +25,7 @@ from homophily.methods.kin.released import released_kinship
 from homophily.privacy.accountant import Budget, solve
 from homophily.privacy.gaussian import gaussian_noise
 from homophily.simulation.exchange import PeerExchange
+from homophily.simulation.privacy import check_constants
 from homophily.simulation.setup import prepare
 from homophily.simulation.training_setup import task_private_fingerprints
 from homophily.simulation.user_objects import UserObjects
@@ -152,6 +151,7 @@ def kin(
     with threads(plan.threads):
         heard = exchange.source.fingerprints(1, 0, everyone, needed=True)
         assert heard is not None
+        assert isinstance(heard.prints, Fingerprints)
         found = kinship(heard.prints, heard.ids, chosen.seed)
     took = time.perf_counter() - began
     cluster = None if shares.cluster is None else shares.cluster.to(heard.ids.device)
@@ -166,10 +166,7 @@ def _private(chosen: Config, privacy: Privacy, given: UserObjects, device: str) 
     without = chosen.model_copy(update={"privacy": None})
     experiment, _, plan = prepare(without, given, chosen_device(device))
     shares, task = experiment.task.data, experiment.task
-    own = given.data is not None or chosen.data.name not in sources
-    if own and chosen.data.scale is None:
-        reason = "the scale of inputs, the classes and the scale of targets would be computed from the peers' own data"
-        raise UserError(f"privacy: {reason}; set data.scale, which homophily scale computes from a public sample")
+    check_constants(chosen, given.data is not None)
     budget = Budget(privacy.epsilon, privacy.delta, fingerprints=1, group=privacy.group)
     noise = solve(budget).fingerprint
     assert noise is not None

@@ -44,6 +44,11 @@ class PrivateFingerprints:
     count: Tensor  # [N] float64, with noise / COUNT
     noise: float
 
+    @property
+    def bytes(self) -> Tensor:
+        """[N] int64: size of the fingerprint when it is sent."""
+        return torch.full(self.count.shape, BYTES)
+
     def of(self, peers: Tensor) -> PrivateFingerprints:
         """Return the fingerprints of some peers [M]."""
         return PrivateFingerprints(self.sum[peers], self.signed[peers], self.count[peers], self.noise)
@@ -112,15 +117,15 @@ def unpacked(vectors: Tensor, multiplier: float) -> PrivateFingerprints:
     )
 
 
-def keyed_draws(seed: int) -> Callable[[int], tuple[Draw, Draw]]:
-    """Signs and noise of simulated peers, which can be repeated."""
+def keyed_draws(seed: int, earlier: int = 0) -> Callable[[int], tuple[Draw, Draw]]:
+    """Signs and noise of simulated peers, which can be repeated. earlier: fingerprints that they released before."""
 
     def of(id: int) -> tuple[Draw, Draw]:
         def signs(n: int) -> Tensor:
-            return uniform(seed, id, Purpose.PRIVATE_FINGERPRINT, 0, torch.arange(n))
+            return uniform(seed, id, Purpose.PRIVATE_FINGERPRINT, 2 * earlier, torch.arange(n))
 
         def noise(n: int) -> Tensor:
-            return normal(seed, id, Purpose.PRIVATE_FINGERPRINT, 1, torch.arange(n))
+            return normal(seed, id, Purpose.PRIVATE_FINGERPRINT, 2 * earlier + 1, torch.arange(n))
 
         return signs, noise
 

@@ -20,6 +20,7 @@ from homophily.federation import peer_sets as sets
 from homophily.federation.similarity import Metric, MetricCost, cost_of, metrics
 from homophily.federation.view import View
 from homophily.fingerprints.fingerprint import Fingerprints
+from homophily.fingerprints.private import PrivateFingerprints
 from homophily.plugins.parameters import accepted, checked, must_take, parsed, required
 from homophily.plugins.registry import Registry
 from homophily.randomness import Purpose, bits, uniform
@@ -205,6 +206,15 @@ class Method:
         raise UserError(
             f"method: {type(self).__name__} uses fingerprints, and has no on_fingerprints, which says what to remember"
         )
+
+    def on_released(self, view: View, prints: PrivateFingerprints, ids: Tensor, limited: bool) -> Memory | Findings:
+        """Return what the peers of ``view`` remember of the private fingerprints ``prints`` that are released under
+        [privacy].
+
+        ids, limited: as for ``on_fingerprints``. The own fingerprint is among them as it was released: a decision that
+        uses more would not be private.
+        """
+        raise UserError(f"method: {type(self).__name__} has no on_released, so it cannot use private fingerprints")
 
     def diagnostics(self, now: RoundContext, met: Tensor, similarity: Tensor | None) -> Mapping[str, Tensor]:
         """Return how a few peers chose, for the history of the run: tables [P, ...] by name.

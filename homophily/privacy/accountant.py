@@ -125,4 +125,6 @@ def _smallest(spent: Callable[[float], float], epsilon: float) -> float:
     if excess(low) <= 0:
         return exp(low)
     found = float(brentq(excess, low, high, xtol=_RELATIVE / 2))
-    return exp(min(found + _RELATIVE / 2, high))
+    while excess(found) > 0:  # so that the promise is kept, and not only nearly
+        found = min(found + _RELATIVE / 2, high)
+    return exp(found)

@@ -22,6 +22,7 @@ from homophily.federation.merging import Merge, MergeGroup, gather, needs_simila
 from homophily.federation.peer_sets import compact
 from homophily.federation.rows import Federation
 from homophily.federation.view import View
+from homophily.fingerprints.private import PrivateFingerprints
 from homophily.methods import dispatch
 from homophily.methods.base import Findings, Memory, Method, RoundContext
 from homophily.plugins.validation import answer
@@ -167,7 +168,11 @@ class PeerExchange:
         return active
 
     def _take_fingerprints(self, heard: Heard) -> None:
-        found = self.method.on_fingerprints(heard.view, heard.prints, heard.ids, heard.limited)
+        prints, about = heard.prints, (heard.ids, heard.limited)
+        if isinstance(prints, PrivateFingerprints):
+            found = self.method.on_released(heard.view, prints, *about)
+        else:
+            found = self.method.on_fingerprints(heard.view, prints, *about)
         findings = found if isinstance(found, Findings) else Findings(found)
         self.memory = self.memory | dispatch.remembered(findings.memory, len(heard.view.me))
         self.traffic.extra_bytes(heard.bytes)

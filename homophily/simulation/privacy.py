@@ -11,6 +11,7 @@ from torch import Tensor
 
 from homophily.config.privacy import Privacy
 from homophily.config.schema import Config
+from homophily.data.sources import sources
 from homophily.errors import UserError
 from homophily.methods import Method
 from homophily.methods.base import metric_cost
@@ -24,7 +25,7 @@ _SEARCH = 12  # halvings in the search for an epsilon, or a number of samples, t
 
 
 @dataclass(frozen=True)
-class _Peers:
+class PeerBudget:
     """Peers with equal budgets."""
 
     budget: Budget  # of the whole run
@@ -42,36 +43,41 @@ class PrivacyAccount:
     """What the peers of a run promise, and what they have spent."""
 
     promise: Privacy
-    peers: tuple[_Peers, ...]  # one for each budget that some peer has
+    peers: tuple[PeerBudget, ...]  # one for each budget that some peer has
     fingerprints: Callable[[int], int]  # how many each peer has released after so many rounds
+
+    @property
+    def fingerprint_noise(self) -> float:
+        """Of every fingerprint, over its sensitivity. It follows from the promise, so it is the same for all peers."""
+        noise = self.peers[0].noise.fingerprint
+        assert noise is not None
+        return noise
 
     def summary(self, rounds: int) -> dict[str, Any]:
         """What the summary of a run says after so many rounds; of several peers the one that has spent most."""
         spent = max(some.spent(rounds, self.fingerprints(rounds)) for some in self.peers)
         return {
             "epsilon_promised": self.promise.epsilon,
-            "epsilon_spent": round(min(spent, self.promise.epsilon), 4),
+            "epsilon_spent": spent,
             "delta": self.promise.delta,
             "unit": self.promise.unit,
             "noise": max(some.noise.training or 0.0 for some in self.peers),
+            "fingerprint_noise": self.peers[0].noise.fingerprint,
         }
 
 
-def check_private(config: Config, method: Method | ServerMethod, task: Task) -> None:
+def check_private(config: Config, promise: Privacy, method: Method | ServerMethod, task: Task) -> None:
     """Raise a UserError if a run lets out something that its account does not cover."""
-    if config.privacy is None:
-        return
-    for refused, why in _refusals(config, method, task):
+    for refused, why in _refusals(config, promise, method, task):
         if refused:
             raise UserError(f"privacy: {why}")
 
 
-def _refusals(config: Config, method: Method | ServerMethod, task: Task) -> list[tuple[bool, str]]:
+def _refusals(config: Config, promise: Privacy, method: Method | ServerMethod, task: Task) -> list[tuple[bool, str]]:
     server = isinstance(method, ServerMethod)
     name = config.method.name
     buffers = bool(task.layout.kept) or not all(column.parameter for column in task.layout.columns)
-    least = config.privacy.samples if config.privacy and config.privacy.samples else int(task.counts.min())
-    delta = config.privacy.delta if config.privacy else 0.0
+    least, delta = promise.samples or int(task.counts.min()), promise.delta
     return [
         (server, f"method = {name!r}: a server weights models by exact sample counts or by losses on private data"),
         (
@@ -80,8 +86,10 @@ def _refusals(config: Config, method: Method | ServerMethod, task: Task) -> list
             "such as method.metric = 'weights'",
         ),
         (
-            not isinstance(method, ServerMethod) and method.uses_fingerprints,
-            f"method = {name!r}: its fingerprints have no noise yet, so they are not covered by the promise",
+            not isinstance(method, ServerMethod)
+            and method.uses_fingerprints
+            and type(method).on_released is Method.on_released,
+            f"method = {name!r} uses fingerprints without noise; it must define on_released, which gets private ones",
         ),
         (config.merge == "fedavg", "merge = 'fedavg' weights by exact sample counts, which are not released"),
         (config.training.patience > 0, "training.patience stops by losses on private data, and others see the stop"),
@@ -113,9 +121,10 @@ def private_training(
     counts = [promise.samples or count for count in task.counts.tolist()]
     epochs = [task.epochs_in_round(torch.tensor([peer])) for peer in range(len(counts))]
     peers = [
-        _peers(covered, batch, samples, rounds * each, rounds, fingerprints(rounds))
+        peers_with(covered, batch, samples, rounds * each, rounds, fingerprints(rounds))
         for samples, each in zip(counts, epochs, strict=True)
     ]
+    _check_fingerprints(covered, fingerprints(rounds), peers[0].noise.fingerprint)
     for samples, each, some in zip(counts, epochs, peers, strict=True):
         if (some.noise.training or 0.0) > promise.max_noise:
             raise UserError(_too_much(covered, batch, samples, rounds, each, fingerprints(rounds), some.noise))
@@ -140,7 +149,7 @@ def released_fingerprints(method: Method | ServerMethod) -> Callable[[int], int]
     if isinstance(method, ServerMethod) or not method.uses_fingerprints:
         return lambda rounds: 0
     renew = method.renew
-    return lambda rounds: 1 + ((rounds - 1) // renew if renew else 0)
+    return lambda rounds: min(rounds, 1 + ((rounds - 1) // renew if renew else 0))
 
 
 def _steps(batch: int, samples: int) -> int:
@@ -148,10 +157,34 @@ def _steps(batch: int, samples: int) -> int:
     return max(1, round(samples / batch))
 
 
-def _peers(promise: Privacy, batch: int, samples: int, epochs: int, rounds: int, fingerprints: int) -> _Peers:
+def peers_with(promise: Privacy, batch: int, samples: int, epochs: int, rounds: int, fingerprints: int) -> PeerBudget:
+    """The budget and the noise of peers with so many samples. epochs, fingerprints: in all rounds."""
     rate = min(1.0, batch / samples)
     budget = Budget.of(promise, rate, epochs * _steps(batch, samples), fingerprints)
-    return _Peers(budget, solve(budget), rounds)
+    return PeerBudget(budget, solve(budget), rounds)
+
+
+def _check_fingerprints(promise: Privacy, fingerprints: int, noise: float | None) -> None:
+    """Refuse fingerprints with too much noise, and say what would do."""
+    if noise is None or noise <= promise.max_noise:
+        return
+
+    def enough(factor: float, times: int) -> bool:
+        found = solve(Budget(promise.share * promise.epsilon * factor, promise.delta, fingerprints=times,
+                             group=promise.group)).fingerprint  # fmt: skip
+        return found is not None and found <= promise.max_noise
+
+    epsilon = _least(lambda factor: enough(factor, fingerprints), 1e4)
+    would = [
+        *([f"epsilon = {promise.epsilon * epsilon:.3g}"] if epsilon else []),
+        *(["method.renew = 0"] if fingerprints > 1 and enough(1.0, 1) else []),
+        "a larger privacy.share",
+    ]
+    raise UserError(
+        f"privacy.epsilon = {promise.epsilon:g}: {fingerprints} fingerprints per peer, which may cost "
+        f"{promise.share:g} of it (privacy.share), need noise of {noise:.3g} times what a sample contributes, above "
+        f"privacy.max_noise = {promise.max_noise:g}; what would do: {' or '.join(would)}"
+    )
 
 
 def _too_much(
@@ -161,7 +194,7 @@ def _too_much(
 
     def enough(epsilon: float, samples: int) -> bool:
         asked = promise.model_copy(update={"epsilon": epsilon})
-        found = _peers(asked, batch, samples, rounds * epochs, rounds, fingerprints).noise.training
+        found = peers_with(asked, batch, samples, rounds * epochs, rounds, fingerprints).noise.training
         return found is not None and found <= promise.max_noise
 
     epsilon = _least(lambda factor: enough(promise.epsilon * factor, samples), 1e4)
@@ -189,11 +222,21 @@ def _least(enough: Callable[[float], bool], most: float) -> float | None:
     return high * 1.01
 
 
-def with_privacy(config: Config, method: Method | ServerMethod, task: Task) -> tuple[Task, PrivacyAccount | None]:
-    """The task as it is trained under [privacy], and its account."""
-    check_private(config, method, task)
+def check_constants(config: Config, given_data: bool) -> None:
+    """Refuse constants that would be computed from the peers' own data. given_data: it was given in Python."""
+    if (given_data or config.data.name not in sources) and config.data.scale is None:
+        reason = "the scale of inputs, the classes and the scale of targets would be computed from the peers' own data"
+        raise UserError(f"privacy: {reason}; set data.scale, which homophily scale computes from a public sample")
+
+
+def with_privacy(
+    config: Config, method: Method | ServerMethod, task: Task, given_data: bool
+) -> tuple[Task, PrivacyAccount | None]:
+    """The task as it is trained under [privacy], and its account. given_data: the data was given in Python."""
     if config.privacy is None:
         return task, None
+    check_constants(config, given_data)
+    check_private(config, config.privacy, method, task)
     private, account = private_training(config, config.privacy, released_fingerprints(method), task)
     return replace(task, private=private), account
 

@@ -19,6 +19,8 @@ from homophily.federation.merging import is_rowwise, merges, needs_similarity
 from homophily.federation.rows import Federation
 from homophily.federation.similarity import cost_of
 from homophily.federation.topology import topologies
+from homophily.fingerprints.fingerprint import Fingerprints
+from homophily.fingerprints.private import PrivateFingerprints, keyed_draws
 from homophily.methods import Method, methods
 from homophily.methods.base import metric_cost, metric_of, usable
 from homophily.methods.server import ServerMethod
@@ -29,7 +31,7 @@ from homophily.randomness import Purpose
 from homophily.simulation.exchange import Exchange, PeerExchange
 from homophily.simulation.observers import ClusterObserver
 from homophily.simulation.pairwise import PairwiseEvaluator
-from homophily.simulation.privacy import released_counts
+from homophily.simulation.privacy import PrivacyAccount, released_counts
 from homophily.simulation.recording import RecordedPeers, recorded_peers
 from homophily.simulation.rounds import Experiment
 from homophily.simulation.server_exchange import ServerExchange
@@ -39,6 +41,7 @@ from homophily.simulation.training_setup import (
     data_of,
     start_of,
     task_fingerprints,
+    task_private_fingerprints,
     training_setup,
 )
 from homophily.simulation.user_objects import UserObjects
@@ -74,7 +77,9 @@ def prepare(
             method, task, engine, rows, plan.measure_pairs, _ignored_by_a_server(config), recorded
         )
     else:
-        exchange = _peer_exchange(config, method, task, engine, start, graph, plan.measure_pairs, recorded)
+        exchange = _peer_exchange(
+            config, method, task, engine, start, graph, plan.measure_pairs, recorded, ready.account
+        )
     experiment = ready.experiment(config, start, exchange)
     keys = {"data": data.settings, "model": network.keys, "method": method_keys, "topology": topology_keys}
     better = ready.metrics.headline.headline.better
@@ -170,6 +175,7 @@ def _peer_exchange(
     graph: Any,
     chunk: int,
     recorded: RecordedPeers | None,
+    account: PrivacyAccount | None,
 ) -> PeerExchange:
     data = task.data
     contacts = None if config.contacts == "all" else int(config.contacts)
@@ -184,12 +190,21 @@ def _peer_exchange(
         view,
         start.rows,
         released_counts(config, data.train.count).to(where),
-        lambda: task_fingerprints(task, config.seed, data.peers),
+        partial(_fingerprints, config, task, account),
         graph,
         limited=contacts is not None and contacts < data.peers - 1,
     )
     observer = ClusterObserver(view, cluster, method.finds, _start_notes(method, start.rows), recorded)
     return PeerExchange(method, merge, evaluator, source, observer, data.peers, where)
+
+
+def _fingerprints(
+    config: Config, task: Task, account: PrivacyAccount | None, earlier: int
+) -> Fingerprints | PrivateFingerprints:
+    """The fingerprints of all simulated peers, which were made so many times ``earlier``."""
+    if account is None:
+        return task_fingerprints(task, config.seed, task.data.peers)
+    return task_private_fingerprints(task, config.seed, account.fingerprint_noise, keyed_draws(config.seed, earlier))
 
 
 def decision_bytes(method: Method) -> int:

@@ -18,6 +18,7 @@ from homophily.federation.layout import Kept
 from homophily.federation.rows import Federation
 from homophily.federation.view import View
 from homophily.fingerprints.fingerprint import Fingerprints, sampled
+from homophily.fingerprints.private import PrivateFingerprints
 from homophily.simulation.communication import table_bytes
 
 Memory = dict[str, Tensor]
@@ -64,7 +65,7 @@ class Heard:
     """Fingerprints that the P peers of this process know."""
 
     view: View  # of these peers: everyone that they may ever choose counts as known
-    prints: Fingerprints  # of M peers
+    prints: Fingerprints | PrivateFingerprints  # of M peers
     ids: Tensor  # [M] int64, ascending: whose they are
     limited: bool  # each peer can merge only with some of these peers, its contacts
     bytes: float  # what travelled for those that are new
@@ -115,12 +116,12 @@ class InMemory:
         view: View,
         start: Tensor,
         samples: Tensor,
-        make_fingerprints: Callable[[], Fingerprints],
+        make_fingerprints: Callable[[int], Fingerprints | PrivateFingerprints],
         graph: Any,
         limited: bool,
     ) -> None:
-        """start: [N, D]; samples: [N]; graph: of a partial topology, None: full; limited: peers have a
-        limited number of contacts."""
+        """start: [N, D]; samples: [N]; make_fingerprints: called with the number of times that they were made before;
+        graph: of a partial topology, None: full; limited: peers have a limited number of contacts."""
         self._view, self._start, self._samples = view, start, samples
         self._make, self._graph, self._limited = make_fingerprints, graph, limited
         self._own: Published | None = None
@@ -132,14 +133,21 @@ class InMemory:
         if round > 1 and not (renew and (round - 1) % renew == 0):
             return None
         view = self._view
-        prints = self._make().to(view.me.device)
+        prints = self._make((round - 1) // renew if renew else 0)
+        if isinstance(prints, Fingerprints):
+            prints = prints.to(view.me.device)
         sent = self._fingerprint_bytes(prints, active.to(view.me.device))
         return Heard(view, prints, view.me, self._limited, sent)
 
-    def _fingerprint_bytes(self, prints: Fingerprints, active: Tensor) -> float:
-        """Every active peer receives those of the active peers in the keyed sample, and those of its contacts."""
-        view, sent = self._view, torch.where(active, prints.bytes, 0)
-        sample = sampled(prints, view.me, int(view.seed[0]))
+    def _fingerprint_bytes(self, prints: Fingerprints | PrivateFingerprints, active: Tensor) -> float:
+        """Every active peer receives those of the active peers in the keyed sample, and those of its contacts.
+
+        Private fingerprints are small, and every active peer receives all of them.
+        """
+        view = self._view
+        sent, sample = torch.where(active, prints.bytes.to(active.device), 0), view.me
+        if isinstance(prints, Fingerprints):
+            sample = sampled(prints, view.me, int(view.seed[0]))
         outside = sent.index_fill(0, sample, 0)
         inside = sent - outside
         if self._graph is None:

@@ -134,7 +134,7 @@ def training_setup(
     )  # fmt: skip
     _check_batches(task)
     task.check_objective()
-    task, account = with_privacy(config, method, task)
+    task, account = with_privacy(config, method, task, given.data is not None)
     if config.precision == "bf16" and layout.dtype != torch.float32:
         raise UserError(f"precision = 'bf16' needs a network with float32 parameters, not {layout.dtype}")
     cached = _cached(task, config, plan)

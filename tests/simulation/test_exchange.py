@@ -335,7 +335,7 @@ class Introduced(NextTwo):
 def test_fingerprints_come_before_the_first_round_and_are_billed() -> None:
     view = view_of(4)
     source = InMemory(
-        view, torch.zeros(4, 2), torch.tensor(COUNTS), lambda: fingerprints([1, 10, 100, 1000]), None, limited=False
+        view, torch.zeros(4, 2), torch.tensor(COUNTS), lambda _: fingerprints([1, 10, 100, 1000]), None, limited=False
     )
     found = exchange(Introduced(metric=None), source=source)
     models = federation(tiny_task(COUNTS), ROWS)

@@ -6,12 +6,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 import homophily
+from homophily.config.privacy import Privacy
 from homophily.errors import UserError
+from homophily.fingerprints.private import SENSITIVITY, PrivateFingerprints
+from homophily.methods.kin import Kin
 from homophily.privacy.accountant import epsilon_of
+from homophily.privacy.gaussian import gaussian_noise
 from homophily.privacy.loss_distribution import Release
+from homophily.simulation import training_setup
+from homophily.simulation.privacy import PrivacyAccount, peers_with, released_fingerprints
 
 SMALL = {
     "peers": 4, "rounds": 3, "data": {"train": 40, "test": 20}, "method": "random",
@@ -66,6 +75,106 @@ def test_a_stopped_run_is_resumed_with_the_same_draws_and_not_extended() -> None
         homophily.resume("whole", {"rounds": 5})
 
 
+# kin: fingerprint and training in one account
+
+ROTATED = {
+    "peers": 12, "rounds": 3, "data": {"train": 100, "test": 20, "angles": [0, 180]}, "method": "kin",
+    "training": {"batch": 25, "epochs": 1}, "model": {"hidden": [8]}, "privacy": {"epsilon": 20.0},
+}  # fmt: skip
+
+
+def test_kin_finds_families_with_released_fingerprints_and_one_account() -> None:
+    summary = homophily.run(ROTATED, out="kin").summary
+    assert summary["notes"][0] == "found 2 families, of 6, 6 peers"
+    assert summary["same_cluster_merges"] == 1.0
+    told = summary["privacy"]
+    assert 19.9 < told["epsilon_spent"] <= 20.0
+    fingerprint, training = Release(told["fingerprint_noise"]), Release(told["noise"], 0.25, 3 * 4)
+    delta = 1e-5 * 0.99  # the rest pays for batches that do not fit
+    assert epsilon_of([fingerprint, training], delta) == pytest.approx(told["epsilon_spent"], rel=1e-9)
+    assert epsilon_of([fingerprint], delta) == pytest.approx(10.0, rel=1e-3)
+    assert epsilon_of([training], delta) < 0.9 * told["epsilon_spent"]
+
+
+def test_engines_choose_the_same_partners_from_released_fingerprints() -> None:
+    runs = [homophily.run({**ROTATED, "engine": name}, out=name) for name in ("one-by-one", "vectorised")]
+    assert runs[0].summary["loss"] == pytest.approx(runs[1].summary["loss"], rel=1e-4)
+    for round in (1, 2, 3):
+        pairs = [run.history.merges(round).tolist() for run in runs]
+        assert pairs[0] == pairs[1] != []
+
+
+def test_the_own_fingerprint_is_compared_as_it_was_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[PrivateFingerprints] = []
+    decide = Kin.on_released
+
+    def spy(self: Kin, view: Any, prints: PrivateFingerprints, ids: Any, limited: bool) -> Any:
+        heard.append(prints)
+        return decide(self, view, prints, ids, limited)
+
+    monkeypatch.setattr(Kin, "on_released", spy)
+    monkeypatch.setattr(training_setup, "fingerprints", None)  # fingerprints without noise are not even made
+    told = homophily.run({**ROTATED, "method": {"name": "kin", "renew": 1}}, out="kin").summary["privacy"]
+    assert len(heard) == 3
+    assert heard[0].noise == pytest.approx(told["fingerprint_noise"] * SENSITIVITY)
+    assert not torch.equal(heard[0].count, heard[1].count)  # a renewed fingerprint has fresh noise, which is charged
+    assert told["fingerprint_noise"] == pytest.approx(3**0.5 * gaussian_noise(10.0, 1e-5 * 0.99), rel=1e-6)
+
+
+def test_kin_with_stopped_rounds_is_resumed_and_not_extended() -> None:
+    whole = homophily.run(ROTATED, out="whole")
+    simulation = homophily.Simulation(ROTATED, out="part")
+    simulation.step()
+    simulation.save()
+    again = homophily.resume("part")
+    assert (again.summary["loss"], again.summary["privacy"]) == (whole.summary["loss"], whole.summary["privacy"])
+    with pytest.raises(UserError, match="another number of rounds needs a new run"):
+        homophily.resume("whole", {"rounds": 4})
+
+
+def test_too_much_noise_on_fingerprints_is_refused_before_the_first_round(here: Path) -> None:
+    privacy = {"epsilon": 1.0, "max_noise": 10.0}
+    with pytest.raises(UserError, match=r"3 fingerprints per peer.*do: epsilon = .* or method.renew = 0 or"):
+        homophily.run({**ROTATED, "privacy": privacy, "method": {"name": "kin", "renew": 1}}, out="kin")
+    assert not (here / "kin").exists()
+
+
+def test_a_method_that_needs_fingerprints_without_noise_is_refused() -> None:
+    class Curious(Kin):
+        on_released = homophily.Method.on_released
+
+    with pytest.raises(UserError, match="must define on_released"):
+        homophily.run(ROTATED, method=Curious(), out="curious")
+
+
+def test_constants_of_the_peers_own_data_are_refused() -> None:
+    x = torch.randn(3, 40, 5)
+    peers = [homophily.PeerData(x[i], (x[i, :, 0] > 0).long()) for i in range(3)]
+    with pytest.raises(UserError, match=r"set data\.scale"):
+        homophily.run({"rounds": 1, "method": "random", "privacy": {"epsilon": 8.0}}, data=peers, out="own")
+
+
+@given(
+    epsilon=st.floats(0.5, 20.0),
+    rounds=st.integers(1, 6),
+    share=st.floats(0.1, 0.9),
+    renew=st.integers(0, 3),
+    samples=st.sampled_from([20, 50, 400]),
+)
+@settings(max_examples=25, deadline=None)
+def test_what_is_spent_grows_to_the_promise_and_never_above_it(
+    epsilon: float, rounds: int, share: float, renew: int, samples: int
+) -> None:
+    promise = Privacy(epsilon=epsilon, share=share)
+    fingerprints = released_fingerprints(Kin(renew=renew))
+    peers = peers_with(promise, 10, samples, 2 * rounds, rounds, fingerprints(rounds))
+    account = PrivacyAccount(promise, (peers,), fingerprints)
+    spent = [account.summary(played)["epsilon_spent"] for played in range(rounds + 1)]
+    assert spent[0] == 0.0
+    assert spent == sorted(spent)
+    assert spent[-1] <= epsilon
+
+
 NORM = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 10))
 
 
@@ -73,7 +182,6 @@ NORM = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linea
     ("keys", "message"),
     [
         ({"method": "pens"}, "losses on private data"),
-        ({"method": "kin"}, "no noise yet"),
         ({"method": "fedavg"}, "exact sample counts"),
         ({"merge": "fedavg"}, "exact sample counts"),
         ({"training": {"patience": 2}, "data": {"validation": 10, "train": 40}}, "patience"),

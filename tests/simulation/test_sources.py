@@ -21,7 +21,7 @@ def source(
 ) -> InMemory:
     """Four peers with fingerprints of the sizes above; ``made`` counts how often they are made."""
 
-    def make() -> Fingerprints:
+    def make(earlier: int) -> Fingerprints:
         if made is not None:
             made.append(1)
         return fingerprints(SIZES)
@@ -179,7 +179,7 @@ def test_of_1200_peers_each_receives_1000_fingerprints_and_those_of_its_contacts
     """Tiny fingerprints of one byte each."""
     peers, view = 1200, view_of(1200, 5)
     found = InMemory(
-        view, torch.zeros(peers, 2), torch.ones(peers), lambda: fingerprints([1] * peers), None, limited=True
+        view, torch.zeros(peers, 2), torch.ones(peers), lambda _: fingerprints([1] * peers), None, limited=True
     )
     chosen = set(sampled(fingerprints([1] * peers), torch.arange(peers), 0).tolist())
     assert len(chosen) == 1000

@@ -50,7 +50,7 @@ def fingerprints(sizes: Sequence[int]) -> Fingerprints:
 def in_memory(view: View, start: Tensor, samples: Sequence[int] | None = None) -> InMemory:
     """A source without fingerprints."""
 
-    def none() -> Fingerprints:
+    def none(earlier: int) -> Fingerprints:
         raise AssertionError("no fingerprints are asked for")
 
     counts = torch.tensor(samples or [1] * len(view.me))

@@ -11,9 +11,11 @@ from torch import Tensor
 from homophily.federation import peer_sets as sets
 from homophily.federation.view import View
 from homophily.fingerprints.fingerprint import Fingerprints
+from homophily.fingerprints.private import PrivateFingerprints
 from homophily.methods.base import Findings, Memory, Method, Partners, Reach, Renewal, RoundContext, methods
 from homophily.methods.kin import power
 from homophily.methods.kin.families import Kinship, kinship
+from homophily.methods.kin.released import released_kinship
 from homophily.randomness import Purpose
 
 _DIRECTIONS = 3  # in which places are reported
@@ -38,10 +40,22 @@ class Kin(Method):
 
     def on_fingerprints(self, view: View, prints: Fingerprints, ids: Tensor, limited: bool) -> Findings:
         found = kinship(prints, ids, int(view.seed[0]))
-        place = torch.searchsorted(ids, view.contacts.clamp(min=0)).clamp(max=len(ids) - 1)
-        columns = torch.where(view.known & (ids[place] == view.contacts), place, -1)
-        memory = _memory(found, torch.searchsorted(ids, view.me), columns, limited)
+        smallest = power.smallest_difference(found.evidence) if found.evidence is not None else None
+        memory = _memory(found, *_positions(view, ids), limited, smallest)
         return Findings(memory, *_diagnostics(found, prints.count))
+
+    def on_released(self, view: View, prints: PrivateFingerprints, ids: Tensor, limited: bool) -> Findings:
+        """As without privacy, and on the CPU: released fingerprints are small."""
+        found, _ = released_kinship(prints, ids.cpu(), int(view.seed[0]))
+        rows, columns = _positions(view, ids)
+        memory = _memory(found, rows.cpu(), columns.cpu(), limited, None)
+        device = view.me.device
+        peers, values = _diagnostics(found, prints.count.clamp(min=1.0))
+        return Findings(
+            {name: table.to(device) for name, table in memory.items()},
+            {name: table.to(device) for name, table in peers.items()},
+            values,
+        )
 
     def meet(self, now: RoundContext) -> Tensor:
         """Kin at random; in a continuum, of twice as many drawn from the mixture, those that balance each other."""
@@ -118,15 +132,21 @@ def _nothing_found(peers: int, difference: float) -> str:
     return f"{found}; {power.in_words(difference)} would not have been seen with these samples"
 
 
-def _memory(found: Kinship, rows: Tensor, columns: Tensor, limited: bool) -> Memory:
+def _positions(view: View, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """The positions among the fingerprints of peers ``ids``: of the peers that decide [P] and of their contacts [P, B],
+    -1 for those without a fingerprint."""
+    place = torch.searchsorted(ids, view.contacts.clamp(min=0)).clamp(max=len(ids) - 1)
+    return torch.searchsorted(ids, view.me), torch.where(view.known & (ids[place] == view.contacts), place, -1)
+
+
+def _memory(found: Kinship, rows: Tensor, columns: Tensor, limited: bool, smallest: float | None) -> Memory:
     """What a peer remembers: how much each of its contacts counts, its family (-1: none, or a continuum), in a
     continuum the displacements to those that count, in the order of the contacts, and how far the answer can be
     trusted: ``enough_samples``, ``conclusive`` and the ``smallest_difference`` of two groups (infinite: unknown).
 
-    columns: [P, B], of the contacts in the answer; -1: not in it.
+    columns: [P, B], of the contacts in the answer; -1: not in it. smallest: difference; None: unknown.
     """
     weights = found.weights(rows, columns, limited)
-    smallest = power.smallest_difference(found.evidence) if found.evidence is not None else None
     trust = {
         "enough_samples": torch.full_like(rows, found.enough_samples, dtype=torch.bool),
         "conclusive": torch.full_like(rows, found.conclusive, dtype=torch.bool),
@@ -148,7 +168,7 @@ def _diagnostics(found: Kinship, count: Tensor) -> tuple[dict[str, Tensor], dict
     count: [M], samples behind each fingerprint. family: -1 without a fingerprint, and in a continuum.
     """
     place, edge = found.place[:, :_DIRECTIONS], found.edge**0.5 if found.enough_samples else math.nan
-    family = torch.full_like(count, -1) if found.family is None else found.family
+    family = torch.full_like(count, -1, dtype=torch.int64) if found.family is None else found.family
     members = family >= 0
     weight = count[members].double()
     summed = place.new_zeros(1 + int(family.max()), 1 + place.shape[1])

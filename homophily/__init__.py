@@ -10,7 +10,7 @@ from homophily.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from homophily import data
-    from homophily.api import Discovery, Simulation, compare, kin, resume, run
+    from homophily.api import Audit, Discovery, Simulation, audit, compare, kin, resume, run
     from homophily.config.schema import Config
     from homophily.data import ClusterSpec, PartitionPlan, PeerData, Samples, Source
     from homophily.errors import ConfigWarning, DivergedWarning, TrackerWarning, UnsuitableError, UserError
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from homophily.training.objectives import Objective, Phase
 
 __all__ = [
-    "Callback", "ClusterSpec", "Comparison", "Config", "ConfigWarning", "Discovery", "DivergedWarning", "Method",
-    "Objective", "PartitionPlan", "PeerData", "Phase", "Purpose", "RoundContext", "Run", "Samples", "Simulation",
-    "Source", "TrackedRun", "Tracker", "TrackerWarning", "UnsuitableError", "UserError", "View", "compare", "data",
-    "kin", "power", "resume", "run",
+    "Audit", "Callback", "ClusterSpec", "Comparison", "Config", "ConfigWarning", "Discovery", "DivergedWarning",
+    "Method", "Objective", "PartitionPlan", "PeerData", "Phase", "Purpose", "RoundContext", "Run", "Samples",
+    "Simulation", "Source", "TrackedRun", "Tracker", "TrackerWarning", "UnsuitableError", "UserError", "View", "audit",
+    "compare", "data", "kin", "power", "resume", "run",
 ]  # fmt: skip
 
 _MODULES = {
-    "homophily.api": ("Discovery", "Simulation", "compare", "kin", "resume", "run"),
+    "homophily.api": ("Audit", "Discovery", "Simulation", "audit", "compare", "kin", "resume", "run"),
     "homophily.config.schema": ("Config",),
     "homophily.data": ("ClusterSpec", "PartitionPlan", "PeerData", "Samples", "Source"),
     "homophily.errors": ("ConfigWarning", "DivergedWarning", "TrackerWarning", "UnsuitableError", "UserError"),

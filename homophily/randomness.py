@@ -43,6 +43,7 @@ class Purpose(IntEnum):
     PRIVATE_BATCH = 21  # which samples are in a batch of private training
     PRIVATE_NOISE = 22  # the noise of private training
     PRIVATE_FINGERPRINT = 23  # noise and signs of the private fingerprints of simulated peers
+    AUDIT = 30  # canaries, and the random numbers of the copies of peers that have them
 
 
 _WORD = (1 << 64) - 1

@@ -28,9 +28,11 @@ from homophily.api import resume as resume_run
 from homophily.api import run as start_run
 from homophily.atomic_io import locked, write_json
 from homophily.cli import backups
+from homophily.cli.audit import audit_run
 from homophily.cli.exit_codes import ExitCode
 from homophily.cli.live import follow_folder, live_page
 from homophily.cli.plan import plan_run
+from homophily.cli.theory import show_theory
 from homophily.config.overlay import nested, split
 from homophily.config.schema import TrackerTable
 from homophily.data import sample_constants, shifts, sources, write_constants
@@ -40,7 +42,7 @@ from homophily.experiments.runner import chosen_device
 from homophily.federation.merging import merges
 from homophily.federation.similarity import metrics
 from homophily.federation.topology import topologies
-from homophily.methods import methods, theory
+from homophily.methods import methods
 from homophily.models import models
 from homophily.papers import pages, summary, tables
 from homophily.papers import recipe as recipes
@@ -279,6 +281,8 @@ app.command("live")(follow_folder)
 app.command("backup")(backups.back_up)
 app.command("restore")(backups.restore)
 app.command("plan")(plan_run)
+app.command("audit")(audit_run)
+app.command("theory")(show_theory)
 
 
 @app.command("log")
@@ -294,21 +298,6 @@ def log_folder(
         with locked(run.path):
             rounds = log_run(run, table)
         print(f"{run.path}: {rounds} rounds logged to {to}")
-
-
-@app.command("theory")
-def show_theory(
-    peers: Annotated[int, typer.Option("--peers", help="Number of peers.")] = 100,
-    cluster: Annotated[int, typer.Option("--cluster", help="Peers of the own cluster, the peer itself included.")] = 50,
-    candidates: Annotated[int, typer.Option("--l", help="Peers drawn per round.")] = 10,
-    k: Annotated[int, typer.Option("--k", help="Number of neighbours.")] = 5,
-    rounds: Annotated[int, typer.Option("--rounds", help="Rounds of stage 1.")] = 20,
-    as_json: Json = False,
-) -> None:
-    """Print the probability that all k neighbours are of the own cluster, by round, for PANM (stage 1) and PENS."""
-    chances = theory.cni(rounds, peers, cluster, candidates, k)
-    fixed = theory.pens(peers, cluster, candidates, k)
-    _print({"cni": chances, "pens": [fixed] * rounds}, as_json, lambda: show.chances(chances, fixed))
 
 
 def _add_peer_commands() -> None:

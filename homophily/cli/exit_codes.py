@@ -9,6 +9,8 @@ class ExitCode(IntEnum):
     """How a command ended. docs/command-line.md lists the codes."""
 
     DONE = 0  # the command has finished
-    FAILED = 1  # every peer of a run has diverged, or doctor found a fault; with a traceback: an error in homophily
+    FAILED = (
+        1  # every peer of a run has diverged, doctor found a fault, or an audit failed; with a traceback: our error
+    )
     MISTAKE = 2  # an error that a user or an operator can correct; the message says which
     STOPPED = 130  # Ctrl-C; for a peer also SIGTERM

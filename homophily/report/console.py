@@ -12,6 +12,7 @@ from rich.markup import escape
 
 from homophily.data import AgreedConstants
 from homophily.errors import UserError
+from homophily.experiments.audit import Audit
 from homophily.experiments.discovery import Discovery, PrivateRelease
 from homophily.experiments.planning import Plan
 from homophily.fingerprints.private import BYTES
@@ -64,6 +65,29 @@ def planned(found: Plan) -> None:
     kind = "extrapolated from" if found.extrapolated else "by"
     note = f"bottleneck: {found.bottleneck}; {kind} a measurement of {found.measured_peers:,} peers on this machine"
     console.print(note, soft_wrap=True, highlight=False)
+
+
+def audited(found: Audit) -> None:
+    """Print what attacks on a run's releases show, beside its account."""
+    console = Console()
+    rows = [
+        (
+            attack.what,
+            f"{attack.releases:,}",
+            f"{attack.correct:,} of {attack.guesses:,}",
+            f"{attack.epsilon_lower:.2f}",
+            "no noise" if attack.epsilon_account is None else f"{attack.epsilon_account:.2f}",
+        )
+        for attack in found.attacks
+    ]
+    title = f"{found.canaries:,} canaries, delta {found.delta:g}, unit {found.unit}, confidence {found.confidence:.0%}"
+    print_table(console, ["", "releases", "right guesses", "epsilon is at least", "account"], rows, title=title)
+    verdict = {
+        None: "the run has no [privacy], so it promises nothing",
+        True: "no attack contradicts the account",
+        False: "FAILED: an attack shows a larger epsilon than the account of what was released",
+    }[found.passed]
+    console.print(escape(f"{verdict}\nwritten to {found.run}/audit.json"), soft_wrap=True, highlight=False)
 
 
 def _values(value: Any) -> str:

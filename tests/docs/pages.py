@@ -169,6 +169,8 @@ def check_object(where: str, shown: Mapping[str, Any], printed: Mapping[str, Any
     for key, value in shown.items():
         if isinstance(value, dict):
             check_object(f"{where} {key}", value, printed[key])
+        elif value is None:
+            assert printed[key] is None, f"{where}: {key}"
         elif key != "seconds" and not isinstance(value, str | list):
             assert math.isclose(value, printed[key], abs_tol=CLOSE), f"{where}: {key}"
 

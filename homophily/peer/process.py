@@ -91,6 +91,7 @@ class Peer:
             if self._alone:  # before the first link: zenoh reads the settings of its log only once
                 self._failures = stack.enter_context(handshakes.watch_handshakes(refusals, self._log))
             links = ZenohLinks(address_of(self.settings, self._insecure))
+            links.bound_strangers(refusals, self._log)
             self._links, self._refusals = links, refusals
             self._keeper = self._membership_keeper(links, refusals)
             self._network = PeerNetwork.on(links, self._setup, refusals)

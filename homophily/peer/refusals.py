@@ -17,13 +17,13 @@ class Refusals:
         self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()
 
-    def add(self, reason: Exception | str, peer: str = "") -> None:
+    def add(self, reason: Exception | str, peer: str = "", times: int = 1) -> None:
         key = f"{reason} ({peer})" if peer else str(reason)
         with self._lock:
             if key not in self._counts and len(self._counts) >= _MOST_REASONS:
                 key = "other reasons"
-            self._counts[key] = self._counts.pop(key, 0) + 1  # the last key is the last reason
-            first = self._counts[key] == 1
+            self._counts[key] = self._counts.pop(key, 0) + times  # the last key is the last reason
+            first = self._counts[key] == times
         if first:
             self._log.warning(
                 "this peer refused a message or connection: %s; status.json counts further ones, which are not logged",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -20,7 +21,9 @@ from typing import Any, Protocol
 import zenoh
 
 from homophily.errors import UserError
+from homophily.peer.accept_layer import AcceptLayer, accept_before_zenoh
 from homophily.peer.manifest import CHUNK
+from homophily.peer.refusals import Refusals
 
 _ROOT = "homophily"
 _MESSAGE_OVERHEAD = 256 << 10  # bytes of a message beside its chunk
@@ -107,10 +110,12 @@ class ZenohLinks:
         self._handlers: LinkHandlers | None = None
         self._online: set[str] = set()
         self._declared: list[Any] = []
+        self._bounds: tuple[Refusals, logging.Logger] | None = None
+        self._layer: AcceptLayer | None = None
         self._open(address)
 
     def _open(self, address: Address) -> None:
-        self._name, self._root = address.name, f"{_ROOT}/{address.federation}"
+        self._name, self._root, self._listen = address.name, f"{_ROOT}/{address.federation}", address.listen
         self._allowed, self._secure = frozenset(address.allowed), address.tls is not None
         self._by_id = {_zenoh_id(address, name): name for name in address.allowed}
         self._by_common_name = {common: name for name, common in address.common_names.items()}
@@ -127,12 +132,14 @@ class ZenohLinks:
         fails and is tried again by those who asked.
         """
         self._undeclare()
-        self._session.close()
+        self.close()
         for name in list(self._online):
             self._online.discard(name)
             if self._handlers is not None:
                 self._handlers.on_disconnect(name)
         self._open(address)
+        if self._bounds is not None:
+            self.bound_strangers(*self._bounds)
         if self._handlers is not None:
             self.listen(self._handlers)
 
@@ -162,6 +169,18 @@ class ZenohLinks:
             self._session.liveliness().declare_subscriber(f"{alive}/*", on_liveliness, history=True),
             self._session.liveliness().declare_token(f"{alive}/{self._name}"),
         ]
+
+    def bound_strangers(self, refusals: Refusals, log: logging.Logger) -> None:
+        """Bound connections that are not established, if links use TLS. refusals: counts those that are refused."""
+        self._bounds = refusals, log
+        ports = {int(host.rpartition(":")[2]) for host in self._listen if self._secure}
+        layer = self._layer = accept_before_zenoh(ports, refusals, log)
+
+        def on_link(event: zenoh.LinkEvent) -> None:
+            if layer is not None and event.kind == zenoh.SampleKind.PUT:
+                layer.established(event.link.dst.partition("/")[2].partition("?")[0])
+
+        self._watched = self._session.info.declare_link_events_listener(on_link, history=True)
 
     def observe(self, on_message: Callable[[bytes], None]) -> None:
         """Receive messages without being online: other peers do not notice an observer."""
@@ -223,6 +242,9 @@ class ZenohLinks:
 
     def close(self) -> None:
         self._session.close()
+        if self._layer is not None:
+            self._layer.close()
+            self._layer = None
 
 
 def _payload(reply: zenoh.Reply) -> bytes:

@@ -72,7 +72,7 @@ def test_all_log_messages_are_documented_as_they_are() -> None:
 
 def test_all_reasons_for_refusals_are_documented_as_they_are() -> None:
     messages = quoted("Reasons for refusals")
-    patterns = [*calls("Refused"), *calls(r".*refusals\.add")]
+    patterns = [*calls("Refused"), *calls(r".*refusals\.add"), *calls(r".*\.refuse")]
     assert len(patterns) >= 30
     assert unmatched(messages, [*patterns, "other reasons"]) == []
     handshakes = "handshake: .+".replace(" ", re.escape(" "))

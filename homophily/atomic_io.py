@@ -98,9 +98,9 @@ def write_bytes(path: Path, content: bytes, *, flush: bool = True) -> None:
             partial.unlink(missing_ok=True)
 
 
-def write_json(path: Path, value: Any, *, flush: bool = True) -> None:
+def write_json(path: Path, value: Any) -> None:
     """Write a value as JSON, atomically; numbers that are not finite become null."""
-    write_text(path, json.dumps(plain(value), indent=2, ensure_ascii=False) + "\n", flush=flush)
+    write_text(path, json.dumps(plain(value), indent=2, ensure_ascii=False) + "\n")
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:

@@ -52,6 +52,16 @@ class Tracker:
     def log(self, round: int, values: Mapping[str, float]) -> None:
         """Log the ``values`` of one ``round``, numbers by name. Rounds come in order, and each comes once."""
 
+    def kept(self, round: int) -> int:
+        """The last round that the tracker keeps if the process is killed now; ``round`` is the last one logged.
+
+        Override it, and ``flush``, if the tracker holds rounds back. A resume logs those after it again.
+        """
+        return round
+
+    def flush(self) -> None:
+        """Write the rounds that were held back, because the run has stopped before its end."""
+
     def finish(self, summary: Values) -> None:
         """Log the ``summary`` of the finished run, numbers and strings by name, and close the tracker."""
 

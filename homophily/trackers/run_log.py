@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from homophily.atomic_io import plain, read_json, write_json
+from homophily.atomic_io import plain, write_text
 from homophily.config.overlay import flat
 from homophily.config.schema import Config, TrackerTable
 from homophily.errors import UserError
@@ -15,7 +16,8 @@ from homophily.runs.comparison import Contents
 from homophily.runs.reader import Run
 from homophily.trackers.base import TrackedRun, Tracker, numbers, trackers
 
-FILE = "trackers.json"
+Entry = dict[str, Any]  # a tracker, its keys, the identity of its run, and the last round that it keeps
+FILE = "trackers.jsonl"  # a line per tracker and round; the last line of a tracker counts
 
 
 class RunLog:
@@ -34,7 +36,8 @@ class RunLog:
     def open(self, path: Path, config: Config) -> None:
         """Begin with the run in the folder ``path``, or continue after the last round that was logged."""
         self._path = path
-        before = self._stored() or {"identity": None, "round": 0, "finished": False}
+        new: Entry = {"identity": None, "round": 0, "finished": False}
+        before = next((entry for entry in self._all() if self._same(entry)), new)
         self._round, self._finished = int(before["round"]), bool(before["finished"])
         group = path.absolute().parent.name if Contents.read(path.absolute().parent) is not None else None
         parameters = {key: value for key, value in plain(flat(config.toml())).items() if key != "tracker"}
@@ -52,8 +55,14 @@ class RunLog:
             values = {name: value for name, value in numbers(line).items() if name != "round"}
             self._tracker.log(line["round"], values)
             self._round, self._finished = line["round"], False
-            self._store(flush=False)  # every round: waiting for the disk would take longer than a small round
+            with (self._path / FILE).open("a", encoding="utf-8") as file:
+                file.write(_line(self._entry))
         return len(new)
+
+    def flush(self) -> None:
+        """Let the tracker write what it held back, since no more rounds come."""
+        self._tracker.flush()
+        self._store()
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Log the results of the finished run, if they were not logged before."""
@@ -64,29 +73,37 @@ class RunLog:
             self._finished = True
             self._store()
 
-    def _all(self) -> list[dict[str, Any]]:
-        file = self._path / FILE
-        return read_json(file) if file.is_file() else []
-
-    def _same(self, entry: Mapping[str, Any]) -> bool:
-        return bool(entry["name"] == self.name and entry["keys"] == self._keys)
-
-    def _stored(self) -> dict[str, Any] | None:
-        """What was logged before in this tracker."""
-        try:
-            return next((entry for entry in self._all() if self._same(entry)), None)
-        except (KeyError, TypeError) as error:
-            raise UserError(f"{self._path / FILE} is damaged: {error}") from error
-
-    def _store(self, flush: bool = True) -> None:
-        entry = {
+    @property
+    def _entry(self) -> Entry:
+        return {
             "name": self.name,
             "keys": self._keys,
             "identity": self._identity,
-            "round": self._round,
+            "round": self._tracker.kept(self._round),
             "finished": self._finished,
         }
-        write_json(self._path / FILE, [*(one for one in self._all() if not self._same(one)), entry], flush=flush)
+
+    def _same(self, entry: Entry) -> bool:
+        return bool(entry["name"] == self.name and entry["keys"] == self._keys)
+
+    def _all(self) -> list[Entry]:
+        """The last entry of each tracker of the run."""
+        file = self._path / FILE
+        text = file.read_text(encoding="utf-8") if file.is_file() else ""
+        *lines, _ = text.split("\n")  # the last may be incomplete
+        try:
+            found = [json.loads(line) for line in lines]
+            return list({json.dumps([entry["name"], entry["keys"]]): entry for entry in found}.values())
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(f"{file} is damaged: {error}") from error
+
+    def _store(self) -> None:
+        others = [entry for entry in self._all() if not self._same(entry)]
+        write_text(self._path / FILE, "".join(map(_line, [*others, self._entry])))
+
+
+def _line(entry: Entry) -> str:
+    return json.dumps(entry, ensure_ascii=False) + "\n"
 
 
 def log_run(run: Run, table: TrackerTable) -> int:
@@ -96,4 +113,6 @@ def log_run(run: Run, table: TrackerTable) -> int:
     rounds = log.log(run.metrics())
     if run.finished:
         log.finish(run.summary)
+    else:
+        log.flush()
     return rounds

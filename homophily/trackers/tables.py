@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,8 @@ from pydantic import Field
 from homophily.atomic_io import write_bytes, write_text
 from homophily.plugins.optional import imported
 from homophily.trackers.base import Identity, TrackedRun, Tracker, Values, own_folder, trackers
+
+_PAUSES = 20  # after a Parquet file was written, times that this took until it is written again
 
 Row = dict[str, Any]
 _Folder = Annotated[
@@ -101,6 +104,30 @@ class Parquet(TableTracker):
         super().__init__(folder)
         self._arrow = imported("pyarrow", "tables", "tracker 'parquet'")
         self._parquet = imported("pyarrow.parquet", "tables", "tracker 'parquet'")
+
+    def open(self, run: TrackedRun, identity: Identity | None) -> Identity:
+        self._kept, self._pause = run.logged, 0.0  # the last round in the file; until when it is not written again
+        return super().open(run, identity)
+
+    def append(self, path: Path, rows: Sequence[Row], row: Row) -> None:
+        """Write the whole file, since Parquet ends with an index, but not in every round."""
+        began = time.monotonic()
+        if began >= self._pause:
+            super().append(path, rows, row)
+            now = time.monotonic()
+            self._kept, self._pause = row["round"], now + _PAUSES * (now - began)
+
+    def kept(self, round: int) -> int:
+        return self._kept
+
+    def flush(self) -> None:
+        if self._rows and self._rows[-1]["round"] > self._kept:
+            self.write(self._path, self._rows)
+            self._kept = self._rows[-1]["round"]
+
+    def finish(self, summary: Values) -> None:
+        self.flush()
+        super().finish(summary)
 
     def write(self, path: Path, rows: Sequence[Row]) -> None:
         table = self._arrow.table({name: [row.get(name) for row in rows] for name in _columns(rows)})

@@ -11,6 +11,8 @@ import pandas as pd
 import pytest
 
 import homophily
+from homophily.config.schema import TrackerTable
+from homophily.trackers.run_log import log_run
 from tests.callbacks import InterruptAt
 from tests.trackers.reading import (
     KINDS,
@@ -35,6 +37,12 @@ def logged(run: homophily.Run, name: str) -> list[tuple[int, float]]:
     return [(line["round"], line[name]) for line in run.metrics()]
 
 
+def last_entry(run: Path) -> dict[str, Any]:
+    *_, line = (run / "trackers.jsonl").read_text(encoding="utf-8").splitlines()
+    found: dict[str, Any] = json.loads(line)
+    return found
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_tracker_has_every_round_once(kind: str, tmp_path: Path) -> None:
     run = homophily.run({**SMALL, "tracker": kind}, out=tmp_path / "run")
@@ -50,13 +58,11 @@ def test_a_resumed_run_continues_in_the_tracker(kind: str, tmp_path: Path) -> No
     """It is interrupted in round 4, after the checkpoint of round 2; the tracker has round 3."""
     with pytest.raises(KeyboardInterrupt):
         homophily.run({**SMALL, "tracker": kind}, callbacks=[InterruptAt(4)], out=tmp_path / "run")
-    before = json.loads((tmp_path / "run" / "trackers.json").read_text(encoding="utf-8"))
-    assert [entry["round"] for entry in before] == [3]
+    before = last_entry(tmp_path / "run")
+    assert before["round"] == 3 or kind == "parquet"  # whose file is not written in every round
     run = homophily.resume(tmp_path / "run", {"rounds": 5})
-    after = json.loads((tmp_path / "run" / "trackers.json").read_text(encoding="utf-8"))
-    assert [(entry["identity"], entry["round"], entry["finished"]) for entry in after] == [
-        (before[0]["identity"], 5, True)
-    ]
+    after = last_entry(tmp_path / "run")
+    assert (after["identity"], after["round"], after["finished"]) == (before["identity"], 5, True)
     assert points(kind, run.path, "accuracy") == approximately(logged(run, "accuracy"))
     assert [step for step, _ in points(kind, run.path, "loss")] == [1, 2, 3, 4, 5]
 
@@ -145,6 +151,38 @@ def test_rows_that_were_not_complete_are_written_again(tmp_path: Path) -> None:
     table.write_text(table.read_text(encoding="utf-8") + "3,0.1,2", encoding="utf-8")
     run = homophily.resume(tmp_path / "run")
     assert points("csv", run.path, "accuracy") == logged(run, "accuracy")
+
+
+def test_rounds_that_are_not_yet_in_a_parquet_file_are_logged_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("homophily.trackers.tables._PAUSES", 1e6)
+    with pytest.raises(KeyboardInterrupt):
+        homophily.run({**SMALL, "tracker": "parquet"}, callbacks=[InterruptAt(4)], out=tmp_path / "run")
+    assert [step for step, _ in points("parquet", tmp_path / "run", "accuracy")] == [1]
+    stopped = homophily.Run(tmp_path / "run")
+    assert log_run(stopped, TrackerTable(name="parquet")) == len(stopped.metrics()) - 1
+    assert points("parquet", stopped.path, "accuracy") == logged(stopped, "accuracy")
+    run = homophily.resume(tmp_path / "run")
+    assert points("parquet", run.path, "accuracy") == logged(run, "accuracy")
+
+
+def test_a_line_that_was_not_complete_is_not_read(tmp_path: Path) -> None:
+    """The process was killed while it noted round 2."""
+    with pytest.raises(KeyboardInterrupt):
+        homophily.run({**SMALL, "tracker": ["csv", "mlflow"]}, callbacks=[InterruptAt(2)], out=tmp_path / "run")
+    with (tmp_path / "run" / "trackers.jsonl").open("a", encoding="utf-8") as file:
+        file.write('{"name": "csv", "keys"')
+    run = homophily.resume(tmp_path / "run")
+    for kind in ("csv", "mlflow"):
+        assert points(kind, run.path, "accuracy") == approximately(logged(run, "accuracy"))
+
+
+def test_a_damaged_record_of_trackers_is_named(tmp_path: Path) -> None:
+    run = homophily.run({**SMALL, "tracker": "csv"}, out=tmp_path / "run")
+    (run.path / "trackers.jsonl").write_text("[]\n", encoding="utf-8")
+    with pytest.raises(homophily.UserError, match=r"trackers\.jsonl is damaged"):
+        log_run(run, TrackerTable(name="csv"))
 
 
 @pytest.mark.parametrize("kind", ["mlflow", "wandb", "csv"])

@@ -24,6 +24,7 @@ TRIES = 20  # starts of k-means
 CLOUDS, MARGIN = 15, 0.4  # families must beat uniform clouds by so much in log residual
 _NORMAL_999 = 3.0902323061678132  # 99.9 % point of the normal distribution
 _LEAST, _SWEEPS = 32, 100
+_AT_ONCE = 1 << 20  # numbers of temporary tables
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,10 @@ class Space:
 
     def place(self, mean: Tensor) -> Tensor:
         """[N, max(rank, 2)] of means [N, buckets]: whitened, in the signal directions, y_i / sqrt(n_i)."""
-        return (folded(mean.double(), self.d) - self.centre) @ self.basis
+        directions, step = self.basis.mT, max(1, _AT_ONCE // self.basis.numel())
+        parts = [folded(some.double(), self.d) - self.centre for some in mean.split(step)]
+        # Products are added one after the other: a matrix product rounds by the number of its rows.
+        return torch.cat([(some[:, None] * directions).cumsum(2)[..., -1] for some in parts])
 
 
 def dimension(freedom: int, buckets: int = BUCKETS) -> int | None:

@@ -157,6 +157,17 @@ def test_the_order_of_peers_changes_nothing() -> None:
     )
 
 
+def test_a_place_has_the_same_bits_whoever_else_is_placed() -> None:
+    """A process with some of the peers places only these."""
+    prints, _ = clusters([20, 20], 30, 2.0, 1)
+    space = kin.Space.of(prints, 0)
+    together = space.place(prints.mean)
+    for size in (1, 3, 17):
+        assert torch.equal(torch.cat([space.place(some) for some in prints.mean.split(size)]), together)
+    direct = (kin.folded(prints.mean.double(), space.d) - space.centre) @ space.basis
+    assert torch.allclose(together, direct, rtol=1e-12, atol=1e-12)
+
+
 def test_peers_without_a_usable_fingerprint_are_nobodys_kin() -> None:
     prints, _ = clusters([8, 8], 30, gap=0.5, seed=1)
     prints = without(prints, 3)

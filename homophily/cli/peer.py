@@ -7,6 +7,7 @@ import sys
 from contextlib import ExitStack
 from dataclasses import asdict
 from datetime import datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,6 +30,13 @@ cert = typer.Typer(no_args_is_help=True, help="Make a private certificate author
 
 Folder = Annotated[Path, typer.Option("--folder", help="Folder of keys and certificates.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on the last line.")]
+
+
+class LogFormat(StrEnum):
+    """The values of --log-format."""
+
+    TEXT = "text"
+    JSON = "json"
 
 
 @cert.command()
@@ -120,13 +128,23 @@ def peer(
         str | None,
         typer.Option("--metrics", metavar="HOST:PORT", help="Serve /metrics (Prometheus) and /health here."),
     ] = None,
+    log_format: Annotated[
+        LogFormat, typer.Option("--log-format", help="Lines of the log: text, or a JSON object each.")
+    ] = LogFormat.TEXT,
+    log_stderr: Annotated[
+        bool, typer.Option("--log-stderr", help="Print the log on stderr too, as containers expect it.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Run one real peer: train on its own data, find similar peers, merge with them."""
     sys.path.insert(0, str(file.parent.resolve()))  # package.module:name may be a module beside the file
     try:
-        with progress.one_run() as bar, ExitStack() as stack:
-            node = Peer(file, insecure=insecure, callbacks=bar, alone=True)
+        with ExitStack() as stack:
+            bar = [] if log_stderr else stack.enter_context(progress.one_run())
+            as_objects = log_format is LogFormat.JSON
+            node = Peer(
+                file, insecure=insecure, callbacks=bar, alone=True, json_log=as_objects, log_to_stderr=log_stderr
+            )
             if metrics is not None:
                 where = stack.enter_context(endpoint.serving(node.settings.state, metrics))
                 Console(stderr=True, soft_wrap=True).print(f"metrics and health: {where}", highlight=False)

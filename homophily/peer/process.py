@@ -28,7 +28,7 @@ from homophily.experiments.tracking import Tracking
 from homophily.federation.merging import merges
 from homophily.peer import handshakes
 from homophily.peer.certificates import read_certificate
-from homophily.peer.logs import logged_to, peer_logger
+from homophily.peer.logs import LogSettings, logged_to, peer_logger
 from homophily.peer.membership_document import MembershipDocument
 from homophily.peer.membership_keeper import MembershipKeeper, newest
 from homophily.peer.network import NamedObserver, PeerNetwork, address_of
@@ -62,10 +62,13 @@ class Peer:
         insecure: bool = False,
         callbacks: Sequence[Callback] = (),
         alone: bool = False,
+        json_log: bool = False,
+        log_to_stderr: bool = False,
     ) -> None:
         """settings: a peer's file, or what was loaded from one; insecure: no TLS, on loopback addresses only;
         callbacks: called after every round; alone: this process runs nothing else, so that failed handshakes can be
-        counted from its standard output."""
+        counted from its standard output; json_log: a JSON object for each line of the log; log_to_stderr: print it
+        too."""
         self.settings = settings if isinstance(settings, PeerSettings) else load(Path(settings))
         if insecure and (outside := outside_loopback(self.settings.peer)):
             raise UserError(
@@ -73,6 +76,8 @@ class Peer:
             )
         self._insecure, self._alone, self._callbacks = insecure, alone, Callbacks(callbacks)
         self._setup = prepare_peer(self.settings)
+        peer = self.settings.peer
+        self._log_settings = LogSettings(json_log, log_to_stderr, int(peer.log_mb * 2**20), peer.log_files)
         self._log = peer_logger(self.settings.peer.name)
         self._stack = ExitStack()
         self._failures: handshakes.ConnectFailures | None = None  # not known unless alone
@@ -86,7 +91,9 @@ class Peer:
         with ExitStack() as stack:
             stack.enter_context(locked(self.settings.state))
             writer = open_state(self._setup)
-            stack.enter_context(_logged(writer.path / "peer.log", self.settings.peer.name, self._log))
+            stack.enter_context(
+                _logged(writer.path / "peer.log", self.settings.peer.name, self._log, self._log_settings)
+            )
             refusals = Refusals(self._log)
             if self._alone:  # before the first link: zenoh reads the settings of its log only once
                 self._failures = stack.enter_context(handshakes.watch_handshakes(refusals, self._log))
@@ -326,9 +333,9 @@ def _recorded(setup: PeerSetup) -> RecordedPeers:
 
 
 @contextmanager
-def _logged(path: Path, name: str, log: logging.Logger) -> Iterator[None]:
+def _logged(path: Path, name: str, log: logging.Logger, settings: LogSettings) -> Iterator[None]:
     """Write a peer's log to a file, and at the end why it stops, if it fails or is interrupted."""
-    with logged_to(path, log):
+    with logged_to(path, log, settings):
         try:
             yield
         except (Exception, KeyboardInterrupt) as error:

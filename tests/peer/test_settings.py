@@ -56,6 +56,8 @@ def test_files_may_be_elsewhere(tmp_path: Path) -> None:
         ({"allow": ["alice", "B O B"]}, r"peer\.allow = 'B O B': must be 1 to 63"),
         ({"allow": ["alice", "ca"]}, r"peer\.allow = 'ca': .* not 'ca'"),
         ({"allow": ["alice", "alice"]}, r"peer\.allow names 'alice' twice"),
+        ({"log_files": 0}, r"peer\.log_files = 0: must be at least 1"),
+        ({"log_mb": 0}, r"peer\.log_mb = 0: must be at least 0\.01"),
         ({"federation": ""}, r"peer\.federation = '': must be 1 to 63"),
         ({"federation": "a/b"}, r"peer\.federation = 'a/b': must be 1 to 63"),
         ({"federation": "**"}, r"peer\.federation = '\*\*': must be 1 to 63"),

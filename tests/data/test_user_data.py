@@ -254,7 +254,7 @@ GOOD = np.ones((3, 2))
         (PeerData(np.ones(3), [0, 1, 0]), r"x must have one row per sample, not the shape \[3\]"),
         (PeerData(np.array([["a"], ["b"]]), [0, 1]), "x must contain real numbers, not <U1"),
         (PeerData(np.array([[{}], [{}]]), [0, 1]), "x must contain real numbers, not object"),
-        (PeerData(GOOD, [["cat"], ["dog"], ["cat"]]), "y must contain real numbers"),
+        (PeerData(GOOD, [["cat"], [1], ["cat"]]), "y must contain real numbers"),
         (PeerData(torch.ones(2, 2, dtype=torch.complex64), [0, 1]), "x must contain real numbers, not torch.complex64"),
         (PeerData([[1.0, 2.0], [3.0]], [0, 1]), "x is not an array: its rows differ in length"),
         (PeerData(GOOD, [[1.0], [2.0, 3.0], [4.0]]), "y is not an array: its rows differ in length"),

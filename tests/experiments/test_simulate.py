@@ -128,7 +128,7 @@ def test_what_may_not_change_on_resume_is_refused(tmp_path: Path) -> None:
     simulation.save()
     with pytest.raises(UserError, match="seed: a resumed run can change rounds, evaluate and checkpoint only"):
         Simulation.resume(tmp_path / "run", {"seed": 1})
-    with pytest.raises(UserError, match="rounds = 1: .*run has played 2 rounds, and cannot have fewer"):
+    with pytest.raises(UserError, match=r"rounds = 1: .*run has played 2 rounds, and cannot have fewer"):
         Simulation.resume(tmp_path / "run", {"rounds": 1})
 
 

@@ -303,6 +303,7 @@ def log_folder(
 def _add_peer_commands() -> None:
     """Add cert, peer, status, doctor and deploy; without the peer extra, they only print what to install."""
     try:
+        from homophily.cli import federation as governing
         from homophily.cli import peer as commands
     except ModuleNotFoundError as error:
         missing = error.name
@@ -311,11 +312,12 @@ def _add_peer_commands() -> None:
             """Needs the peer extra: pip install 'homophily[peer]'."""
             raise UserError(f"this needs {missing}: install the peer extra with pip install 'homophily[peer]'")
 
-        for name in ("cert", "federation", "peer", "status", "doctor", "deploy"):
+        for name in ("cert", "federation", "join", "peer", "status", "doctor", "deploy"):
             app.command(name, context_settings={"ignore_unknown_options": True, "allow_extra_args": True})(unavailable)
         return
     app.add_typer(commands.cert, name="cert")
-    app.add_typer(commands.federation, name="federation")
+    app.add_typer(governing.federation, name="federation")
+    app.command("join")(governing.join_federation)
     app.command("peer")(commands.peer)
     app.command("status")(commands.status)
     app.command("doctor")(commands.diagnose)

@@ -1,4 +1,4 @@
-"""The commands of real peers: cert, federation, peer, status, doctor, deploy. They need the [peer] extra."""
+"""The commands of real peers: cert, peer, status, doctor, deploy. Imported only with the [peer] extra installed."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import typer
 from rich.console import Console
 
 from homophily.cli.exit_codes import ExitCode
+from homophily.cli.values import formatted
 from homophily.config.overlay import nested, split
 from homophily.errors import UserError
 from homophily.peer import Peer, certificates, deploy, doctor, federation_folder
-from homophily.peer.membership_document import MembershipDocument
 from homophily.report import console as show
 from homophily.report import progress
 from homophily.report.live import endpoint
@@ -57,68 +57,6 @@ def issue(
 ) -> None:
     """Make a key and a certificate for a peer."""
     print(federation_folder.issue_key(folder, name, host or [], days))
-
-
-federation = typer.Typer(no_args_is_help=True, help="Govern a federation: who is a member, which settings all share.")
-Member = Annotated[str, typer.Argument(help="The peer's name.")]
-Shared = Annotated[Path, typer.Argument(metavar="SETTINGS.toml", help="Config keys that all peers share.")]
-
-
-@federation.command("init")
-def init_federation(
-    name: Annotated[str, typer.Argument(help="The federation's name.")],
-    settings: Annotated[
-        Path | None, typer.Option("--settings", metavar="SETTINGS.toml", help="Config keys that all peers share.")
-    ] = None,
-    folder: Folder = Path("certs"),
-) -> None:
-    """Make an authority, unless the folder has one, and the first membership document."""
-    _print_document(federation_folder.init(folder, name, settings), False)
-
-
-@federation.command("add")
-def add_member(
-    name: Member,
-    address: Annotated[
-        list[str] | None,
-        typer.Option("--address", help="host:port at which other peers reach it; may be given several times."),
-    ] = None,
-    folder: Folder = Path("certs"),
-) -> None:
-    """Make a peer a member, or change its addresses, in a new version of the document."""
-    _print_document(federation_folder.add(folder, name, address or []), False)
-
-
-@federation.command("remove")
-def remove_member(name: Member, folder: Folder = Path("certs")) -> None:
-    """End a membership, and revoke the certificates of that peer."""
-    _print_document(federation_folder.remove(folder, name), False)
-
-
-@federation.command("revoke")
-def revoke_certificates(name: Member, folder: Folder = Path("certs")) -> None:
-    """Revoke the certificates of a member, which then needs a new one."""
-    _print_document(federation_folder.revoke(folder, name), False)
-
-
-@federation.command("share")
-def share_settings(settings: Shared, folder: Folder = Path("certs")) -> None:
-    """Replace the settings that all members share."""
-    _print_document(federation_folder.share(folder, settings), False)
-
-
-@federation.command("show")
-def show_document(folder: Folder = Path("certs"), as_json: Json = False) -> None:
-    """Show the membership document."""
-    _print_document(federation_folder.current(folder), as_json)
-
-
-def _print_document(document: MembershipDocument, as_json: bool) -> None:
-    found = federation_folder.shown(document)
-    if as_json:
-        print(json.dumps(found, ensure_ascii=False))
-    else:
-        print_pairs(Console(), {key: _formatted(value) for key, value in found.items()})
 
 
 def peer(
@@ -169,7 +107,7 @@ def status(
         return
     if isinstance(found.get("time"), float):
         found["time"] = datetime.fromtimestamp(found["time"]).isoformat(" ", "seconds")
-    print_pairs(Console(), {key.replace("_", " "): _formatted(value) for key, value in found.items()})
+    print_pairs(Console(), {key.replace("_", " "): formatted(value) for key, value in found.items()})
 
 
 def diagnose(
@@ -187,16 +125,6 @@ def diagnose(
         print(json.dumps({"ok": all(c.ok for c in checks), "checks": [asdict(c) for c in checks]}, ensure_ascii=False))
     if not all(check.ok for check in checks):
         raise SystemExit(ExitCode.FAILED)
-
-
-def _formatted(value: Any) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {_formatted(inner)}" for key, inner in value.items()) or "-"
-    if isinstance(value, list):
-        return ", ".join(map(str, value)) or "-"
-    return f"{value:.4g}" if isinstance(value, float) and abs(value) < 1e6 else str(value)
 
 
 def run_deployment(

@@ -17,10 +17,10 @@ from homophily.config.overlay import read
 from homophily.errors import InUseError, UserError
 from homophily.peer import certificates
 from homophily.peer.membership_document import (
-    ADDRESS,
     Member,
     MembershipDocument,
     common_name,
+    is_address,
     open_document,
     sign_document,
 )
@@ -43,6 +43,8 @@ class Ledger:
     issued: list[dict[str, Any]] = field(default_factory=list)  # name, serial and expiry of each certificate
     revoked: list[str] = field(default_factory=list)
     settings: dict[str, Any] = field(default_factory=dict)
+    authority: list[str] = field(default_factory=list)  # addresses of the service
+    invitations: dict[str, dict[str, Any]] = field(default_factory=dict)  # by the digest of the secret
 
     def revoke(self, name: str) -> None:
         """Revoke all certificates of a name; the next has another common name."""
@@ -51,16 +53,20 @@ class Ledger:
         self.generations[name] = self.generations.get(name, 1) + 1
 
 
-def init(folder: Path, federation: str, settings: Path | None = None) -> MembershipDocument:
+def init(
+    folder: Path, federation: str, settings: Path | None = None, service: Sequence[str] = ()
+) -> MembershipDocument:
     """Make a federation: an authority, unless the folder has one, and the first document, without members."""
     if not certificates.is_name(federation):
         raise UserError(f"federation {federation!r}: {certificates.NAME_RULE}")
     if (folder / _STATE).exists():
         raise UserError(f"{folder / _STATE} already exists: the folder holds a federation")
+    for address in service:
+        check_address("--at", address)
     shared = {} if settings is None else shared_settings(settings)
     if not (folder / "ca.key").exists():
         certificates.init(folder)
-    ledger = Ledger(federation, settings=shared)
+    ledger = Ledger(federation, settings=shared, authority=list(service))
     return _publish(folder, ledger)
 
 
@@ -84,9 +90,7 @@ def enter(ledger: Ledger, name: str, addresses: Sequence[str]) -> None:
     if not certificates.is_name(name):
         raise UserError(f"peer name {name!r}: {certificates.NAME_RULE}")
     for address in addresses:
-        found = ADDRESS.fullmatch(address)
-        if found is None or not 0 < int(found[1]) < 65536:
-            raise UserError(f"--address {address}: must be host:port, such as 192.0.2.7:7447")
+        check_address("--address", address)
     ledger.members[name] = list(addresses)
     ledger.generations.setdefault(name, 1)
 
@@ -113,6 +117,20 @@ def share(folder: Path, settings: Path) -> MembershipDocument:
     with changed(folder) as ledger:
         ledger.settings = shared_settings(settings)
     return current(folder)
+
+
+def serve_at(folder: Path, addresses: Sequence[str]) -> None:
+    """Change the addresses of the authority's service, if they are others."""
+    for address in addresses:
+        check_address("--at", address)
+    if read_ledger(folder).authority != list(addresses):
+        with changed(folder) as ledger:
+            ledger.authority = list(addresses)
+
+
+def check_address(option: str, address: str) -> None:
+    if not is_address(address):
+        raise UserError(f"{option} {address}: must be host:port, such as 192.0.2.7:7447")
 
 
 def _check_member(ledger: Ledger, name: str) -> None:
@@ -200,8 +218,9 @@ def _publish(folder: Path, ledger: Ledger) -> MembershipDocument:
         name: Member(tuple(addresses), ledger.generations[name]) for name, addresses in sorted(ledger.members.items())
     }
     document = MembershipDocument(
-        ledger.federation, ledger.version, now, now + _DAYS * 86400, members, tuple(ledger.revoked), ledger.settings
-    )
+        ledger.federation, ledger.version, now, now + _DAYS * 86400, members, tuple(ledger.revoked), ledger.settings,
+        tuple(ledger.authority),
+    )  # fmt: skip
     key, _ = certificates.authority(folder)
     signed = sign_document(document, key)
     write_json(folder / _STATE, asdict(ledger))  # first: a version is never signed twice
@@ -223,4 +242,5 @@ def shown(document: MembershipDocument) -> dict[str, Any]:
         "members": {name: list(member.addresses) for name, member in document.members.items()},
         "revoked": list(document.revoked),
         "settings": dict(document.settings),
+        "authority": list(document.authority),
     }

@@ -10,7 +10,7 @@ import re
 import time
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from cryptography import x509
@@ -21,7 +21,7 @@ from homophily.peer.certificates import is_name
 from homophily.peer.identity import Refused
 
 MAX_DOCUMENT_BYTES = 512 << 10
-ADDRESS = re.compile(r"(?:[a-zA-Z0-9.-]+|\[[0-9a-fA-F:.]+\]):([0-9]{1,5})")
+_ADDRESS = re.compile(r"(?:[a-zA-Z0-9.-]+|\[[0-9a-fA-F:.]+\]):([0-9]{1,5})")
 _PURPOSE = b"homophily membership 1\n"  # the authority's key also signs certificates
 _CLOCK_SKEW = 24 * 3600  # seconds
 _MAX_MEMBERS = 4096
@@ -47,6 +47,7 @@ class MembershipDocument:
     members: Mapping[str, Member]
     revoked: tuple[str, ...] = ()  # serial numbers in hexadecimal
     settings: Mapping[str, Any] = field(default_factory=dict)
+    authority: tuple[str, ...] = ()  # addresses of the authority's service
 
     @property
     def common_names(self) -> dict[str, str]:
@@ -58,6 +59,12 @@ class MembershipDocument:
         reachable = bool(self.members[name].addresses) if name in self.members else False
         others = sorted(other for other in self.members if other != name and (other < name or not reachable))
         return [address for other in others for address in self.members[other].addresses]
+
+
+def is_address(text: Any) -> bool:
+    """Whether this is host:port."""
+    found = _ADDRESS.fullmatch(text) if isinstance(text, str) else None
+    return found is not None and 0 < int(found[1]) < 65536
 
 
 def common_name(name: str, generation: int) -> str:
@@ -94,6 +101,7 @@ def open_document(data: bytes, authority: x509.Certificate, federation: str) -> 
             name: Member(tuple(member["addresses"]), member["generation"]) for name, member in body["members"].items()
         }
         found = MembershipDocument(**{**body, "members": members, "revoked": tuple(body["revoked"])})
+        found = replace(found, authority=tuple(found.authority))
     except (KeyError, TypeError, AttributeError):
         raise Refused("malformed membership document") from None
     if not _well_formed(found):
@@ -109,7 +117,8 @@ def _well_formed(document: MembershipDocument) -> bool:
         all(type(number) is int and number >= 1 for number in numbers)
         and len(document.members) <= _MAX_MEMBERS
         and all(map(is_name, document.members))
-        and all(isinstance(a, str) and ADDRESS.fullmatch(a) for m in document.members.values() for a in m.addresses)
+        and all(is_address(a) for m in document.members.values() for a in m.addresses)
+        and all(map(is_address, document.authority))
         and all(isinstance(serial, str) and _SERIAL.fullmatch(serial) for serial in document.revoked)
         and isinstance(document.settings, dict)
     )

@@ -61,7 +61,7 @@ class MembershipKeeper:
         self._authority, self._stored, self._watched = authority, stored, watched
         self._apply, self._offer, self._refusals, self._log = apply, offer, refusals, log
         self._received: queue.Queue[bytes] = queue.Queue(_WAITING)
-        self._stopped = threading.Event()
+        self._stopped, self._again = threading.Event(), threading.Event()
         self._seen = b""  # the last content of the watched file
         self._thread = threading.Thread(target=self._work, daemon=True)
 
@@ -81,6 +81,10 @@ class MembershipKeeper:
             except queue.Full:
                 self._refusals.add("too many membership documents")
 
+    def apply_again(self) -> None:
+        """Apply the present document once more, for example with a new certificate."""
+        self._again.set()
+
     def _work(self) -> None:
         offered = looked = 0.0
         while not self._stopped.is_set():
@@ -91,6 +95,9 @@ class MembershipKeeper:
             if now - looked >= _LOOK_SECONDS:
                 self._look()
                 looked = now
+            if self._again.is_set():
+                self._again.clear()
+                self._apply(self.document)
             try:
                 older = self.consider(self._received.get(timeout=0.2))
             except queue.Empty:

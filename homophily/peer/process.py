@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -27,6 +27,7 @@ from homophily.experiments.runner import ActiveRun, RoundPlayer, torch_settings
 from homophily.experiments.tracking import Tracking
 from homophily.federation.merging import merges
 from homophily.peer import handshakes
+from homophily.peer.authority_client import RENEWED_BEFORE, AuthorityClient
 from homophily.peer.certificates import read_certificate
 from homophily.peer.logs import LogSettings, logged_to, peer_logger
 from homophily.peer.membership_document import MembershipDocument
@@ -44,7 +45,6 @@ from homophily.simulation.recording import RecordedPeers
 from homophily.simulation.rounds import RunState
 from homophily.simulation.user_objects import UserObjects
 
-_EXPIRY_WARNING = timedelta(days=30)  # a certificate that expires within this time is logged at the start
 _OFFER_SECONDS = 0.5
 _CPU = torch.device("cpu")
 
@@ -107,6 +107,9 @@ class Peer:
             if self._keeper is not None:
                 self._keeper.start()
                 stack.callback(self._keeper.stop)
+                client = self._authority_client(self._keeper)
+                client.start()
+                stack.callback(client.stop)
             plan = self._setup.training.plan
             stack.enter_context(torch_settings(self._setup.config, plan, self._setup.device))
             stack.enter_context(stopping())
@@ -130,6 +133,9 @@ class Peer:
         authority, watched = read_certificate(self.settings.path(peer.ca)), self.settings.path(peer.membership)
         known = newest([path for path in (stored, watched) if path.exists()], authority, peer.federation)
         return MembershipKeeper(known, authority, stored, watched, self._govern, links.offer, refusals, self._log)
+
+    def _authority_client(self, keeper: MembershipKeeper) -> AuthorityClient:
+        return AuthorityClient(self.settings, lambda: keeper.document, keeper.receive, keeper.apply_again, self._log)
 
     def _govern(self, document: MembershipDocument) -> None:
         """Refuse at once whom a new document leaves out or revokes, and renew the links; ``_rejoin`` does the rest."""
@@ -197,7 +203,8 @@ class Peer:
         self._log.info("%s %s; its state folder holds %d of %d rounds", peer.name, listens, round, rounds)
         for note in self._setup.notes:
             self._log.warning("%s", note)
-        if expires - datetime.now(UTC) < _EXPIRY_WARNING:
+        renews = self.settings.document is not None and self.settings.document.authority
+        if expires - datetime.now(UTC) < RENEWED_BEFORE and not renews:
             self._log.warning(
                 "the certificate %s expires on %s: issue a new one and restart this peer",
                 self.settings.certificate,

@@ -15,7 +15,7 @@ from homophily.config.schema import Config
 from homophily.config.table import Table
 from homophily.errors import UserError
 from homophily.peer.certificates import NAME_RULE, is_name, read_certificate
-from homophily.peer.membership_document import ADDRESS, MembershipDocument
+from homophily.peer.membership_document import MembershipDocument, is_address
 from homophily.peer.membership_keeper import newest
 from homophily.plugins.parameters import parsed, refuse_unknown
 from homophily.simulation.configuration import make, overlaid
@@ -146,8 +146,7 @@ def _check(peer: Peer) -> None:
         raise UserError(f"peer.share = {peer.share}: must be {place}, the position of {peer.name!r} in peer.allow")
     for key in ("listen", "connect"):
         for address in getattr(peer, key):
-            found = ADDRESS.fullmatch(address)
-            if found is None or not 0 < int(found[1]) < 65536:
+            if not is_address(address):
                 raise UserError(f"peer.{key} = {address!r}: must be host:port, such as 192.0.2.7:7447")
 
 

@@ -1,0 +1,109 @@
+"""Peers that run under an authority's service: the documented commands, renewal and revocation."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from homophily.peer import federation_folder
+from homophily.peer.settings import load
+from tests.docs.pages import NOT_RUN, blocks
+from tests.peer.field import until
+from tests.peer.linked import free_port
+from tests.peer.test_joining import Office
+from tests.peer.test_membership_document import NAMES, Clinics
+
+SHOWN = [command for block in blocks("docs/deploy.md") if block.language == "sh" for command in block.commands]
+
+
+def shown(words: str) -> list[str]:
+    """The arguments of the first command of docs/deploy.md that begins with these words."""
+    return next(command for command in SHOWN if command.startswith(f"homophily {words}")).split()[1:]
+
+
+@contextmanager
+def started(folder: Path, log: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "homophily", *words], cwd=folder, stdout=out, stderr=out,
+            env={**os.environ, "COLUMNS": "500"},
+        )  # fmt: skip
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def said(folder: Path, *words: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "homophily", *words], cwd=folder, capture_output=True, text=True, timeout=60, check=True
+    )
+    return done.stdout.strip()
+
+
+def test_the_commands_of_the_page_make_a_member(tmp_path: Path) -> None:
+    office, new = tmp_path / "authority", tmp_path / "hospital"
+    office.mkdir()
+    new.mkdir()
+    (office / "shared.toml").write_text("rounds = 3\n")
+    at = f"127.0.0.1:{free_port()}"
+    with ExitStack() as stack:
+        said(office, *[at if word == "127.0.0.1:17440" else word for word in shown("federation init")])
+        stack.enter_context(started(office, tmp_path / "serve.log", *shown("federation serve")))
+        until(lambda: f"the authority listens on {at}" in (tmp_path / "serve.log").read_text(), "the service starts")
+        token = said(office, *shown("federation invite hospital-d"))
+        log = tmp_path / "join.log"
+        join = stack.enter_context(
+            started(new, log, *[token if word == "TOKEN" else word for word in shown("join TOKEN")])
+        )
+        until(lambda: "code: " in log.read_text(), "a code")
+        code = re.search(r"code: (\d{3}) (\d{3})", log.read_text())
+        assert code is not None
+        assert "hospital-d" in said(office, *shown("federation requests"))
+        said(office, *shown("federation confirm")[:-1], code[1] + code[2])
+        assert join.wait(30) == 0, log.read_text()
+    assert "peer.toml: hospital-d has joined tumours; start it with: homophily peer peer.toml" in log.read_text()
+    assert (load(new / "peer.toml").config.rounds, load(new / "peer.toml").peer.allow) == (3, ["hospital-d"])
+    not_run = ("federation serve", "join", "federation confirm")
+    assert {"homophily " + " ".join(shown(words)) for words in not_run} <= NOT_RUN
+
+
+@pytest.fixture
+def governed(tmp_path: Path) -> Iterator[tuple[Office, Clinics]]:
+    """Three peers, of which ann's certificate ends in ten days."""
+    office = Office(tmp_path, rounds=100_000)
+    for name in NAMES:
+        federation_folder.add(office.folder, name)
+        federation_folder.issue_key(office.folder, name, ["127.0.0.1"], 10 if name == "ann" else 365)
+    clinics = Clinics(tmp_path, NAMES)
+    yield office, clinics
+    clinics.close()
+    office.service.close()
+
+
+def test_a_running_peer_renews_its_certificate_and_a_revoked_one_is_out_within_a_minute(
+    governed: tuple[Office, Clinics],
+) -> None:
+    office, clinics = governed
+    clinics.start(0, 1, 2)
+    clinics.all_meet(0, 1, 2)
+    until(lambda: clinics.status(0)["certificate_expires"] > time.time() + 300 * 86400, "ann has a new certificate")
+    assert "was renewed; it is valid until" in (clinics.folder / "ann/peer.log").read_text()
+    clinics.go_on(0, 1, 2)
+    clinics.all_meet(0, 1, 2)  # the links continue
+    federation_folder.revoke(office.folder, "bob")
+    began = time.monotonic()
+    assert clinics.end(1) == 1
+    clinics.all_meet(0, 2)
+    until(lambda: all("bob" not in clinics.status(i)["neighbours"] for i in (0, 2)), "no link of bob is left")
+    assert time.monotonic() - began < 60
+    assert "other peers will refuse" in (clinics.folder / "bob/peer.log").read_text()

@@ -2,7 +2,8 @@
 
     python benchmarks/kin_private.py families      precision and recall against epsilon and samples
     python benchmarks/kin_private.py calibration   how often a difference is found although there is none
-    python benchmarks/kin_private.py hospitals     the heart-disease clinics
+    python benchmarks/kin_private.py hospitals     the families of heart-disease clinics
+    python benchmarks/kin_private.py clinics       the accuracy of methods at these clinics, at epsilon 4
 
 Each writes results/privacy/NAME.jsonl, from which benchmarks/privacy_page.py writes results/privacy.md. The constants
 of private kin were chosen on digits, but trial runs on MNIST and Fashion-MNIST influenced the choice too. So the
@@ -13,7 +14,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ import torch
 from kin_settings import NETWORK_OF, SHIFTS, config
 
 import homophily
+from homophily.data import sample_constants
 from homophily.experiments.discovery import Discovery
 from homophily.experiments.runner import as_config
 from homophily.fingerprints.embedding import CompactEmbedding, Targets
@@ -115,7 +118,7 @@ def calibration(federations: int) -> Iterator[dict[str, Any]]:
                 yield {**asked, "federations": federations, "rank_above_0": false}
 
 
-def clinics(seeds: range) -> Iterator[dict[str, Any]]:
+def hospital_families(seeds: range) -> Iterator[dict[str, Any]]:
     for train, sizes in hospitals.CLINICS.items():
         for epsilon in (*EPSILONS, ALMOST_NO_NOISE):
             for seed in seeds:
@@ -127,18 +130,41 @@ def clinics(seeds: range) -> Iterator[dict[str, Any]]:
                 yield {**case, **found_in(one), "samples_needed": needed}
 
 
+def clinics(seeds: range) -> Iterator[dict[str, Any]]:
+    """Constants of inputs come from all hospitals together, and count as public."""
+    scale = sample_constants("heart-disease", {}, {}, None, 0).table
+    for train, sizes in hospitals.CLINICS.items():
+        for method in ("local", "random", "oracle", "kin"):
+            for epsilon in (4.0, None):
+                for seed in seeds:
+                    asked = hospitals.config(train, seed, hospitals.NETWORKS["linear"])
+                    asked["data"] |= {"scale": scale}
+                    training = {"batch": train // 4, "epochs": 1, "lr": 0.5, "momentum": 0.0, "schedule": "constant"}
+                    keys = {**asked, "rounds": 40, "record": False, "method": method, "training": training}
+                    keys |= {"privacy": {"epsilon": epsilon, "delta": DELTA}} if epsilon else {}
+                    with tempfile.TemporaryDirectory() as folder:
+                        accuracy = homophily.run(keys, out=Path(folder) / "run", device="cpu").summary["accuracy"]
+                    case = {"samples": train, "peers": sum(sizes), "method": method, "epsilon": epsilon, "seed": seed}
+                    yield {**case, "accuracy": accuracy}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("study", choices=["families", "calibration", "hospitals"])
+    parser.add_argument("study", choices=["families", "calibration", "hospitals", "clinics"])
     parser.add_argument("--out", type=Path, default=RESULTS, help="the folder of the result file")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--federations", type=int, default=250, help="calibration: per row of peers and samples")
     options = parser.parse_args()
     torch.set_num_threads(1)
     seeds = range(options.seeds)
-    studies = {"families": lambda: families(seeds), "calibration": lambda: calibration(options.federations)}
+    studies: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
+        "families": lambda: families(seeds),
+        "calibration": lambda: calibration(options.federations),
+        "hospitals": lambda: hospital_families(seeds),
+        "clinics": lambda: clinics(seeds),
+    }
     records = []
-    for record in studies.get(options.study, lambda: clinics(seeds))():
+    for record in studies[options.study]():
         print(json.dumps(record), flush=True)
         records.append(record)
     options.out.mkdir(parents=True, exist_ok=True)

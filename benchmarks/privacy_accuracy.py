@@ -4,6 +4,9 @@
 
 Each run is a folder below the given one; a run that is there is not computed again, so an interrupted benchmark is
 continued by the same command. The table is printed as Markdown. `--peers`, `--rounds` and the lists make it smaller.
+The results are also written to `--out`, a file of JSON lines, in which they replace earlier ones of the same runs.
+benchmarks/privacy_page.py writes results/privacy.md from it. The learning rate is the same with and without privacy. It
+was not tuned for either, so the column without privacy is not the best that these networks reach.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ import torch
 import homophily
 from homophily.errors import UserError
 
+RESULTS = Path(__file__).resolve().parents[1] / "results" / "privacy"
+KEYS = ("data", "network", "samples", "method", "epsilon", "seed")  # what tells runs apart
 NETWORKS: dict[str, dict[str, Any]] = {
     "small MLP": {"model": {"name": "mlp", "hidden": [32]}, "lr": 0.5},
     "linear head": {"model": {"name": "mlp", "hidden": [1024], "frozen": ["1.*"]}, "lr": 0.5},  # on random features
@@ -47,8 +52,8 @@ def config(args: argparse.Namespace, data: str, network: str, samples: int, meth
     return out | ({"privacy": {"epsilon": epsilon}} if epsilon else {})
 
 
-def result(folder: Path, keys: Any) -> str:
-    """The accuracy of a run, which is computed if it is not there; or why it was refused."""
+def result(folder: Path, keys: Any) -> dict[str, Any]:
+    """The accuracy of a run, which is computed if it is not there (null: diverged); or why it was refused."""
     done = folder / "summary.json"
     if not done.exists():
         try:
@@ -57,14 +62,30 @@ def result(folder: Path, keys: Any) -> str:
             else:
                 homophily.run(keys, out=folder)
         except UserError as error:
-            return f"refused: {error}"
-    summary = json.loads(done.read_text())
-    return "diverged" if summary["accuracy"] is None else f"{summary['accuracy']:.1f}"
+            return {"refused": str(error)}
+    about = json.loads((folder / "run.json").read_text())
+    return {"accuracy": json.loads(done.read_text())["accuracy"], "machine": about["machine"], **about["versions"]}
+
+
+def cell(record: dict[str, Any]) -> str:
+    """What the table says about a run."""
+    if "refused" in record:
+        return "refused"
+    return "diverged" if record["accuracy"] is None else f"{record['accuracy']:.1f}"
+
+
+def replaced(path: Path, records: list[dict[str, Any]]) -> None:
+    """Write the records to a file of JSON lines, in place of those of the same runs."""
+    old = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+    by_run = {tuple(record[key] for key in KEYS): record for record in [*old, *records]}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{json.dumps(record)}\n" for record in by_run.values()), encoding="utf-8")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--out", type=Path, default=RESULTS / "accuracy.jsonl")
     parser.add_argument("--peers", type=int, default=40)
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--test", type=int, default=200)
@@ -76,7 +97,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=["local", "random", "oracle", "kin"])
     args = parser.parse_args()
     torch.set_num_threads(1)
-    refused: dict[str, str] = {}
+    records = []
     names = [f"epsilon {epsilon:g}" if epsilon else "no privacy" for epsilon in args.epsilons]
     print(f"| data | network | samples | method | {' | '.join(names)} |")
     print("| --- " * (4 + len(names)) + "|")
@@ -84,17 +105,22 @@ def main() -> None:
         for network in args.networks:
             for samples in args.samples:
                 for method in args.methods:
-                    cells = []
+                    row = []
                     for epsilon in args.epsilons:
                         name = f"{data}-{network}-{samples}-{method}-{epsilon:g}-{args.seed}".replace(" ", "-")
                         keys = config(args, data, network, samples, method, epsilon)
-                        cell = result(args.folder / name, keys)
-                        if cell.startswith("refused"):
-                            refused[name], cell = cell, "refused"
-                        cells.append(cell)
-                    print(f"| {data} | {network} | {samples} | {method} | {' | '.join(cells)} |", flush=True)
-    for name, why in refused.items():
-        print(f"\n{name}: {why}")
+                        case = dict(
+                            zip(KEYS, (data, network, samples, method, epsilon or None, args.seed), strict=True)
+                        )
+                        sizes = {"peers": args.peers, "rounds": args.rounds}
+                        row.append({**case, **sizes, **result(args.folder / name, keys)})
+                    cells = " | ".join(map(cell, row))
+                    print(f"| {data} | {network} | {samples} | {method} | {cells} |", flush=True)
+                    records += row
+                    replaced(args.out, records)
+    for record in records:
+        if "refused" in record:
+            print(f"\n{record}")
 
 
 if __name__ == "__main__":

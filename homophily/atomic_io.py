@@ -7,7 +7,7 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ try:
 except ImportError:
     fcntl = None  # type: ignore[assignment]
 
+_SHARDS = "shards"  # the index of a folder: its files of tensors, in order
 _LOCK_TRIES, _LOCK_PAUSE = 5, 0.01  # seconds between two tries
 
 
@@ -124,15 +125,18 @@ def _copied(tensor: Tensor) -> Tensor:
     return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
 
 
-def write_folder(path: Path, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
-    """Write ``tensors`` and ``numbers`` into a new folder, which appears complete or not at all."""
+def write_folder(path: Path, shards: Iterable[dict[str, Tensor]], numbers: dict[str, Any]) -> None:
+    """Write tensors, a file for each shard, and ``numbers`` into a new folder, which appears complete or not at all."""
     partial = path.with_name(path.name + ".part")
     with writing(path):
         shutil.rmtree(partial, ignore_errors=True)
         try:
             partial.mkdir(parents=True)
-            write_tensors(partial / "state.safetensors", tensors)
-            write_json(partial / "state.json", numbers)
+            files = []
+            for number, tensors in enumerate(shards):
+                files.append(f"state-{number}.safetensors" if number else "state.safetensors")
+                write_tensors(partial / files[-1], tensors)
+            write_json(partial / "state.json", {**numbers, _SHARDS: files})
             partial.replace(path)
             sync(path.parent)
         finally:
@@ -140,8 +144,18 @@ def write_folder(path: Path, tensors: dict[str, Tensor], numbers: dict[str, Any]
 
 
 def read_folder(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the tensors and the numbers that write_folder wrote to ``path``."""
-    return read_tensors(path / "state.safetensors"), read_json(path / "state.json")
+    """Return the tensors and the numbers that write_folder wrote to ``path``; the shards' tensors are concatenated."""
+    numbers = read_json(path / "state.json")
+    try:
+        files = numbers.pop(_SHARDS)
+        shards = [read_tensors(path / file) for file in files]
+        return {name: _joined([one[name] for one in shards if name in one]) for name in shards[0]}, numbers
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError) as error:
+        raise UserError(f"{path} is damaged, or of another version: {error}") from error
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def read_json(path: Path) -> Any:

@@ -45,7 +45,7 @@ def test_written_values_are_read_back(tmp_path: Path) -> None:
     assert torch.equal(found["x"], view)
     assert torch.equal(found["y"], view[0])
     assert read_metadata(tmp_path / "a.safetensors") == {"raw": "numbers"}
-    write_folder(tmp_path / "deep" / "state", NEW, {"round": 3})
+    write_folder(tmp_path / "deep" / "state", [NEW], {"round": 3})
     tensors, numbers = read_folder(tmp_path / "deep" / "state")
     assert torch.equal(tensors["w"], NEW["w"])
     assert numbers == {"round": 3}
@@ -90,9 +90,9 @@ def test_a_folder_that_cannot_be_written_is_absent(step: str, tmp_path: Path, mo
     with monkeypatch.context() as patch:
         patch.setattr(step, full)
         with pytest.raises(UserError, match="No space left on device"):
-            write_folder(tmp_path / "state", NEW, {})
+            write_folder(tmp_path / "state", [NEW], {})
     assert names(tmp_path) == []
-    write_folder(tmp_path / "state", NEW, {})
+    write_folder(tmp_path / "state", [NEW], {})
     assert names(tmp_path / "state") == ["state.json", "state.safetensors"]
 
 
@@ -134,9 +134,9 @@ def test_a_process_killed_in_between_leaves_the_old_file(kind: str, step: str, t
 @needs_fork
 @pytest.mark.parametrize("step", ["os.fsync", "pathlib.Path.replace"])
 def test_a_folder_is_absent_if_the_process_was_killed(step: str, tmp_path: Path) -> None:
-    killed(step, lambda: write_folder(tmp_path / "state", NEW, {"round": 1}))
+    killed(step, lambda: write_folder(tmp_path / "state", [NEW], {"round": 1}))
     assert names(tmp_path) == ["state.part"]
-    write_folder(tmp_path / "state", NEW, {"round": 2})
+    write_folder(tmp_path / "state", [NEW], {"round": 2})
     assert read_folder(tmp_path / "state")[1] == {"round": 2}
     assert names(tmp_path) == ["state"]
 

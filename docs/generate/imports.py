@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2] / "homophily"
 ROOMS = [
     "plugins", "config", "privacy", "data", "models", "federation", "runs", "trackers", "training", "fingerprints",
-    "methods", "simulation", "experiments", "peer", "papers", "report", "api", "cli",
+    "methods", "simulation", "cluster", "experiments", "peer", "papers", "report", "api", "cli",
 ]  # fmt: skip
 """From the bottom up: a room imports only rooms before it."""
 FOUNDATION = {f"homophily.{name}" for name in ("errors", "randomness", "version", "atomic_io")}

@@ -10,7 +10,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import chain
 from math import inf
@@ -32,7 +32,9 @@ from homophily.cli.audit import audit_run
 from homophily.cli.exit_codes import ExitCode
 from homophily.cli.live import follow_folder, live_page
 from homophily.cli.plan import plan_run
+from homophily.cli.ranks import in_one_process, one_speaks, watch_ranks
 from homophily.cli.theory import show_theory
+from homophily.cluster.joining import is_first
 from homophily.config.overlay import nested, split
 from homophily.config.schema import TrackerTable
 from homophily.data import sample_constants, shifts, sources, write_constants
@@ -86,11 +88,14 @@ def _print_version(asked: bool) -> None:
 
 @app.callback()
 def options(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
     """Personalised peer-to-peer federated learning: peers find peers with similar data and merge models with them."""
+    if context.invoked_subcommand != "run":
+        in_one_process(context.invoked_subcommand)
 
 
 @app.command()
@@ -105,7 +110,8 @@ def run(
     """Simulate one federation: in each round, all peers train, meet, choose and merge."""
     config, assignments = split(words or [])
     hint = _stoppable(lambda run: f"continue with: homophily run --resume {run}")
-    with hint, live_page(live) as page, progress.one_run() as bar:
+    watching = progress.one_run() if is_first() else nullcontext(())
+    with hint, live_page(live and is_first()) as page, watching as bar:
         if resume is not None:
             if config is not None or out is not None:
                 raise UserError("--resume uses the config and folder of the run: leave out CONFIG.toml and --out")
@@ -114,7 +120,8 @@ def run(
             finished = resume_run(resume, nested(assignments), callbacks=[*page, *bar])
         else:
             finished = start_run(load(config, nested(assignments)), out=out, device=device, callbacks=[*page, *bar])
-    _print(finished.summary, as_json, lambda: show.summary(finished))
+    if is_first():
+        _print(finished.summary, as_json, lambda: show.summary(finished))
     _fail_if_all_diverged(finished)
 
 
@@ -122,9 +129,10 @@ def _fail_if_all_diverged(run: Run) -> None:
     """Exit with code 1 if every peer has diverged, because such a run has no scores."""
     config = run.config
     if len(run.summary["diverged"]) == config.peers:
-        _complain(
-            f"every peer has diverged, so there are no scores: training.lr = {config.training.lr:g} may be too high"
-        )
+        if is_first():
+            _complain(
+                f"every peer has diverged, so there are no scores: training.lr = {config.training.lr:g} may be too high"
+            )
         raise SystemExit(ExitCode.FAILED)
 
 
@@ -351,12 +359,14 @@ def main() -> None:
     warnings.simplefilter("ignore", DivergedWarning)  # a run's notes contain the same warning
     warnings.showwarning = _show_warning  # type: ignore[assignment]  # without the arguments file and line
     try:
+        watch_ranks()
         app()
     except Exception as error:
         text = str(error) if isinstance(error, UserError) else _out_of_memory(error) or _in_own_code(error)
         if text is None:
             raise
-        _complain(" ".join(text.splitlines()))  # quoted messages of torch may have several lines
+        message = " ".join(text.splitlines())  # quoted messages of torch may have several lines
+        one_speaks(error, message, _complain)
         raise SystemExit(ExitCode.MISTAKE) from None
 
 

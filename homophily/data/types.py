@@ -141,8 +141,31 @@ class Split:
         position = torch.arange(most, device=peers.device)
         return self.start[peers, None] + position.minimum(self.count[peers, None] - 1)
 
+    def part(self, peers: slice) -> tuple[Split, slice]:
+        """Return the samples of some consecutive peers, copied, and which rows of x and y they are."""
+        start, count = self.start[peers], self.count[peers]
+        rows = slice(int(start.min()), int((start + count).max())) if len(start) else slice(0, 0)
+        return Split(self.x[rows].clone(), self.y[rows].clone(), start - rows.start, count.clone()), rows
+
     def to(self, device: torch.device) -> Split:
         return Split(*(t.to(device) for t in (self.x, self.y, self.start, self.count)))
+
+
+@dataclass(frozen=True)
+class Roster:
+    """Who the peers of a federation are, by id."""
+
+    peers: int
+    cluster: Tensor | None  # [N] int64: the true cluster of each peer; None: unknown
+    cluster_names: tuple[str, ...] = ()
+    names: tuple[str | None, ...] | None = None  # None: no peer has a name
+
+    def by_cluster(self) -> dict[str, list[int]]:
+        """Return the peers of each cluster, by its name; all in one if clusters are not known."""
+        if self.cluster is None:
+            return {"all": list(range(self.peers))}
+        cluster = self.cluster.tolist()
+        return {name: [i for i, c in enumerate(cluster) if c == n] for n, name in enumerate(self.cluster_names)}
 
 
 @dataclass(frozen=True)
@@ -178,6 +201,24 @@ class FederatedData:
     def inputs(self) -> tuple[int, ...]:
         """Shape of one sample."""
         return tuple(self.train.x.shape[1:])
+
+    @property
+    def roster(self) -> Roster:
+        """Who the peers are."""
+        return Roster(self.peers, self.cluster, self.cluster_names, self.names)
+
+    def part(self, peers: slice) -> FederatedData:
+        """Return the data of some consecutive peers, which keep no memory of the others' samples."""
+        train, rows = self.train.part(peers)
+        return replace(
+            self,
+            train=train,
+            test=self.test.part(peers)[0],
+            validation=None if self.validation is None else self.validation.part(peers)[0],
+            cluster=None if self.cluster is None else self.cluster[peers],
+            names=None if self.names is None else self.names[peers],
+            missing=None if self.missing is None else self.missing[rows].clone(),
+        )
 
     @cached_property
     def digest(self) -> str:

@@ -171,7 +171,7 @@ def _refuse_other_objects(path: Path, objects: UserObjects, device: str, cache: 
     """Refuse a network or data that differ from those with which a run began; its method does not matter."""
     config = Run(path).config.model_copy(update={"method": MethodTable(name="local")})
     experiment, complete, _ = prepare(config, objects, chosen_device(device), cache=cache)
-    RunWriter(path).check(form(experiment.task), complete, experiment.task.data.digest)
+    RunWriter(path).check(form(experiment.task), complete, experiment.digest)
 
 
 def _request(

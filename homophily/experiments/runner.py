@@ -9,9 +9,10 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from homophily.atomic_io import plain
+from homophily.atomic_io import locked, plain
 from homophily.config.schema import Config
-from homophily.data.sources import sources
 from homophily.errors import ConfigWarning, DivergedWarning, UserError
 from homophily.experiments.callbacks import Callbacks
 from homophily.experiments.tracking import Tracking
@@ -32,6 +32,7 @@ from homophily.runs.writer import Outcome, RunWriter
 from homophily.simulation.configuration import idle_settings, load, make
 from homophily.simulation.evaluation import Scores
 from homophily.simulation.rounds import Computation, Experiment, OneRun, RunState, play_round
+from homophily.simulation.shards import WHOLE, rows_of
 from homophily.simulation.side_by_side import SideBySide
 from homophily.simulation.user_objects import UserObjects
 from homophily.training.resources import ExecutionPlan, threads
@@ -67,7 +68,8 @@ class ActiveRun:
     def __post_init__(self) -> None:
         rows = self.state.federation.rows
         self.rested = time.monotonic() + _rest(rows.nbytes / _WRITTEN)  # no checkpoint before this time
-        self.state.may_end = bool(self.callbacks)
+        self.shards = self.state.experiment.shards
+        self.state.may_end = self.shards.agreed(lambda: bool(self.callbacks))
 
     # What callbacks see
 
@@ -80,14 +82,47 @@ class ActiveRun:
         return self.state.round
 
     def state_dict(self, peer: int) -> dict[str, Tensor]:
-        federation, task = self.state.federation, self.state.experiment.task
-        if not 0 <= peer < len(federation.rows):
-            raise UserError(f"peer {peer!r}: this run has peers 0 to {len(federation.rows) - 1}")
-        kept = {name: table[peer] for name, table in federation.kept.items()}
-        return task.layout.state_dict(federation.rows[peer], kept, task.layout.frozen_values(task.module))
+        peers, task = self.state.experiment.roster.peers, self.state.experiment.task
+        if not 0 <= peer < peers:
+            raise UserError(f"peer {peer!r}: this run has peers 0 to {peers - 1}")
+        self.shards.agreed(lambda: {"model": int(peer)})
+        row, kept = self._model(peer)
+        return task.layout.state_dict(row, kept, task.layout.frozen_values(task.module))
+
+    def _model(self, peer: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """A peer's row and kept buffers, in every process."""
+        federation, peers = self.state.federation, self.state.experiment.roster.peers
+
+        def of_peer(table: Tensor) -> Tensor:
+            return rows_of(self.shards, table, torch.tensor([peer]), peers)[0]
+
+        return of_peer(federation.rows), {name: of_peer(table) for name, table in federation.kept.items()}
 
     def stop(self) -> None:
         self.state.end()
+
+    # What process 0 does alone
+
+    def held(self) -> AbstractContextManager[None]:
+        """The lock on the run's folder, which process 0 holds."""
+        return locked(self.path) if self.shards.rank == 0 else nullcontext()
+
+    def call(self, callbacks: Callable[[], None]) -> None:
+        """Call callbacks in process 0; meanwhile the others answer what it asks for."""
+        if self.shards.rank == 0:
+            callbacks()
+            self.shards.agreed(lambda: {"end": self.state.ended})
+            return
+        while "model" in (asked := self.shards.agreed(dict)):
+            self._model(asked["model"])
+        if asked["end"]:
+            self.state.end()
+
+    def log(self, metrics: dict[str, Any]) -> None:
+        """Write a round's metrics and add its entries to the history."""
+        if self.shards.rank == 0:
+            self.writer.append(metrics)
+            self.record()
 
     # What is written
 
@@ -99,27 +134,40 @@ class ActiveRun:
 
     def save(self) -> None:
         """Write a checkpoint."""
-        numbers = {**self.state.numbers(), "callbacks": self.callbacks.state()}
-        self.writer.save(self.state.round, self.state.tensors(), numbers)
+        written = self.shards.agreed(lambda: self.writer.has_checkpoint(self.state.round))
+        shards = None if written else self.shards.collected(self.state.tensors())
+        if self.shards.rank == 0:
+            self.writer.save(self.state.round, shards, {**self.state.numbers(), "callbacks": self.callbacks.state()})
+        elif shards is not None:
+            list(shards)  # this sends them
 
     def restore(self) -> None:
         """Continue from the last checkpoint, or from the start."""
-        if (found := self.writer.last_checkpoint()) is not None:
-            path, (tensors, numbers) = found
+        found = self.writer.last_checkpoint() if self.shards.rank == 0 else None
+        where, numbers = self.shards.agreed(lambda: (None, {}) if found is None else (str(found[0]), found[1][1]))
+        if where is not None:
+            tensors = self.shards.handed_out(lambda rank: self._part({} if found is None else found[1][0], rank))
             try:
                 self.state.restore(tensors, numbers)
             except (KeyError, TypeError, AttributeError, RuntimeError) as error:
-                raise UserError(f"{path} is damaged, or of another version: {error}") from error
+                raise UserError(f"{where} is damaged, or of another version: {error}") from error
             self.callbacks.restore(numbers.get("callbacks", []))
-        self.writer.cut(self.state.round)
+        if self.shards.rank == 0:
+            self.writer.cut(self.state.round)
+
+    def _part(self, tensors: Mapping[str, Tensor], rank: int) -> dict[str, Tensor]:
+        """The part of a checkpoint for the peers of a process."""
+        mine = self.shards.mine(self.state.experiment.roster.peers, rank)
+        return {name: table if name.startswith(WHOLE) else table[mine] for name, table in tensors.items()}
 
     def finish(self, summary: dict[str, Any], scores: Scores) -> Run:
         """Write the results of a finished run."""
         self.save()
-        self.writer.finish(_outcome(self.state, summary, scores))
-        run = Run(self.path, self.objects.model)
-        self.callbacks.end(self, run.summary)
-        return run
+        outcome = _outcome(self.state, summary, scores)
+        if self.shards.rank == 0:
+            self.writer.finish(outcome)
+        self.call(lambda: self.callbacks.end(self, Run(self.path).summary))
+        return Run(self.path, self.objects.model)
 
 
 def begin(
@@ -131,6 +179,9 @@ def begin(
     callbacks: Callbacks,
 ) -> ActiveRun:
     """A run before its first round, its folder made."""
+    shards = experiment.shards
+    if shards.rank:
+        return _follower(experiment, config, objects, RunWriter(Path(shards.agreed(str))))
     for note in idle_settings(config):
         warnings.warn(note, ConfigWarning, stacklevel=2)
     callbacks = callbacks.observed_by(Tracking(config))
@@ -139,7 +190,8 @@ def begin(
     writer = RunWriter.create(out, "".join(c if c.isalnum() or c in "-_." else "-" for c in name))
     task = experiment.task
     writer.keep_start(objects.model, task.layout.frozen_values(task.module))
-    writer.describe(config, description(config, plan, task, experiment.scorer.metric.headline))
+    writer.describe(config, description(config, plan, task, experiment.scorer.metric.headline, experiment.digest))
+    shards.agreed(lambda: str(writer.path))
     return ActiveRun(RunState(experiment), writer, config, objects, callbacks)
 
 
@@ -147,11 +199,19 @@ def again(
     experiment: Experiment, config: Config, objects: UserObjects, writer: RunWriter, callbacks: Callbacks
 ) -> ActiveRun:
     """A stopped run, after the last round in its checkpoint."""
-    callbacks = callbacks.observed_by(Tracking(config))
-    writer.check(form(experiment.task), config, experiment.task.data.digest)
-    found = ActiveRun(RunState(experiment), writer, config, objects, callbacks)
+    writer.check(form(experiment.task), config, experiment.digest)
+    if experiment.shards.rank:
+        found = _follower(experiment, config, objects, writer)
+    else:
+        callbacks = callbacks.observed_by(Tracking(config))
+        found = ActiveRun(RunState(experiment), writer, config, objects, callbacks)
     found.restore()
     return found
+
+
+def _follower(experiment: Experiment, config: Config, objects: UserObjects, writer: RunWriter) -> ActiveRun:
+    """The run in a process that writes nothing and calls no callbacks."""
+    return ActiveRun(RunState(experiment), writer, config, objects, Callbacks([]))
 
 
 def with_start(writer: RunWriter, objects: UserObjects) -> UserObjects:
@@ -175,7 +235,7 @@ class RoundPlayer:
         states = [run.state for run in runs]
         self._compute: Computation = OneRun(states[0]) if len(states) == 1 else SideBySide(states)
         for run in runs:
-            run.callbacks.start(run)
+            run.call(partial(run.callbacks.start, run))
 
     @property
     def finished(self) -> bool:
@@ -188,10 +248,9 @@ class RoundPlayer:
         metrics = {number: plain(line) for number, line in played.items()}
         with ExitStack() as lines:  # every run's line is written, also if a callback is interrupted or fails
             for number, run in going.items():
-                lines.callback(run.writer.append, metrics[number])
-                lines.callback(run.record)
+                lines.callback(run.log, metrics[number])
             for number, run in going.items():
-                run.callbacks.round(run, metrics[number])
+                run.call(partial(run.callbacks.round, run, metrics[number]))
         _save_if_due(list(going.values()))
         return metrics
 
@@ -220,7 +279,7 @@ def _save_if_due(runs: Sequence[ActiveRun]) -> None:
     """Write checkpoints if they are due, of all runs or of none, so that the runs can be resumed together."""
     began = time.monotonic()
     due = [run for run in runs if run.state.round % run.config.checkpoint == 0]
-    if due and began >= max(run.rested for run in due):
+    if due and due[0].shards.agreed(lambda: began >= max(run.rested for run in due)):
         for run in due:
             run.save()
         over = time.monotonic()
@@ -235,21 +294,25 @@ def _rest(seconds: float) -> float:
 
 def _outcome(state: RunState, summary: dict[str, Any], scores: Scores) -> Outcome:
     """The results of a finished run."""
-    models, data = state.models(), state.experiment.task.data
+    models, data, roster = state.models(), state.experiment.task.data, state.experiment.roster
+    gathered = state.experiment.shards.gathered
     columns = {
         **scores.columns,
-        "models_received": state.exchange.traffic.received,
-        "diverged_rounds": state.diverged_rounds,
+        "models_received": gathered(state.exchange.traffic.received),
+        "diverged_rounds": gathered(state.diverged_rounds),
     }
     table: dict[str, list[Any] | None] = {name: values.tolist() for name, values in columns.items()}
-    table["peer"] = None if data.names is None else list(data.names)
-    table["cluster"] = None if data.cluster is None else [data.cluster_names[c] for c in data.cluster.tolist()]
-    kept = {f"kept/{name}": buffers for name, buffers in models.kept.items()}
-    return Outcome(summary, table, state.exchange.final(), {"rows": models.rows, **kept}, data.preparation)
+    table["peer"] = None if roster.names is None else list(roster.names)
+    table["cluster"] = None if roster.cluster is None else [roster.cluster_names[c] for c in roster.cluster.tolist()]
+    rows = {"rows": models.rows, **{f"kept/{name}": buffers for name, buffers in models.kept.items()}}
+    merges, rows = ({name: gathered(t) for name, t in some.items()} for some in (state.exchange.final(), rows))
+    return Outcome(summary, table, merges, rows, data.preparation)
 
 
-def description(config: Config, plan: ExecutionPlan, task: Task, headline: Headline) -> dict[str, Any]:
-    """The content of ``run.json``."""
+def description(
+    config: Config, plan: ExecutionPlan, task: Task, headline: Headline, digest: str | None
+) -> dict[str, Any]:
+    """The content of ``run.json``. digest: of the data of all peers."""
     device = task.ids.device
     return {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -266,7 +329,7 @@ def description(config: Config, plan: ExecutionPlan, task: Task, headline: Headl
         "plan": asdict(plan),
         "headline": asdict(headline),
         **form(task),
-        **({} if config.data.name in sources else {"data": task.data.digest}),
+        **({} if digest is None else {"data": digest}),
         **({} if task.data.class_names is None else {"class_names": task.data.class_names}),
     }
 

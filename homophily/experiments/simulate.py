@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from homophily.atomic_io import locked
+from homophily.cluster.joining import joined
 from homophily.config.schema import Config
 from homophily.data.given import Peers, given_peers
 from homophily.data.transforms import Transform
@@ -75,20 +75,20 @@ class _SteppedRun:
         """Simulate one round; returns its metrics, as they stand in ``metrics.jsonl``."""
         if self.finished:
             raise UserError(f"the run in {self.path} has finished: resume it with more rounds")
-        with locked(self.path), torch_settings(self.config, self._plan, self._active.state.federation.rows.device):
+        with self._active.held(), torch_settings(self.config, self._plan, self._active.state.federation.rows.device):
             self._player = self._player or RoundPlayer([self._active])
             return self._player.step()[0]
 
     def save(self) -> None:
         """Write a checkpoint now; others are written every ``checkpoint`` rounds and at the end."""
-        with locked(self.path):
+        with self._active.held():
             self._active.save()
 
     def result(self) -> Run:
         """Simulate the rounds that are left, write final scores and models, and return the finished run."""
         if self._result is None:
             device = self._active.state.federation.rows.device
-            with locked(self.path), torch_settings(self.config, self._plan, device):
+            with self._active.held(), torch_settings(self.config, self._plan, device):
                 self._player = self._player or RoundPlayer([self._active])
                 (self._result,) = self._player.play()
         return self._result
@@ -122,7 +122,7 @@ class Simulation(_SteppedRun):
         """
         objects = UserObjects(model, given_peers(data), loss, method, extra_metrics or {}, transform)
         chosen, called = chosen_device(device), Callbacks(callbacks)
-        experiment, complete, plan = prepare(as_config(config), objects, chosen)
+        experiment, complete, plan = prepare(as_config(config), objects, chosen, shards=joined(chosen))
         super().__init__(begin(experiment, complete, plan, objects, Path(out) if out else None, called), plan)
 
     @staticmethod
@@ -153,10 +153,11 @@ class _ResumedSimulation(Simulation):
     def __init__(self, found: Run, config: Config, objects: UserObjects, callbacks: Callbacks) -> None:
         writer, plan = RunWriter(found.path), plan_of(found)
         begun_with = with_start(writer, objects)
-        experiment, config, _ = prepare(config, begun_with, chosen_device(found.device), plan)
+        device = chosen_device(found.device)
+        experiment, config, _ = prepare(config, begun_with, device, plan, shards=joined(device))
         active = again(experiment, config, begun_with, writer, callbacks)
         done = active.state.finished and found.finished and found.summary["rounds"] == active.state.round
-        if not done:
+        if not done and experiment.shards.rank == 0:
             writer.write_config(config)
         _SteppedRun.__init__(self, active, plan, Run(found.path, objects.model) if done else None)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -24,3 +25,8 @@ class View:
             return self
         same = None if self.same is None else self.same[some]
         return View(self.me[some], self.seed[some], self.contacts[some], self.known[some], self.hops[some], same)
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> View:
+        """Return the view with every table changed in the same way."""
+        me, seed, contacts, known, hops = map(change, (self.me, self.seed, self.contacts, self.known, self.hops))
+        return View(me, seed, contacts, known, hops, None if self.same is None else change(self.same))

@@ -11,6 +11,7 @@ from homophily.experiments.runner import description, form
 from homophily.peer.setup import PeerSetup
 from homophily.runs.reader import Run
 from homophily.runs.writer import RunWriter
+from homophily.simulation.training_setup import digest_of
 
 
 def open_state(setup: PeerSetup) -> RunWriter:
@@ -23,7 +24,8 @@ def open_state(setup: PeerSetup) -> RunWriter:
         return writer
     writer = RunWriter.create(path, setup.settings.peer.name)
     writer.keep_start(None, task.layout.frozen_values(task.module))
-    writer.describe(config, description(config, setup.training.plan, task, setup.training.metrics.headline.headline))
+    headline, digest = setup.training.metrics.headline.headline, digest_of(config, task.data)
+    writer.describe(config, description(config, setup.training.plan, task, headline, digest))
     return writer
 
 

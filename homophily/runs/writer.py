@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,18 +142,28 @@ class RunWriter:
                     os.truncate(path, length)  # remove the incomplete line
                 raise
 
-    def save(self, round: int, tensors: dict[str, Tensor], rest: dict[str, Any]) -> None:
-        """Write a checkpoint; older ones are removed once the new one is complete. rest: written as JSON."""
+    def has_checkpoint(self, round: int) -> bool:
+        """Whether there is a complete checkpoint of this round."""
+        return self._checkpoint(round).exists()
+
+    def _checkpoint(self, round: int) -> Path:
+        return self.path / "checkpoints" / f"round-{round:06d}"
+
+    def save(self, round: int, shards: Iterable[dict[str, Tensor]] | None, rest: dict[str, Any]) -> None:
+        """Write a checkpoint; older ones are removed once the new one is complete.
+
+        shards: the tensors; None: this checkpoint is written already. rest: written as JSON.
+        """
         self.history.flush()
         metrics = self.path / "metrics.jsonl"
         if metrics.exists():
             with writing(metrics):
                 sync(metrics)  # the metrics on disk have all rounds of the checkpoint; the history survives a kill only
-        target = self.path / "checkpoints" / f"round-{round:06d}"
-        if not target.exists():
+        target = self._checkpoint(round)
+        if shards is not None:
             with writing(target):
                 target.parent.mkdir(exist_ok=True)
-            write_folder(target, tensors, rest)
+            write_folder(target, shards, rest)
         for _, old in _checkpoints(self.path)[:-1]:
             shutil.rmtree(old)
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from homophily.runs.fields import Summary
+from homophily.simulation.shards import ONE_PROCESS, Shards, total
 
 ENTRY = 8  # bytes of a number in a shared table, and of the id of the peer that it is about
 
@@ -27,7 +28,9 @@ def table_bytes(entries: Count, tables: int) -> Count:
 class Traffic:
     """Counts of one run. A model already received in a round is not sent again, so a set of peers met is a bill."""
 
-    def __init__(self, peers: int, device: torch.device) -> None:
+    def __init__(self, peers: int, device: torch.device, shards: Shards = ONE_PROCESS, everyone: int = 0) -> None:
+        """peers: of this process; everyone: of all processes, if there are several."""
+        self._shards, self._everyone = shards, everyone or peers
         self.received = torch.zeros(peers, dtype=torch.int64, device=device)  # models times hops, by who asked
         self.by_hops: dict[int, int] = {}  # models, by distance
         self.bytes = 0.0  # of all peers
@@ -41,30 +44,37 @@ class Traffic:
         far = models * hops
         asked = far.sum(1)
         self.received += asked
-        self.peak = max(self.peak, int(asked.max()))
         mask = models > 0
         distances = hops[mask].repeat_interleave(models[mask].to(torch.int64))
-        for distance, number in enumerate(distances.bincount().tolist()):
-            if number:
-                self.by_hops[distance] = self.by_hops.get(distance, 0) + number
-                self.bytes += number * distance * model_bytes
-        if beside is not None:
-            self.bytes += float((beside * hops).sum())
+        extra = 0 if beside is None else int((beside * hops).sum())
+        found = [int(asked.max()) if len(asked) else 0, extra, *distances.bincount().tolist()]
+        for peak, more, *numbers in self._of_all(found):
+            self.peak = max(self.peak, peak)
+            self.bytes += more
+            for distance, number in enumerate(numbers):
+                if number:
+                    self.by_hops[distance] = self.by_hops.get(distance, 0) + number
+                    self.bytes += number * distance * model_bytes
+
+    def _of_all(self, counts: list[int]) -> list[list[int]]:
+        """The counts of each process."""
+        sizes = self._shards.gathered(torch.tensor([len(counts)])).tolist()
+        return [part.tolist() for part in self._shards.gathered(torch.tensor(counts)).split(sizes)]
 
     def extra_bytes(self, count: float) -> None:
-        """What travels without models, such as fingerprints."""
-        self.bytes += count
+        """What travels without models, such as fingerprints, to the peers of this process."""
+        self.bytes += float(self._shards.gathered(torch.tensor([count], dtype=torch.float64)).sum())
 
     @property
     def models_per_peer(self) -> float:
-        return float(self.received.double().mean())
+        return int(total(self._shards, self.received.sum()[None])) / self._everyone
 
     @property
     def bytes_per_peer(self) -> float:
-        return self.bytes / len(self.received)
+        return self.bytes / self._everyone
 
     def summary(self, rounds: int) -> Summary:
-        peers = len(self.received)
+        peers = self._everyone
         return {
             "models_sent_per_peer": self.models_per_peer,
             "bytes_sent_per_peer": self.bytes_per_peer,

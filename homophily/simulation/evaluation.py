@@ -15,6 +15,7 @@ from homophily.errors import UserError
 from homophily.federation.rows import Federation, all_finite
 from homophily.federation.view import View
 from homophily.runs.headline import Headline
+from homophily.simulation.shards import ONE_PROCESS, Shards
 from homophily.training.losses import masked_mean
 from homophily.training.score_metrics import HeadlineMetric, Predictions, ScoreMetric, registered_metric
 from homophily.training.task import Engine, Task
@@ -40,6 +41,12 @@ class Scores:
     def columns(self) -> dict[str, Tensor]:
         """All scores by name, [N] float64 each."""
         return {self.headline.name: self.value, "loss": self.loss, **self.extra}
+
+    def gathered(self, shards: Shards) -> Scores:
+        """The scores of the peers of all processes."""
+        columns = [self.loss, self.value, self.diverged.to(self.loss.dtype), *self.extra.values()]
+        loss, value, diverged, *extra = shards.gathered(torch.stack(columns, 1)).unbind(1)
+        return Scores(loss, value, self.headline, diverged > 0, dict(zip(self.extra, extra, strict=True)))
 
     def of(self, peers: slice) -> Scores:
         """The scores of some peers."""
@@ -78,7 +85,7 @@ class Scorer:
         columns = self._score(federation, self.task.data.validation, {"value": self.metric.compute})
         undefined = columns["value"].isnan() & (columns["diverged"] == 0)
         if bool(undefined.any()):
-            which = _some(undefined.nonzero()[:, 0].tolist())
+            which = _some(self.task.ids[undefined].tolist())
             name = self.metric.headline.name
             raise UserError(
                 f"training.stop_on = 'headline': {name} is undefined for the validation samples of {which}; use more "
@@ -92,7 +99,11 @@ class Scorer:
         counts = split.count.cpu()
         # Peers with similar sample counts share a chunk, which keeps padding small.
         order = counts.argsort(stable=True).to(peers.device)
-        parts = [self._chunk(federation, split, chunk, metrics) for chunk in order.split(self.peers)]
+        groups = [order]
+        if self.engine.name == "one-by-one":  # no padding: scores have the same bits, whoever else is in this process
+            groups = list(order.split(counts.unique(return_counts=True)[1].tolist()))
+        chunks = [chunk for group in groups for chunk in group.split(self.peers)]
+        parts = [self._chunk(federation, split, chunk, metrics) for chunk in chunks]
         back = order.argsort()
         return {name: torch.cat([part[name] for part in parts])[back] for name in parts[0]}
 
@@ -117,7 +128,9 @@ class Scorer:
         return {**scores, "diverged": diverged.double()}
 
 
-def precision_and_recall(view: View, neighbours: Tensor, stopped: Tensor) -> tuple[float | None, float | None]:
+def precision_and_recall(
+    view: View, neighbours: Tensor, stopped: Tensor, shards: Shards = ONE_PROCESS
+) -> tuple[float | None, float | None]:
     """Share of the neighbours (or their weight) in the own cluster, share of the cluster found; means over peers.
 
     Found are neighbours in a set, and in a table of weights those with at least an equal share. Peers that have
@@ -131,10 +144,12 @@ def precision_and_recall(view: View, neighbours: Tensor, stopped: Tensor) -> tup
     if neighbours.dtype != torch.bool:
         equal = held[:, None] / view.known.sum(1, keepdim=True).clamp(min=1)
         found = ((neighbours > 0) & (neighbours >= equal * (1 - 1e-9)) & view.same).sum(1).double()
-    shares = found / cluster
-    some, judged = held > 0, (cluster > 0) & ((held > 0) | ~stopped)
-    precision = float((inside[some] / held[some]).mean()) if bool(some.any()) else None
-    return precision, float(shares[judged].mean()) if bool(judged.any()) else None
+    judged = (cluster > 0) & ((held > 0) | ~stopped)
+    columns = shards.gathered(torch.stack([inside / held, held, found / cluster, judged.double()], 1))
+    precisions, held, recalls, counts = columns.unbind(1)
+    some, judged = held > 0, counts > 0
+    precision = float(precisions[some].mean()) if bool(some.any()) else None
+    return precision, float(recalls[judged].mean()) if bool(judged.any()) else None
 
 
 def summarised(scores: Scores, clusters: Mapping[str, Sequence[int]]) -> dict[str, Any]:

@@ -27,10 +27,12 @@ from homophily.methods import dispatch
 from homophily.methods.base import Findings, Memory, Method, RoundContext
 from homophily.plugins.validation import answer
 from homophily.runs.fields import RoundMetrics, Summary
+from homophily.runs.record_file import Arrays
 from homophily.simulation.communication import Traffic
 from homophily.simulation.observers import Observer, RoundRecord
 from homophily.simulation.pairwise import PairwiseEvaluator, refuse_nan, similarity_table
 from homophily.simulation.recording import Entries, RecordedPeers
+from homophily.simulation.shards import ONE_PROCESS, Shards, rows_of
 from homophily.simulation.sources import Heard, LocalModels, ModelSource, Published
 
 
@@ -140,12 +142,15 @@ class PeerExchange:
         observer: Observer,
         peers: int,
         device: torch.device,
+        shards: Shards = ONE_PROCESS,
+        everyone: int = 0,
     ) -> None:
-        """peers: how many decide in this process; device: of the decisions."""
+        """peers: how many decide in this process; device: of the decisions; everyone: peers of all processes."""
+        self._shards, self._everyone = shards, everyone or peers
         self.method, self.merge, self.evaluator = method, merge, evaluator
         self.source, self.observer = source, observer
         self.memory: Memory = {}
-        self.traffic = Traffic(peers, device)
+        self.traffic = Traffic(peers, device, shards, everyone)
         self._trained = torch.ones(peers, dtype=torch.bool, device=device)
         self._now: _Round | None = None
         self._diagnostics: dict[str, Any] = {}  # of the current round, arrays by name
@@ -234,12 +239,25 @@ class PeerExchange:
             self.method, view, now.round, self.memory, now.asked, models.met, wanted, shared
         )
         if self.recorded is not None and self.method.reports(RoundContext(view, now.round, memory)):
-            rows = self.recorded.watched.to(view.me.device)
-            found = dispatch.diagnostics(self.method, view, rows, now.round, memory, models.met, wanted)
-            self._diagnostics |= self.recorded.reported(found)
+            self._diagnostics |= self._watched_choices(self.recorded, now, memory, wanted)
         self.memory = {name: self._kept(name, table, keeps_memory) for name, table in memory.items()}
         now.group = gather(view, now.partners, models.local, models.samples, now.similarity)
         return MergeRequest(now.federation, models, now.group, self.merge)
+
+    def _watched_choices(
+        self, recorded: RecordedPeers, now: _Round, memory: Memory, similarity: Tensor | None
+    ) -> Arrays:
+        """What the method reports of the choices of the watched peers, whichever process they are in."""
+
+        def some(table: Tensor) -> Tensor:
+            return rows_of(self._shards, table, recorded.watched, self._everyone)
+
+        view = now.view.map(some)
+        memory = {name: some(table) for name, table in memory.items()}
+        met, similarity = some(now.models.met), None if similarity is None else some(similarity)
+        rows = torch.arange(len(view.me), device=view.me.device)
+        found = dispatch.diagnostics(self.method, view, rows, now.round, memory, met, similarity)
+        return recorded.reported(found)
 
     def _take(self, similarity: Tensor, now: _Round) -> Tensor:
         """Store the similarities [Q] of the peers met; returns the peers that keep their memory: [P] bool.
@@ -303,7 +321,9 @@ class PeerExchange:
         return {**self.observer.entries, **({"diagnostics": self._diagnostics} if self._diagnostics else {})}
 
     def summary(self, rounds: int) -> Summary:
-        view = self.source.view(rounds)
+        view = (
+            self.source.view(rounds).map(self._shards.gathered) if self._shards.size > 1 else self.source.view(rounds)
+        )
         return {
             **self.observer.summary(),
             **self.traffic.summary(rounds),
@@ -313,7 +333,7 @@ class PeerExchange:
 
     def _notes(self, view: View) -> list[str]:
         asked = self.method.notes if self.source.has_all_peers else self.method.peer_notes
-        notes = asked(view, self.memory)
+        notes = asked(view, {name: self._shards.gathered(table) for name, table in self.memory.items()})
         if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
             raise UserError(f"method: {asked.__name__} must return a list of sentences, not {notes!r}")
         return [*self.observer.notes(self.traffic), *notes]

@@ -46,11 +46,8 @@ class MergeCounts:
         self._settle()
         return self._pairs, self._counts
 
-    def same_cluster_share(self, cluster: Tensor | None) -> float | None:
-        """Share of all merges between peers of one cluster."""
+    def same_cluster(self, cluster: Tensor) -> tuple[int, int]:
+        """How many merges are between peers of one cluster, and how many there are in all. cluster: [N] on the CPU."""
         pairs, counts = self.sparse()
-        if cluster is None or not len(pairs):
-            return None
-        cluster = cluster.cpu()
         inside = cluster[pairs // self.peers] == cluster[pairs % self.peers]
-        return float(counts[inside].sum()) / float(counts.sum())
+        return int(counts[inside].sum()), int(counts.sum())

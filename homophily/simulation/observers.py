@@ -15,6 +15,7 @@ from homophily.simulation.communication import Traffic
 from homophily.simulation.evaluation import precision_and_recall
 from homophily.simulation.merge_counts import MergeCounts
 from homophily.simulation.recording import Entries, RecordedPeers
+from homophily.simulation.shards import ONE_PROCESS, WHOLE, Shards, rows_of, total
 
 
 @dataclass(frozen=True)
@@ -68,15 +69,16 @@ class ClusterObserver:
         finds: bool,
         notes: list[str],
         recorded: RecordedPeers | None = None,
+        shards: Shards = ONE_PROCESS,
     ) -> None:
-        """view: of all N peers; cluster: [N]; finds: the method has neighbours to score."""
+        """view: of the P peers of this process; cluster: [N]; finds: the method has neighbours to score."""
+        self._shards = shards
         self._cluster, self._finds, self._notes = None if cluster is None else cluster.cpu(), finds, notes
         self.recorded = recorded
         self.entries: Entries = {}
+        self._peers, self._me = int(total(shards, torch.tensor([len(view.me)]))), view.me
         if recorded is not None:
-            self._watched = recorded.watched.to(view.me.device)
-            self._watched_contacts = view.contacts[self._watched].cpu()
-        self._peers, self._me = len(view.me), view.me
+            self._watched_contacts = rows_of(shards, view.contacts, recorded.watched, self._peers).cpu()
         self._contacts = view.contacts
         self._merges = MergeCounts(self._peers)
         self._neighbours: Tensor | None = None  # [P, B]: of the last round in this process
@@ -86,7 +88,7 @@ class ClusterObserver:
     def observe(self, record: RoundRecord) -> RoundMetrics:
         self._neighbours = record.neighbours
         if self._finds:
-            found = precision_and_recall(record.view, record.neighbours, record.stopped)
+            found = precision_and_recall(record.view, record.neighbours, record.stopped, self._shards)
             self._found = found if found[1] is not None else self._found
         pairs = self._merges.add(record.group, record.merged, record.view.me)
         if self.recorded is not None:
@@ -99,24 +101,36 @@ class ClusterObserver:
         }
 
     def _entries(self, recorded: RecordedPeers, record: RoundRecord, pairs: Tensor) -> Entries:
+        pairs = self._shards.gathered(pairs[torch.isin(pairs[:, 0], recorded.rows)] if self._shards.size > 1 else pairs)
         merges = recorded.merges(pairs[:, 0], pairs[:, 1])
         if record.similarity is None:
             return {"merges": merges}
-        met, similarity = (table[self._watched].cpu() for table in (record.met, record.similarity))
+        met, similarity = (
+            rows_of(self._shards, table, recorded.watched, self._peers).cpu()
+            for table in (record.met, record.similarity)
+        )
         return {"merges": merges, "similarities": recorded.similarities(met, self._watched_contacts, similarity)}
 
     def _same_cluster(self, pairs: Tensor) -> float | None:
         """Share of the merges [M, 2] between peers of one cluster."""
-        if self._cluster is None or not len(pairs):
+        if self._cluster is None:
             return None
-        return float((self._cluster[pairs[:, 0]] == self._cluster[pairs[:, 1]]).double().mean())
+        inside = self._cluster[pairs[:, 0]] == self._cluster[pairs[:, 1]]
+        return self._share(int(inside.sum()), len(pairs))
+
+    def _share(self, some: int, merges: int) -> float | None:
+        """The share of some of the merges of all processes; None if there are no merges."""
+        some, merges = total(self._shards, torch.tensor([some, merges])).tolist()
+        return some / merges if merges else None
 
     def summary(self) -> Discovered:
         precision, recall = self._found
         return {
             "neighbour_precision": precision,
             "neighbour_recall": recall,
-            "same_cluster_merges": self._merges.same_cluster_share(self._cluster),
+            "same_cluster_merges": None
+            if self._cluster is None
+            else self._share(*self._merges.same_cluster(self._cluster)),
         }
 
     def notes(self, traffic: Traffic) -> list[str]:
@@ -137,12 +151,22 @@ class ClusterObserver:
 
     def tensors(self) -> dict[str, Tensor]:
         pairs, counts = self._merges.sparse()
-        return {"merge_pairs": pairs, "merge_counts": counts, **self._similar()}
+        found = {"merge_pairs": pairs, "merge_counts": counts, **self._similar()}
+        return {f"{WHOLE}{name}": tensor for name, tensor in found.items()}
 
     def numbers(self) -> dict[str, Any]:
         return {"found": list(self._found)}
 
     def restore(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
-        self._merges = MergeCounts(self._peers, tensors["merge_pairs"].cpu(), tensors["merge_counts"].cpu())
-        self._restored = {name: tensors[name] for name in self._restored}
+        pairs, counts = self._of_own_peers(*(tensors[f"{WHOLE}{name}"] for name in ("merge_pairs", "merge_counts")))
+        self._merges = MergeCounts(self._peers, pairs.cpu(), counts.cpu())
+        pairs, weights = self._of_own_peers(*(tensors[f"{WHOLE}{name}"] for name in ("neighbours", "weights")))
+        self._restored = {"neighbours": pairs, "weights": weights}
         self._found = (numbers["found"][0], numbers["found"][1])
+
+    def _of_own_peers(self, pairs: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """The pairs (peer * N + other) of the peers of this process, and their values."""
+        mine = self._shards.mine(self._peers)
+        peer = pairs // self._peers
+        own = (peer >= mine.start) & (peer < mine.stop)
+        return pairs[own], values[own]

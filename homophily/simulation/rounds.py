@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
-from homophily.data.types import FederatedData
+from homophily.data.types import Roster
 from homophily.federation.layout import Layout
 from homophily.federation.rows import Federation
 from homophily.runs.fields import RoundMetrics
@@ -22,12 +22,13 @@ from homophily.simulation.evaluation import Scorer, Scores, diverged_notes, summ
 from homophily.simulation.exchange import Exchange, MergeRequest, SimilarityRequest
 from homophily.simulation.privacy import PrivacyAccount
 from homophily.simulation.recording import Entries
+from homophily.simulation.shards import ONE_PROCESS, Shards, total
 from homophily.training.task import Engine, Task
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """Everything that a run needs, prepared: data, network, engine, method."""
+    """Everything that a run needs, prepared: data, network, engine, method. Task and start: of this process's peers."""
 
     task: Task
     engine: Engine
@@ -39,7 +40,10 @@ class Experiment:
     evaluate: int
     patience: int
     stop_on: Literal["loss", "headline"]  # what patience watches on the validation data
+    roster: Roster  # all peers
+    digest: str | None  # of the data of all peers; None: data of a registered name, which does not change
     account: PrivacyAccount | None = None  # of [privacy]
+    shards: Shards = ONE_PROCESS
 
 
 class RunState:
@@ -55,7 +59,8 @@ class RunState:
         self.waited = torch.zeros(peers, dtype=torch.int64)
         self.stopped = torch.zeros(peers, dtype=torch.bool)
         self.diverged_rounds = torch.zeros(peers, dtype=torch.int64)
-        self.clusters = _clusters(experiment.task.data)
+        self.clusters = experiment.roster.by_cluster()
+        self._stopped_peers = 0  # of all processes
         self.round, self.seconds = 0, 0.0
         self.scored: Federation | None = None  # the models behind the final scores, if they are not the current ones
         self.may_end = False  # before its last round, by a callback
@@ -64,7 +69,14 @@ class RunState:
 
     @property
     def finished(self) -> bool:
-        return self._ended or self.round >= self.experiment.rounds or bool(self.stopped.all())
+        return (
+            self._ended or self.round >= self.experiment.rounds or self._stopped_peers == self.experiment.roster.peers
+        )
+
+    @property
+    def ended(self) -> bool:
+        """Whether a callback has ended the run."""
+        return self._ended
 
     def end(self) -> None:
         """Finish after the current round."""
@@ -93,6 +105,10 @@ class RunState:
         self.best_validation = torch.where(better, validation, self.best_validation)
         self.waited = torch.where(better, 0, self.waited + 1)
         self.stopped |= self.waited >= self.experiment.patience
+        self._count_stopped()
+
+    def _count_stopped(self) -> None:
+        self._stopped_peers = int(total(self.experiment.shards, self.stopped.sum()[None]))
 
     def is_scored(self, after_training: bool) -> bool:
         """Whether the models are scored at this point of the round."""
@@ -112,6 +128,9 @@ class RunState:
 
     def metrics(self, exchanged: RoundMetrics, diverged: Tensor, scores: Scores | None) -> dict[str, Any]:
         """The metrics of a round. Its entries in the history are kept until the next round."""
+        shards = self.experiment.shards
+        scores = None if scores is None else scores.gathered(shards)
+        diverged = shards.gathered(diverged)
         self.entries = self.exchange.entries()
         if self.exchange.recorded is not None and scores is not None:
             self.entries |= {"scores": self.exchange.recorded.scores(scores.columns)}
@@ -121,7 +140,7 @@ class RunState:
             **(summarised(scores, self.clusters) if scores is not None else {}),
             **exchanged,
             "diverged": lost.nonzero()[:, 0].tolist(),
-            "stopped": int(self.stopped.sum()),
+            "stopped": self._stopped_peers,
             "seconds": round(self.seconds, 3),
         }
 
@@ -131,15 +150,16 @@ class RunState:
 
     def result(self) -> tuple[dict[str, Any], Scores]:
         """The summary of the whole run, and the final scores of each peer."""
-        scores = self.experiment.scorer.test(self.models())
+        shards = self.experiment.shards
+        scores = self.experiment.scorer.test(self.models()).gathered(shards)
         exchanged = self.exchange.summary(self.round)
-        ever = (self.diverged_rounds > 0) | scores.diverged.cpu()
+        ever = (shards.gathered(self.diverged_rounds) > 0) | scores.diverged.cpu()
         return {
             **summarised(scores, self.clusters),
             **exchanged,
             "privacy": account.summary(self.round) if (account := self.experiment.account) else None,
             "rounds": self.round,
-            "stopped_early": int(self.stopped.sum()),
+            "stopped_early": self._stopped_peers,
             "ever_diverged": ever.nonzero()[:, 0].tolist(),
             "diverged": scores.diverged.nonzero()[:, 0].tolist(),
             "seconds": round(self.seconds, 3),
@@ -169,6 +189,7 @@ class RunState:
         self.best = _unflat("best", layout, tensors) if self.best else None
         for name in _TABLES:
             setattr(self, name, tensors[name].cpu())
+        self._count_stopped()
         self.exchange.restore(tensors, numbers)
         self.round, self.seconds = numbers["round"], numbers["seconds"]
         if self.finished and "scored/rows" in tensors:
@@ -282,11 +303,3 @@ def _unflat(prefix: str, layout: Layout, tensors: dict[str, Tensor]) -> Federati
     start = f"{prefix}/kept/"
     kept = {name.removeprefix(start): table for name, table in tensors.items() if name.startswith(start)}
     return Federation(layout, tensors[f"{prefix}/rows"], kept)
-
-
-def _clusters(data: FederatedData) -> dict[str, list[int]]:
-    """The peers of each cluster, by its name; all in one if clusters are not known."""
-    if data.cluster is None:
-        return {"all": list(range(data.peers))}
-    cluster = data.cluster.tolist()
-    return {name: [i for i, c in enumerate(cluster) if c == number] for number, name in enumerate(data.cluster_names)}

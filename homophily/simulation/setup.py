@@ -35,10 +35,13 @@ from homophily.simulation.privacy import PrivacyAccount, released_counts
 from homophily.simulation.recording import RecordedPeers, recorded_peers
 from homophily.simulation.rounds import Experiment
 from homophily.simulation.server_exchange import ServerExchange
+from homophily.simulation.sharded_source import Sharded
+from homophily.simulation.shards import ONE_PROCESS, Shards
 from homophily.simulation.sources import InMemory
 from homophily.simulation.training_setup import (
     SetupCache,
     data_of,
+    digest_of,
     start_of,
     task_fingerprints,
     task_private_fingerprints,
@@ -55,36 +58,47 @@ def prepare(
     device: torch.device,
     plan: ExecutionPlan | None = None,
     cache: SetupCache | None = None,
+    shards: Shards = ONE_PROCESS,
 ) -> tuple[Experiment, Config, ExecutionPlan]:
     """The experiment, the config with every default filled in, and the execution plan.
 
     plan: how to compute; None: it is chosen here. cache: data and networks to use again; new ones are added to it.
+    shards: the processes that the peers are divided among.
     """
     cache = SetupCache() if cache is None else cache
-    data, shares = data_of(config, given, device, cache)
+    data, shares = data_of(config, given, device, cache, shards)
+    peers = data.shares.peers
+    if shards.size > 1 and config.privacy is not None:
+        raise UserError("privacy: a run with [privacy] is computed in one process only; leave out torchrun")
+    if peers < shards.size:
+        raise UserError(f"peers = {peers}: {shards.size} processes need at least as many peers")
     _check_sizes(config, given, data.shares.peers)
     method, method_keys = method_of(config, given, data.shares.peers)
-    ids = torch.arange(shares.peers, device=device)
-    ready = training_setup(config, given, data.shares, shares, ids, plan, cache, method)
+    ids = torch.arange(peers, device=device)[shards.mine(peers)]
+    ready = training_setup(config, given, data.shares, shares, ids, plan, cache, method, shards)
     network, task, engine, plan = ready.network, ready.task, ready.engine, ready.plan
     start = start_of(network, config, task.layout, task.ids.tolist(), device)
     recorded = recorded_peers(data.shares, config.seed) if config.record else None
     exchange: Exchange
-    graph, topology_keys = graph_of(config, shares.peers)
+    graph, topology_keys = graph_of(config, peers)
     if isinstance(method, ServerMethod):
+        if shards.size > 1:
+            raise UserError(f"method.name = {config.method.name!r}: a method with a server runs in one process only")
         rows = _server_rows(network, config, task.layout, method.count, device)
         exchange = ServerExchange(
             method, task, engine, rows, plan.measure_pairs, _ignored_by_a_server(config), recorded
         )
     else:
         exchange = _peer_exchange(
-            config, method, task, engine, start, graph, plan.measure_pairs, recorded, ready.account
-        )
-    experiment = ready.experiment(config, start, exchange)
+            config, method, task, engine, start, graph, plan.measure_pairs, recorded, ready.account,
+            data.shares.cluster, shards, peers,
+        )  # fmt: skip
+    digest = digest_of(config, data.shares) if given.data is None else data.shares.digest
+    experiment = ready.experiment(config, start, exchange, data.shares, shards, digest)
     keys = {"data": data.settings, "model": network.keys, "method": method_keys, "topology": topology_keys}
     better = ready.metrics.headline.headline.better
     keys["headline"] = {"name": config.headline.name or shares.kind.headline, "better": better}
-    return experiment, _complete(config, given, shares.peers, keys, ready.objective_keys), plan
+    return experiment, _complete(config, given, peers, keys, ready.objective_keys), plan
 
 
 def _ignored_by_a_server(config: Config) -> list[str]:
@@ -176,34 +190,42 @@ def _peer_exchange(
     chunk: int,
     recorded: RecordedPeers | None,
     account: PrivacyAccount | None,
+    cluster: Tensor | None,
+    shards: Shards,
+    peers: int,
 ) -> PeerExchange:
-    data = task.data
+    """cluster: of all peers."""
+    mine = shards.mine(peers)
     contacts = None if config.contacts == "all" else int(config.contacts)
-    where = deciding_device(data.peers, contacts, task.ids.device)
-    cluster = None if data.cluster is None else data.cluster.to(where)
-    check = partial(_check_contacts, data.peers, method, free_memory(where))
-    view = view_of_all(data.peers, config.seed, graph, method.hops, contacts, cluster, where, check)
+    where = deciding_device(peers, contacts, task.ids.device)
+    cluster = None if cluster is None else cluster.to(where)
+    check = partial(_check_contacts, peers, method, free_memory(where))
+    view = view_of_all(peers, config.seed, graph, method.hops, contacts, cluster, where, check)
     method.check(view)
+    view = view.rows(mine)
     merge, evaluator = merges.get(config.merge), evaluator_of(method, task, engine, chunk)
     check_merge(config, evaluator)
-    source = InMemory(
-        view,
-        start.rows,
-        released_counts(config, data.train.count).to(where),
-        partial(_fingerprints, config, task, account),
-        graph,
-        limited=contacts is not None and contacts < data.peers - 1,
-    )
-    observer = ClusterObserver(view, cluster, method.finds, _start_notes(method, start.rows), recorded)
-    return PeerExchange(method, merge, evaluator, source, observer, data.peers, where)
+    cost = metric_cost(method)
+    if shards.size > 1 and cost.models > 1:
+        raise UserError("method.on = 'peer': a loss on the peer's data is measured in one process only; use 'own'")
+    limited = contacts is not None and contacts < peers - 1
+    samples = released_counts(config, task.data.train.count).to(where)
+    prints = partial(_fingerprints, config, task, peers, account)
+    if shards.size == 1:
+        source = InMemory(view, start.rows, samples, prints, graph, limited)
+    else:
+        source = Sharded(view, start.rows, samples, prints, graph, limited, shards, peers, cost.displacement)
+    notes = _start_notes(method, start.rows)
+    observer = ClusterObserver(view, cluster, method.finds, notes, recorded, shards)
+    return PeerExchange(method, merge, evaluator, source, observer, len(view.me), where, shards, peers)
 
 
 def _fingerprints(
-    config: Config, task: Task, account: PrivacyAccount | None, earlier: int
+    config: Config, task: Task, peers: int, account: PrivacyAccount | None, earlier: int
 ) -> Fingerprints | PrivateFingerprints:
-    """The fingerprints of all simulated peers, which were made so many times ``earlier``."""
+    """The fingerprints of a task's peers, which were made so many times ``earlier``. peers: of the federation."""
     if account is None:
-        return task_fingerprints(task, config.seed, task.data.peers)
+        return task_fingerprints(task, config.seed, peers)
     return task_private_fingerprints(task, config.seed, account.fingerprint_noise, keyed_draws(config.seed, earlier))
 
 

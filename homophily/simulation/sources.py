@@ -136,27 +136,29 @@ class InMemory:
         prints = self._make((round - 1) // renew if renew else 0)
         if isinstance(prints, Fingerprints):
             prints = prints.to(view.me.device)
-        sent = self._fingerprint_bytes(prints, active.to(view.me.device))
+        sent = self._fingerprint_bytes(prints, active.to(view.me.device), slice(None))
         return Heard(view, prints, view.me, self._limited, sent)
 
-    def _fingerprint_bytes(self, prints: Fingerprints | PrivateFingerprints, active: Tensor) -> float:
+    def _fingerprint_bytes(self, prints: Fingerprints | PrivateFingerprints, active: Tensor, mine: slice) -> float:
         """Every active peer receives those of the active peers in the keyed sample, and those of its contacts.
 
         Private fingerprints are small, and every active peer receives all of them.
+        prints, active: of all peers; mine: those of this process, whose bytes are counted.
         """
         view = self._view
-        sent, sample = torch.where(active, prints.bytes.to(active.device), 0), view.me
+        sent = torch.where(active, prints.bytes.to(active.device), 0)
+        sample = torch.arange(len(sent), device=sent.device)
         if isinstance(prints, Fingerprints):
-            sample = sampled(prints, view.me, int(view.seed[0]))
+            sample = sampled(prints, sample, int(view.seed[0]))
         outside = sent.index_fill(0, sample, 0)
         inside = sent - outside
         if self._graph is None:
-            received = inside.sum() - inside
+            received = inside.sum() - inside[mine]
         else:
-            received = weighted_hops(self._graph, inside.cpu()).to(view.me.device)
+            received = weighted_hops(self._graph, inside.cpu())[mine].to(view.me.device)
         if bool(outside.any()):
             received = received + (outside[view.contacts.clamp(min=0)] * view.hops * view.known).sum(1)
-        return float(received[active].sum())
+        return float(received[active[mine]].sum())
 
     def publish(self, round: int, own: Published) -> None:
         self._own = own

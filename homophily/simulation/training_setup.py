@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from homophily.config.schema import Config, Training
 from homophily.data import FederatedData, PreparedData, prepared_data
 from homophily.data.normalise import LEAST_DEVIATION
+from homophily.data.sources import sources
 from homophily.data.task_kinds import MULTI_LABEL, TASK_KINDS
 from homophily.data.transforms import BatchTransform, transforms
 from homophily.data.types import Split
@@ -36,6 +37,7 @@ from homophily.simulation.exchange import Exchange
 from homophily.simulation.privacy import PrivacyAccount, with_privacy
 from homophily.simulation.rounds import Experiment
 from homophily.simulation.run_metrics import RunMetrics, metrics_of_run
+from homophily.simulation.shards import ONE_PROCESS, Shards
 from homophily.simulation.user_objects import UserObjects
 from homophily.training.engines import engine_limits, engine_of, read_chain
 from homophily.training.features import CachedFeatures, cached_features
@@ -87,8 +89,18 @@ class TrainingSetup:
     objective_keys: dict[str, Any]
     account: PrivacyAccount | None  # of [privacy]
 
-    def experiment(self, config: Config, start: Federation, exchange: Exchange) -> Experiment:
+    def experiment(
+        self,
+        config: Config,
+        start: Federation,
+        exchange: Exchange,
+        everyone: FederatedData | None = None,
+        shards: Shards = ONE_PROCESS,
+        digest: str | None = None,
+    ) -> Experiment:
+        """everyone: the data of all peers; None: they are those of the task. digest: of data that may change."""
         plan, metrics = self.plan, self.metrics
+        everyone = everyone or self.task.data
         return Experiment(
             self.task,
             self.engine,
@@ -102,7 +114,10 @@ class TrainingSetup:
             config.evaluate,
             config.training.patience,
             config.training.stop_on,
+            everyone.roster,
+            digest,
             self.account,
+            shards,
         )
 
 
@@ -115,8 +130,12 @@ def training_setup(
     plan: ExecutionPlan | None,
     cache: SetupCache,
     method: Method | ServerMethod,
+    shards: Shards = ONE_PROCESS,
 ) -> TrainingSetup:
-    """Network, task and engine for the peers ``ids``. made: their data as prepared; shares: that on their device."""
+    """Network, task and engine for the peers ``ids``.
+
+    made: the data of all peers as prepared; shares: that of these peers, on their device.
+    """
     if config.training.patience and made.validation is None:
         raise UserError("training.patience needs validation samples: set data.validation to at least 1")
     network = Network(config, given.model, made.inputs, made.outputs)
@@ -129,28 +148,61 @@ def training_setup(
     settings = Settings(**config.training.model_dump(exclude=_NOT_SETTINGS), rounds=config.rounds)
     task = Task(
         on_device(module, ids.device), layout, loss, shares, torch.full_like(ids, config.seed), ids,
-        settings, traits.coupled, traits.draws, config.precision, *_by_peer(config.training, made, ids.device),
+        settings, traits.coupled, traits.draws, config.precision,
+        *_by_peer(config.training, made, shards.mine(made.peers), ids.device),
         objective, _transform(config, given, made),
     )  # fmt: skip
-    _check_batches(task)
+    _check_batches(task, made)
     task.check_objective()
     task, account = with_privacy(config, method, task, given.data is not None)
     if config.precision == "bf16" and layout.dtype != torch.float32:
         raise UserError(f"precision = 'bf16' needs a network with float32 parameters, not {layout.dtype}")
-    cached = _cached(task, config, plan)
-    trained = task
-    if cached is not None:
-        trained, (traits, chain) = cached.task, _read_head(cached.task, metrics.headline.shaped)
+    planned = _Planning(config, task, traits, chain, metrics.headline.shaped, cache)
     if plan is None:
-        limits = engine_limits(trained)
+        plan = ExecutionPlan(**shards.agreed(lambda: asdict(planned.plan())))
+    return TrainingSetup(network, task, planned.engine(plan), plan, metrics, objective_keys, account)
+
+
+@dataclass
+class _Planning:
+    """How a task is computed: with cached features or not, and by which engine."""
+
+    config: Config
+    task: Task
+    traits: ModuleTraits
+    chain: Chain | str
+    shaped: bool
+    cache: SetupCache
+
+    def __post_init__(self) -> None:
+        self._trained: Task | None = None
+
+    def plan(self) -> ExecutionPlan:
+        """The plan for this machine."""
+        task, cached = self._read(None)
         plan = plan_execution(
-            config.engine, settings.batch, trained.data, layout, traits, chain, ids.device, limits, task.private
-        )
-        plan = _measured(plan, trained, config, cache)
+            self.config.engine, task.settings.batch, task.data, task.layout, self.traits, self.chain, task.ids.device,
+            engine_limits(task), task.private,
+        )  # fmt: skip
+        plan = _measured(plan, task, self.config, self.cache)
+        if cached is None:
+            return plan
+        size = f"{cached.bytes / 2**20:,.1f} MiB"
+        return replace(plan, features=cached.bytes, why=f"{plan.why}; features of frozen layers are kept: {size}")
+
+    def engine(self, plan: ExecutionPlan) -> Engine:
+        """The engine of a plan, which may have been made before, or by another process."""
+        task = self._trained or self._read(plan)[0]
+        return engine_of(task, plan, self.chain)
+
+    def _read(self, plan: ExecutionPlan | None) -> tuple[Task, CachedFeatures | None]:
+        """The task that is trained: the whole network, or its head on cached features."""
+        cached = _cached(self.task, self.config, plan)
+        self._trained = self.task
         if cached is not None:
-            size = f"{cached.bytes / 2**20:,.1f} MiB"
-            plan = replace(plan, features=cached.bytes, why=f"{plan.why}; features of frozen layers are kept: {size}")
-    return TrainingSetup(network, task, engine_of(trained, plan, chain), plan, metrics, objective_keys, account)
+            self._trained = cached.task
+            self.traits, self.chain = _read_head(cached.task, self.shaped)
+        return self._trained, cached
 
 
 def _cached(task: Task, config: Config, plan: ExecutionPlan | None) -> CachedFeatures | None:
@@ -179,13 +231,15 @@ def _objective(training: Training) -> tuple[Objective, dict[str, Any]]:
     return found, keys
 
 
-def _by_peer(training: Training, made: FederatedData, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
-    """The learning rates and the epochs of the peers; None: they are the same for all."""
+def _by_peer(
+    training: Training, made: FederatedData, mine: slice, device: torch.device
+) -> tuple[Tensor | None, Tensor | None]:
+    """The learning rates and the epochs of the peers ``mine``; None: they are the same for all."""
     if training.lr_by_peer is None and training.epochs_by_peer is None:
         return None, None
     values = values_by_peer(training, PeerNames.of(made))
-    lr = torch.tensor(values["lr"], dtype=torch.float64, device=device) if "lr" in values else None
-    return lr, torch.tensor(values["epochs"]) if "epochs" in values else None
+    lr = torch.tensor(values["lr"][mine], dtype=torch.float64, device=device) if "lr" in values else None
+    return lr, torch.tensor(values["epochs"][mine]) if "epochs" in values else None
 
 
 def _measured(plan: ExecutionPlan, task: Task, config: Config, cache: SetupCache) -> ExecutionPlan:
@@ -198,17 +252,23 @@ def _measured(plan: ExecutionPlan, task: Task, config: Config, cache: SetupCache
 
 
 def data_of(
-    config: Config, given: UserObjects, device: torch.device, cache: SetupCache
+    config: Config, given: UserObjects, device: torch.device, cache: SetupCache, shards: Shards = ONE_PROCESS
 ) -> tuple[PreparedData, FederatedData]:
-    """The data of all peers, as prepared and on the device."""
+    """The data of all peers as prepared, and that of the peers of this process on the device."""
     section = config.data
     name = f"{section.model_dump_json()} {config.peers} {config.seed} {device}"
     if name not in cache.data:
         settings = {key: getattr(section, key) for key in type(section).model_fields if key != "name"}
         with threads(1):  # bits must not depend on the number of threads: a resumed run needs exactly the same data
             data = prepared_data(section.name, section.keys, settings, config.peers, config.seed, given.data)
-        cache.data[name] = data, data.shares.to(device)
+        own = data.shares if shards.size == 1 else data.shares.part(shards.mine(data.shares.peers))
+        cache.data[name] = data, own.to(device)
     return cache.data[name]
+
+
+def digest_of(config: Config, data: FederatedData) -> str | None:
+    """A hash of all peers' samples; None for a registered data set, which does not change."""
+    return None if config.data.name in sources else data.digest
 
 
 def start_of(network: Network, config: Config, layout: Layout, ids: Sequence[int], device: torch.device) -> Federation:
@@ -318,12 +378,12 @@ def _transform(config: Config, given: UserObjects, shares: FederatedData) -> Bat
     return made
 
 
-def _check_batches(task: Task) -> None:
+def _check_batches(task: Task, made: FederatedData) -> None:
     if not task.coupled or task.draws:
         return
     if task.settings.batch < 2:
         raise UserError("training.batch = 1: this network couples the samples of a batch (BatchNorm); it needs 2")
-    short = (task.data.train.count < 2).nonzero()[:, 0].tolist()
+    short = (made.train.count < 2).nonzero()[:, 0].tolist()
     if short:
         raise UserError(
             f"peer {short[0]} has one training sample, and this network couples the samples of a batch (BatchNorm): "

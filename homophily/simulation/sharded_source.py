@@ -1,0 +1,90 @@
+"""The source of models if the peers of a run are divided among processes: rows of other processes are sent here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from homophily.errors import UserError
+from homophily.federation.view import View
+from homophily.fingerprints.fingerprint import Fingerprints
+from homophily.fingerprints.private import PrivateFingerprints
+from homophily.simulation.shards import Shards
+from homophily.simulation.sources import Heard, InMemory, LocalModels
+
+
+class Sharded(InMemory):
+    """Each process has the rows of its own peers, and asks the others for exactly those that its peers meet."""
+
+    asynchronous = True  # a process that compares nothing may be asked for updates by another
+
+    def __init__(
+        self,
+        view: View,
+        start: Tensor,
+        samples: Tensor,
+        make_fingerprints: Callable[[int], Fingerprints | PrivateFingerprints],
+        graph: Any,
+        limited: bool,
+        shards: Shards,
+        peers: int,
+        displacement: bool,
+    ) -> None:
+        """view, start, samples, fingerprints: of this process's P peers; peers: N; displacement: the metric
+        compares models with those before the first round."""
+        super().__init__(view, start, samples, make_fingerprints, graph, limited)
+        self._shards, self._peers, self._displacement = shards, peers, displacement
+        bounds = [shards.mine(peers, rank).stop for rank in range(shards.size)]
+        self._ends = torch.tensor(bounds, device=view.me.device)
+
+    def fingerprints(self, round: int, renew: int, active: Tensor, needed: bool) -> Heard | None:
+        """All processes have the fingerprints of all peers."""
+        if round > 1 and not (renew and (round - 1) % renew == 0):
+            return None
+        view, gathered = self._view, self._shards.gathered
+        own = self._make((round - 1) // renew if renew else 0)
+        assert isinstance(own, Fingerprints)  # [privacy] is refused
+        own = own.to(view.me.device)
+        rows = int(gathered(torch.tensor([own.factor.shape[1]])).max())
+        factor = torch.nn.functional.pad(own.factor, (0, 0, 0, rows - own.factor.shape[1]))
+        prints = Fingerprints(*(gathered(t) for t in (own.mean, factor, own.count, own.freedom, own.bytes)))
+        ids = torch.arange(self._peers, device=view.me.device)
+        active = gathered(active.to(view.me.device))
+        sent = self._fingerprint_bytes(prints, active, self._shards.mine(self._peers))
+        return Heard(view, prints, ids, self._limited, sent)
+
+    def fetch(self, round: int, met: Tensor, updates: bool) -> LocalModels:
+        own, view, shards = self._own, self._view, self._shards
+        assert own is not None
+        if len(shards.gathered(torch.tensor([updates])).unique()) > 1:
+            raise UserError("method: compares must say the same of all peers of a round")
+        wanted = view.contacts[met].unique()
+        mine = shards.mine(self._peers)
+        wanted = wanted[(wanted < mine.start) | (wanted >= mine.stop)]
+        owner = torch.searchsorted(self._ends, wanted, right=True)
+        asked = shards.swapped([wanted[owner == rank] for rank in range(shards.size)])
+        asked = [ids - mine.start for ids in asked]
+
+        def joined(table: Tensor) -> Tensor:
+            """The rows [P, ...] of this process's peers, then those of the wanted peers."""
+            parts = [table[ids.to(table.device)] for ids in asked]
+            return torch.cat([table, *shards.swapped(parts)])
+
+        entries = self._table_bytes(own.tables)
+        return LocalModels(
+            met,
+            joined(own.federation.rows),
+            own.federation.kept,
+            joined(own.before) if updates and own.before is not None else None,
+            joined(self._start) if self._displacement else None,
+            joined(own.diverged),
+            joined(own.trained),
+            joined(self._samples),
+            {name: joined(table) for name, table in own.tables.items()},
+            joined(view.contacts) if own.tables else view.contacts,
+            None if entries is None else joined(entries),
+            torch.cat([view.me, wanted]),
+        )

@@ -1,0 +1,92 @@
+"""How the peers of a run are divided among processes, and what the processes tell each other.
+
+Every process computes the same run for its own peers, its shard. In most runs one process has all peers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+Tensors = dict[str, Tensor]
+WHOLE = "whole/"  # names of tensors in a checkpoint that do not have one row per peer begin so
+
+
+class Shards(Protocol):
+    """The processes of a run. All of them call each function but ``mine``, in the same order.
+
+    R processes; P peers in this process, N in all, ids 0 to N - 1 in the order of the processes.
+    """
+
+    rank: int  # the number of this process; process 0 decides, writes and prints
+    size: int  # R
+
+    def mine(self, peers: int, rank: int | None = None) -> slice:
+        """The ids of the peers in this process, or in the process ``rank``, of ``peers`` in all."""
+
+    def gathered(self, table: Tensor) -> Tensor:
+        """The rows [P, ...] of all processes, in their order: [N, ...]. Each may have any number of rows."""
+
+    def swapped(self, parts: Sequence[Tensor]) -> list[Tensor]:
+        """What each process has for this one. parts: R tables, one for each process, which differ in rows only."""
+
+    def in_turn(self, value: Tensor, step: Callable[[Tensor], Tensor]) -> Tensor:
+        """The value after the steps of all processes, one after the other; the same in all of them."""
+
+    def agreed(self, make: Callable[[], Any]) -> Any:
+        """What ``make`` returns in process 0, as JSON."""
+
+    def collected(self, tensors: Mapping[str, Tensor]) -> Iterator[Tensors]:
+        """In process 0 the tensors of each process, one process at a time; nothing in the others."""
+
+    def handed_out(self, make: Callable[[int], Tensors]) -> Tensors:
+        """The tensors that process 0 makes for this process, from its number."""
+
+
+class OneProcess:
+    """All peers are in this process."""
+
+    rank, size = 0, 1
+
+    def mine(self, peers: int, rank: int | None = None) -> slice:
+        return slice(0, peers)
+
+    def gathered(self, table: Tensor) -> Tensor:
+        return table
+
+    def swapped(self, parts: Sequence[Tensor]) -> list[Tensor]:
+        return list(parts)
+
+    def in_turn(self, value: Tensor, step: Callable[[Tensor], Tensor]) -> Tensor:
+        return step(value)
+
+    def agreed(self, make: Callable[[], Any]) -> Any:
+        return make()
+
+    def collected(self, tensors: Mapping[str, Tensor]) -> Iterator[Tensors]:
+        yield dict(tensors)
+
+    def handed_out(self, make: Callable[[int], Tensors]) -> Tensors:
+        return make(0)
+
+
+ONE_PROCESS = OneProcess()
+
+
+def total(shards: Shards, counts: Tensor) -> Tensor:
+    """The sums of whole numbers [C] over all processes."""
+    return shards.gathered(counts[None]).sum(0)
+
+
+def rows_of(shards: Shards, table: Tensor, ids: Tensor, peers: int) -> Tensor:
+    """The rows of the peers ``ids`` [W], in this order, in every process. table: [P, ...]."""
+    mine = shards.mine(peers)
+    ids = ids.to(table.device)
+    here = (ids >= mine.start) & (ids < mine.stop)
+    found = shards.gathered(table[ids[here] - mine.start])
+    out = torch.empty_like(found)
+    out[shards.gathered(here.nonzero()[:, 0])] = found
+    return out

@@ -1,0 +1,40 @@
+"""Small runs that must give the same numbers on any number of ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+BASE: dict[str, Any] = {
+    "peers": 7, "rounds": 4, "engine": "one-by-one", "data": {"train": 8, "test": 6, "validation": 4},
+    "model": {"name": "mlp", "hidden": [4]}, "training": {"epochs": 1},
+}  # fmt: skip
+
+CONFIGS: dict[str, dict[str, Any]] = {
+    "local": {"method": "local"},
+    "random": {"method": {"name": "random", "k": 2}, "merge": "fedavg"},
+    "oracle": {"method": "oracle", "evaluate": 2},
+    "pens": {"method": {"name": "pens", "k": 2, "l": 3}},
+    "pens-l2": {"method": {"name": "pens", "k": 2, "l": 3, "metric": "l2"}, "merge": "median"},
+    "panm": {"method": {"name": "panm", "k": 2, "l": 2, "t1": 2, "tau": 2}, "merge": "fedsim"},
+    "panm-updates": {"method": {"name": "panm", "k": 2, "l": 2, "metric": "panm"}, "init": "independent"},
+    "dac": {"method": {"name": "dac", "k": 2}},
+    "dac-ring": {"method": {"name": "dac-var", "k": 2, "hops": 2}, "topology": "ring", "merge": "krum"},
+    "dac-contacts": {"method": {"name": "dac", "k": 2, "metric": "cosine-weights"}, "contacts": 3},
+    "dpg": {"method": "dpg"},
+    "kin": {"method": {"name": "kin", "k": 2, "renew": 2}, "data": {**BASE["data"], "train": 40}},
+    "kin-ring": {"method": {"name": "kin", "k": 2}, "topology": "ring", "data": {**BASE["data"], "train": 40}},
+    "stopping": {"method": "random", "rounds": 12, "training": {"epochs": 1, "patience": 1, "lr": 0.5}},
+    "after-training": {
+        "method": "random",
+        "score": "after-training",
+        "training": {"epochs": 1, "lr_by_peer": [0.1] * 7},
+    },
+    "diverging": {"method": "random", "training": {"epochs": 1, "lr": 1e30}},
+    "personal": {"method": "random", "model": {"name": "mlp", "hidden": [4], "personal": ["*.bias"]}},
+    "stacked": {"method": {"name": "pens", "k": 2, "l": 3}, "engine": "stacked"},
+    "vectorised": {"method": {"name": "panm", "k": 2, "l": 2}, "engine": "vectorised"},
+}
+
+
+def config(name: str) -> dict[str, Any]:
+    return {**BASE, **CONFIGS[name]}

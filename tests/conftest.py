@@ -1,5 +1,7 @@
 """Fixtures for all tests. Torch uses one thread: tensors are small, and a busy machine must not slow a test down."""
 
+import contextlib
+import importlib
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -11,6 +13,11 @@ import torch
 
 from homophily.cli import app as cli
 from tests.processes import Processes
+
+# absl keeps the stderr that it is imported with and closes it as soon as another package configures logging. tensorboard and
+# dp-accounting import absl, so it must get the real stderr instead of the one in which pytest captures output.
+with contextlib.redirect_stderr(sys.__stderr__):
+    importlib.import_module("absl.logging")
 
 _SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 

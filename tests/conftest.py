@@ -14,8 +14,8 @@ import torch
 from homophily.cli import app as cli
 from tests.processes import Processes
 
-# absl keeps the stderr that it is imported with and closes it as soon as another package configures logging. tensorboard and
-# dp-accounting import absl, so it must get the real stderr instead of the one in which pytest captures output.
+# absl keeps the stderr that it is imported with and closes it as soon as another package configures logging.
+# tensorboard and dp-accounting import absl, so it must get the real stderr instead of the one in which pytest captures.
 with contextlib.redirect_stderr(sys.__stderr__):
     importlib.import_module("absl.logging")
 

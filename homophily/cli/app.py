@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import sysconfig
-import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from functools import partial
 from itertools import chain
-from math import inf
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,7 +28,9 @@ from homophily.cli.audit import audit_run
 from homophily.cli.exit_codes import ExitCode
 from homophily.cli.live import follow_folder, live_page
 from homophily.cli.plan import plan_run
+from homophily.cli.printing import print_result, stoppable
 from homophily.cli.ranks import in_one_process, one_speaks, watch_ranks
+from homophily.cli.reproduce import reproduce
 from homophily.cli.theory import show_theory
 from homophily.cluster.joining import is_first
 from homophily.config.overlay import nested, split
@@ -40,17 +38,13 @@ from homophily.config.schema import TrackerTable
 from homophily.data import sample_constants, shifts, sources, write_constants
 from homophily.data.transforms import transforms
 from homophily.errors import ConfigWarning, DivergedWarning, TrackerWarning, UserError
-from homophily.experiments.runner import chosen_device
 from homophily.federation.merging import merges
 from homophily.federation.similarity import metrics
 from homophily.federation.topology import topologies
 from homophily.methods import methods
 from homophily.models import models
-from homophily.papers import pages, summary, tables
-from homophily.papers import recipe as recipes
-from homophily.papers.reproduce import Reproduction
 from homophily.plugins.registry import Registry
-from homophily.report import comparison_table, paper_figures, papers, plots, progress
+from homophily.report import comparison_table, plots, progress
 from homophily.report import console as show
 from homophily.report.page import document, drawing
 from homophily.report.sweep_figure import panels
@@ -109,7 +103,7 @@ def run(
 ) -> None:
     """Simulate one federation: in each round, all peers train, meet, choose and merge."""
     config, assignments = split(words or [])
-    hint = _stoppable(lambda run: f"continue with: homophily run --resume {run}")
+    hint = stoppable(lambda run: f"continue with: homophily run --resume {run}")
     watching = progress.one_run() if is_first() else nullcontext(())
     with hint, live_page(live and is_first()) as page, watching as bar:
         if resume is not None:
@@ -121,7 +115,7 @@ def run(
         else:
             finished = start_run(load(config, nested(assignments)), out=out, device=device, callbacks=[*page, *bar])
     if is_first():
-        _print(finished.summary, as_json, lambda: show.summary(finished))
+        print_result(finished.summary, as_json, lambda: show.summary(finished))
     _fail_if_all_diverged(finished)
 
 
@@ -163,7 +157,7 @@ def compare(
     stored = None if assignments else _stored_comparison(config or out)
     if stored is not None and (config is None or workers is not None) and stored.unfinished:
         config, stored = stored.path, None  # run what is missing
-    with _stoppable(lambda run: f"continue with the same command and --out {run.parent}"), progress.many_runs() as bars:
+    with stoppable(lambda run: f"continue with the same command and --out {run.parent}"), progress.many_runs() as bars:
         comparison = stored or compare_methods(
             config, nested(assignments), out=out, device=device, callbacks=bars, workers=workers
         )
@@ -171,7 +165,7 @@ def compare(
     if panels(whole):
         picture = show.picture(partial(plots.sweep, whole), comparison.path / "sweep.png")
     table = {"methods": comparison.table(fairness), "run": str(comparison.path)}
-    _print(table, as_json, lambda: comparison_table.comparison(comparison, fairness, picture))
+    print_result(table, as_json, lambda: comparison_table.comparison(comparison, fairness, picture))
 
 
 def _stored_comparison(folder: Path | None) -> Comparison | None:
@@ -188,7 +182,7 @@ def show_kin(words: Words = None, out: Out = None, device: Device = "auto", as_j
     folder = RunWriter.create(out, f"kin-{Path(chosen.data.name).name}-{chosen.seed}").path
     write_json(folder / "kin.json", found.summary())
     picture = show.picture(partial(plots.acquaintance, found), folder / "kin.png")
-    _print({**found.summary(), "run": str(folder)}, as_json, lambda: show.acquaintance(found, picture))
+    print_result({**found.summary(), "run": str(folder)}, as_json, lambda: show.acquaintance(found, picture))
 
 
 @app.command("scale")
@@ -205,45 +199,7 @@ def write_scale(
     with threads(1):  # as in a run: the constants must be the same bits
         found = sample_constants(data.name, data.keys, settings, chosen.peers, chosen.seed)
     write_constants(found, out, data.name)
-    _print({**found.table, "file": str(out)}, as_json, lambda: show.constants(found, out))
-
-
-@app.command()
-def reproduce(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME ...]", show_default=False)] = None,
-    listed: Annotated[bool, typer.Option("--list", help="List all tables and figures.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="A small version, not the paper's, in a minute.")] = False,
-    seeds: Annotated[int | None, typer.Option("--seeds", help="Number of seeds (default: the paper's).")] = None,
-    budget: Annotated[
-        float, typer.Option("--budget", help="Stop after this many seconds; call again to continue.")
-    ] = inf,
-    store: Annotated[Path, typer.Option("--store", help="Folder for the results of runs.")] = Path("runs/papers"),
-    out: Annotated[Path, typer.Option("--out", help="Folder for NAME.md and NAME.json.")] = Path("results"),
-    rewrite: Annotated[
-        bool, typer.Option("--rewrite", help="Write pages from the NAME.json in --out; run nothing.")
-    ] = False,
-    device: Device = "auto",
-    as_json: Json = False,
-) -> None:
-    """Reproduce tables or figures of the papers: our values beside the paper's, and which claims hold."""
-    if rewrite:
-        results = pages.stored(out, names or ())
-        for result in results:
-            pages.write(result, out)
-        print(summary.by_paper(results))
-        return
-    if listed or not names:
-        show.names("recipes", {name: recipes.load(name).title for name in recipes.names()})
-        return
-    if not budget >= 0:
-        raise UserError(f"--budget {budget}: must be at least 0")
-    until, chosen = time.monotonic() + budget, chosen_device(device)
-    for found in [Reproduction.of(name, store, quick, seeds) for name in names]:
-        with _stoppable(lambda run: "run the same command again to continue"), papers.playing(found.missing()) as bar:
-            found.play(chosen, until - time.monotonic(), bar)
-        pictures, result = paper_figures.written(found, out), tables.Result.of(found)
-        paths = [*pages.write(result, out), *pictures]
-        _print(tables.as_json(result), as_json, partial(papers.reproduction, result, paths))
+    print_result({**found.table, "file": str(out)}, as_json, lambda: show.constants(found, out))
 
 
 @app.command("list")
@@ -289,6 +245,7 @@ app.command("live")(follow_folder)
 app.command("backup")(backups.back_up)
 app.command("restore")(backups.restore)
 app.command("plan")(plan_run)
+app.command("reproduce")(reproduce)
 app.command("audit")(audit_run)
 app.command("theory")(show_theory)
 
@@ -333,24 +290,6 @@ def _add_peer_commands() -> None:
 
 
 _add_peer_commands()
-
-
-@contextmanager
-def _stoppable(how_to_continue: Callable[[Path], str]) -> Iterator[None]:
-    """On Ctrl-C, print how to continue the run and exit with code 130."""
-    try:
-        yield
-    except KeyboardInterrupt as stop:
-        how = f"; {how_to_continue(Path(stop.args[0]))}" if stop.args else ""
-        Console(stderr=True, soft_wrap=True).print(f"stopped{escape(how)}", highlight=False)
-        raise SystemExit(ExitCode.STOPPED) from None
-
-
-def _print(result: dict[str, Any], as_json: bool, otherwise: Any) -> None:
-    if as_json:
-        print(json.dumps(result, ensure_ascii=False))
-    else:
-        otherwise()
 
 
 def main() -> None:

@@ -1,36 +1,32 @@
 """The page of a result, NAME.md: its numbers beside the printed ones, the claims, notes, and the recipe's choices.
 
 A page is written from a `Result`, so a stored NAME.json is enough to write it again. A file ``notes.toml`` in the same
-folder adds what only a person can say: notes on a result, and changes of the code that a result is older than.
+folder adds what only a person can say: notes on a result.
 """
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pydantic
 
 from homophily.atomic_io import write_json, write_text, writing
 from homophily.errors import UserError
+from homophily.papers.editions import EDITIONS
+from homophily.papers.reproduce import file_name
 from homophily.papers.summary import distance
-from homophily.papers.tables import Result, Verdict, as_json, beside_printed, cell_text, distances, tally, verdicts
+from homophily.papers.tables import Result, beside_printed, cell_text, distances
+from homophily.papers.verdicts import Kind, Verdict, tally, verdicts
 
-_HELD = {True: "held", False: "**not held**", None: "not computed"}
 _OURS = " (our claim, not the paper's)"
 
 
 class _Part(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
-
-
-class Change(_Part):
-    """A change of the code that stored results are older than."""
-
-    method: str  # whose rows it concerns
-    results: list[str]  # names
-    text: str
 
 
 class Note(_Part):
@@ -43,7 +39,6 @@ class Note(_Part):
 class Notes(_Part):
     """All of notes.toml."""
 
-    changes: list[Change] = []
     notes: dict[str, Note] = {}  # by the name of the result
 
     @classmethod
@@ -67,36 +62,50 @@ def stored(folder: Path, names: Sequence[str] = ()) -> list[Result]:
 
 
 def write(result: Result, folder: Path) -> list[Path]:
-    """Write NAME.md and NAME.json (or NAME-quick) and return their paths."""
+    """Write NAME.md and NAME.json (or NAME-quick, NAME-VARIANT) and return their paths."""
     paths = [folder / f"{result.title}{ending}" for ending in (".md", ".json")]
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     picture = f"{result.title}.png" if (folder / f"{result.title}.png").exists() else None
-    write_text(paths[0], markdown(result, Notes.read(folder), picture))
-    write_json(paths[1], as_json(result))
+    variants = variants_of(result, folder)
+    write_text(paths[0], markdown(result, Notes.read(folder), picture, variants))
+    write_json(paths[1], as_json(result, variants))
     return paths
 
 
-def markdown(result: Result, notes: Notes | None = None, picture: str | None = None) -> str:
+def variants_of(result: Result, folder: Path) -> list[Result]:
+    """The stored results of a result's variants."""
+    paths = [folder / f"{file_name(result.name, variant, result.quick)}.json" for variant in result.recipe.variants]
+    return [Result.read(path) for path in paths if result.variant is None and path.exists()]
+
+
+def markdown(
+    result: Result, notes: Notes | None = None, picture: str | None = None, variants: Sequence[Result] = ()
+) -> str:
     """Return the Markdown page. picture: the file of the figure, in the folder of the page."""
-    return "\n".join(_lines(result, notes or Notes(), picture)) + "\n"
+    return "\n".join(_lines(result, notes or Notes(), picture, variants)) + "\n"
 
 
-def _lines(result: Result, notes: Notes, picture: str | None) -> Iterator[str]:
-    recipe, found = result.recipe, verdicts(result)
+def _lines(result: Result, notes: Notes, picture: str | None, variants: Sequence[Result]) -> Iterator[str]:
+    recipe, found = result.recipe, verdicts(result, variants)
     yield from (f"# {recipe.title}", "")
     if result.quick:
         yield from ("**A quick, small version, not the paper's: other peers, rounds and data.**", "")
+    if result.variant is not None:
+        variant = recipe.variants[result.variant]
+        yield from (f"**A variant, fixed on {variant.date}:** {variant.choice}. Reason: {variant.reason}.", "")
     yield from _summary(result, found)
     if picture:
         yield from ("", f"![{recipe.title}]({picture})")
-    for text in _older(result, notes):
-        yield from ("", f"**Older than the code.** {text}")
+    for method, rows in result.older().items():
+        labels = ", ".join(recipe.rows[row].label for row in rows)
+        change = f"{EDITIONS[method].change}; changed on {EDITIONS[method].date}"
+        yield from ("", f"**Older than the code.** Rows {labels}: these runs are older than a change: {change}.")
     yield from ("", "## Numbers", "", _legend(result), "", *_table(result))
     if found:
         yield from ("", "## Claims", "")
-        yield from (f"- {_HELD[one.held]}: {one.text}{_OURS if one.ours else ''}." for one in found)
-    if not result.quick and result.name in notes.notes:
+        yield from (f"- {claim_text(one)}." for one in found)
+    if not result.quick and result.variant is None and result.name in notes.notes:
         note = notes.notes[result.name]
         yield from ("", f"## Notes on the runs of {note.date}", "", note.text.strip())
     if recipe.choices:
@@ -114,28 +123,85 @@ def _summary(result: Result, found: Sequence[Verdict]) -> Iterator[str]:
     if far.mean is not None:
         gaps = "" if far.to_oracle is None else f"; after subtracting Oracle, {far.to_oracle:.1f}"
         yield f"Mean distance to the {far.cells} printed accuracies: {far.mean:.1f} points{gaps}."
-    command = f"homophily reproduce {result.name}{' --quick' * result.quick} --seeds {result.seeds}"
+    variant = "" if result.variant is None else f" --variant {result.variant}"
+    least, most = result.seeds
+    command = f"homophily reproduce {result.name}{variant}{' --quick' * result.quick} --seeds {max(1, most)}"
     seeds = "" if result.quick else f"; the full recipe has {result.recipe.seeds} seeds"
-    yield from ("", f"`{command}`{seeds}.", f"{result.date}: {result.made}.")
-    if result.missing:
-        yield f"{result.missing} runs are missing."
+    yield from ("", f"`{command}`{seeds}.", *_made(result))
+    if least < most:
+        yield f"Not all cells have {most} seeds: {_fewer(result)}."
+    if result.empty:
+        yield f"{result.empty} cells have no run yet."
 
 
-def _older(result: Result, notes: Notes) -> Iterator[str]:
-    for change in notes.changes:
-        if not result.quick and result.name in change.results:
-            rows = [row.label for row in result.recipe.rows.values() if _method(row.config) == change.method]
-            yield f"Rows {', '.join(rows)}: {change.text}" if rows else change.text
+def _made(result: Result) -> Iterator[str]:
+    """A line for each day and machine."""
+    seconds: dict[str, float] = {}
+    for one in result.made.values():
+        about = f"{one.date}: {one.machine}"
+        seconds[about] = seconds.get(about, 0.0) + one.seconds
+    yield from (f"{about}; {took:,.0f} s in rounds." for about, took in sorted(seconds.items()))
+    if not seconds:
+        yield "No run finished yet."
 
 
-def _method(config: dict[str, object]) -> object:
-    method = config.get("method")
-    return method.get("name") if isinstance(method, dict) else None
+def _fewer(result: Result) -> str:
+    """The rows that have cells with fewer seeds than others, such as "kin (0)"."""
+    most = result.seeds[1]
+    rows = {
+        result.recipe.rows[row].label: sorted({tuple(cell.values) for cell in mine.values() if cell.values})
+        for row, mine in result.cells.items()
+        if any(0 < len(cell.values) < most for cell in mine.values())
+    }
+    return ", ".join(f"{row} ({' or '.join(', '.join(map(str, own)) for own in seeds)})" for row, seeds in rows.items())
+
+
+def claim_text(one: Verdict) -> str:
+    """A claim with its verdict, such as "**does not hold**: Oracle is best"."""
+    kind = one.kind.value if one.kind in (Kind.HELD, Kind.OPEN) else f"**{one.kind.value}**"
+    why = f" ({one.why})" if one.why else ""
+    return f"{kind}{why}: {one.text}{_OURS if one.ours else ''}"
+
+
+def as_json(result: Result, variants: Sequence[Result] = ()) -> dict[str, Any]:
+    """Return the result as NAME.json stores it."""
+    return {
+        "name": result.name,
+        "title": result.recipe.title,
+        "quick": result.quick,
+        "variant": result.variant,
+        "unit": result.recipe.unit,
+        "cells": {
+            row: {
+                column: {
+                    "seeds": list(number.values),
+                    "values": list(number.values.values()),
+                    "edition": number.edition,
+                    "diverged": number.diverged,
+                    "mean": number.mean,
+                    "std": number.deviation,
+                    "printed": number.printed,
+                    "printed_std": number.printed_deviation,
+                    "difference": number.difference,
+                }
+                for column, number in mine.items()
+            }
+            for row, mine in result.cells.items()
+        },
+        "distances": distances(result.cells),
+        "claims": [
+            {"text": one.text, "held": one.held, "ours": one.ours, "verdict": one.kind.value, "why": one.why}
+            for one in verdicts(result, variants)
+        ],
+        "runs": {name: asdict(one) for name, one in result.made.items()},
+    }
 
 
 def _legend(result: Result) -> str:
     beside = "; in brackets what the paper prints; then the difference" if beside_printed(result.cells) else ""
-    spread = f"mean ± standard deviation over {result.seeds} seeds" if result.seeds > 1 else "one seed, so no spread"
+    least, most = result.seeds
+    up_to = "up to " if least < most else ""
+    spread = f"mean ± standard deviation over {up_to}{most} seeds" if most > 1 else "one seed, so no spread"
     return f"Unit: {result.recipe.unit}. Ours ({spread}){beside}."
 
 

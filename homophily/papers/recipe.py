@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
+from functools import cache
 from importlib.resources import files
 from typing import Annotated, Any, Literal
 
@@ -16,6 +17,7 @@ from homophily.simulation.configuration import make, overlaid
 _RECIPES = files("homophily.papers") / "recipes"
 Key = Annotated[str, pydantic.StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
 Printed = float | tuple[float, float]  # a mean, or a mean and its standard deviation
+PAPERS = {"panm": "PANM", "dpg": "DPG", "dac": "DAC", "similarity": "Similarity metrics"}
 _COMMON = {"precision": "fast"}  # TF32, PyTorch's default for convolutions on a GPU
 
 
@@ -77,6 +79,32 @@ class Figure(_Part):
     x: str = ""
 
 
+class Elsewhere(_Part):
+    """A value that the paper prints in another place for the same quantity as a cell. where: that place."""
+
+    cell: Annotated[str, pydantic.StringConstraints(pattern=r"^[a-z0-9_]+\.[a-z0-9_]+$")]  # ROW.COLUMN
+    value: float
+    where: str
+
+
+class Variant(_Part):
+    """Another reading of what a paper leaves open, fixed before it was run; it applies to all recipes of the paper.
+
+    config: for all rows; methods: for the rows of a method, by its name.
+    """
+
+    choice: str
+    reason: str
+    date: str  # when it was fixed
+    config: dict[str, Any] = {}
+    methods: dict[str, dict[str, Any]] = {}
+
+    def applied(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the config ``values`` of a run with those of the variant."""
+        own = self.methods.get(values.get("method", {}).get("name", ""), {})
+        return overlaid(overlaid(dict(values), self.config), {"method": own} if own else {})
+
+
 class Recipe(_Part):
     """How a table or figure is reproduced. Claims refer to cells as ROW.COLUMN."""
 
@@ -93,12 +121,13 @@ class Recipe(_Part):
     cells: dict[Key, dict[Key, Cell]] = {}
     left_out: dict[Key, list[Key]] = {}  # cells that are not in the paper: rows by column
     printed: dict[Key, dict[Key, Printed]] = {}
+    elsewhere: list[Elsewhere] = []
     claims: list[Claim] = []
     quick: Quick
     figure: Figure | None = None
 
-    def config(self, row: str, column: str, seed: int, quick: bool) -> Config:
-        """Return the config of a cell's run."""
+    def config(self, row: str, column: str, seed: int, quick: bool, variant: str | None = None) -> Config:
+        """Return the config of a cell's run. variant: the name of a variant of the paper."""
         layers: list[Mapping[str, Any]] = [self.columns[column].config, self.rows[row].config]
         if column in self.cells.get(row, {}):
             layers.append(self.cells[row][column].config)
@@ -107,13 +136,27 @@ class Recipe(_Part):
         values: dict[str, Any] = {**_COMMON, **self.base}
         for layer in layers:
             values = overlaid(values, layer)
+        if variant is not None:
+            values = self.variants[variant].applied(values)
         return make({**values, "seed": seed})
+
+    @property
+    def variants(self) -> dict[str, Variant]:
+        """The variants of the recipe's paper, by name."""
+        return variants().get(self.paper, {})
 
     def score_of(self, column: str) -> str:
         return self.columns[column].score or self.score
 
     def unit_of(self, column: str) -> str:
         return self.columns[column].unit or self.unit
+
+
+@cache
+def variants() -> dict[str, dict[str, Variant]]:
+    """Return the variants by paper and name."""
+    values = tomllib.loads((files("homophily.papers") / "variants.toml").read_text(encoding="utf-8"))
+    return pydantic.TypeAdapter(dict[str, dict[Key, Variant]]).validate_python(values)
 
 
 def names() -> list[str]:
@@ -140,6 +183,7 @@ def _check(name: str, recipe: Recipe) -> None:
     mentioned = [(row, column) for row, cells in recipe.cells.items() for column in cells]
     mentioned += [(row, column) for row, cells in recipe.printed.items() for column in cells]
     mentioned += [(row, column) for column, rows in recipe.left_out.items() for row in rows]
+    mentioned += [(row, column) for row, _, column in (one.cell.partition(".") for one in recipe.elsewhere)]
     rows = [*recipe.quick.rows, *(row for row, _ in mentioned)]
     columns = [*recipe.quick.columns, *(column for _, column in mentioned)]
     for keys, defined, what in ((rows, recipe.rows, "row"), (columns, recipe.columns, "column")):

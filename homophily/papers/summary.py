@@ -8,9 +8,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from homophily.papers import recipe as recipes
-from homophily.papers.tables import Result, tally, verdicts
+from homophily.papers.editions import EDITIONS
+from homophily.papers.recipe import PAPERS
+from homophily.papers.tables import Result, gap_to_oracle
+from homophily.papers.verdicts import Kind, Verdict, tally, verdicts
 
-PAPERS = {"panm": "PANM", "dpg": "DPG", "dac": "DAC", "similarity": "Similarity metrics"}
+_EXPLAINED = (Kind.HELD, Kind.PRINT, Kind.VARIANT)
 
 
 @dataclass(frozen=True)
@@ -31,20 +34,18 @@ def distance(results: Iterable[Result]) -> Distance:
     A cell that stands in several tables counts once, as the one with the most seeds.
     """
     off: dict[str, tuple[float, float | None]] = {}
-    for result in sorted(results, key=lambda result: result.seeds):
+    for result in sorted(results, key=lambda result: result.seeds[1]):
         for column in result.columns:
             score = result.recipe.score_of(column)
             if not score.startswith("accuracy"):
                 continue
-            oracle = result.cells["oracle"][column].difference if "oracle" in result.cells else None
             for row, mine in result.cells.items():
                 number = mine[column]
                 if number.difference is None:
                     continue
-                config = result.recipe.config(row, column, 0, result.quick).toml()
+                config = result.recipe.config(row, column, 0, result.quick, result.variant).toml()
                 key = json.dumps([config, score, number.printed], sort_keys=True)
-                gap = None if oracle is None or row == "oracle" else abs(number.difference - oracle)
-                off[key] = (abs(number.difference), gap)
+                off[key] = (abs(number.difference), gap_to_oracle(result.cells, row, column))
     gaps = [gap for _, gap in off.values() if gap is not None]
     mean = statistics.fmean(one for one, _ in off.values()) if off else None
     return Distance(len(off), mean, statistics.fmean(gaps) if gaps else None)
@@ -52,7 +53,7 @@ def distance(results: Iterable[Result]) -> Distance:
 
 def by_paper(results: Sequence[Result]) -> str:
     """A Markdown table: for each paper what is done, the claims held, and the distance to the printed numbers."""
-    full = [result for result in results if not result.quick]
+    full = _main(results)
     head = (
         "paper",
         "tables done",
@@ -66,7 +67,7 @@ def by_paper(results: Sequence[Result]) -> str:
         mine = [result for result in full if paper in (None, result.recipe.paper)]
         kinds = [[one for one in mine if one.recipe.kind == kind] for kind in ("table", "figure")]
         of_all = [
-            f"{sum(not one.missing for one in done)} of {_recipes(paper, kind)}"
+            f"{sum(not one.empty for one in done)} of {_recipes(paper, kind)}"
             for kind, done in zip(("table", "figure"), kinds, strict=True)
         ]
         claims = [tally([v for one in done for v in verdicts(one) if not v.ours]) for done in kinds]
@@ -79,14 +80,65 @@ def by_paper(results: Sequence[Result]) -> str:
 def by_result(results: Sequence[Result], kind: str, folder: str) -> str:
     """A Markdown table with a line for each table or figure. folder: where its page is, as a link says it."""
     lines = [["result", "seeds (the paper's)", "claims held", "mean distance, points"]]
-    for result in results:
-        if result.quick or result.recipe.kind != kind:
+    for result in _main(results):
+        if result.recipe.kind != kind:
             continue
         link = f"[{result.recipe.title}]({folder}/{result.name}.md)"
         claims = tally([one for one in verdicts(result) if not one.ours])
-        seeds = f"{result.seeds} ({result.recipe.seeds})"
+        least, most = result.seeds
+        seeds = f"{most if least == most else f'{least} to {most}'} ({result.recipe.seeds})"
         lines.append([link, seeds, claims, _points(distance([result]).mean)])
     return _markdown(lines)
+
+
+def by_kind(results: Sequence[Result]) -> str:
+    """A Markdown table: for each paper how many computed claims hold, and how many of the others are of each kind."""
+    kinds = [kind for kind in Kind if kind is not Kind.OPEN]
+    lines = [["paper", "claims computed", *kinds, "held, contradicted in print or held under a variant"]]
+    for paper, name in [*PAPERS.items(), (None, "all")]:
+        found = [
+            one
+            for result in _main(results)
+            if paper in (None, result.recipe.paper)
+            for one in claims_of(result, results)
+            if one.kind is not Kind.OPEN
+        ]
+        explained = sum(one.kind in _EXPLAINED for one in found)
+        share = f"{100 * explained / len(found):.0f} %" if found else "-"
+        lines.append([name, f"{len(found)}", *(f"{sum(one.kind is kind for one in found)}" for kind in kinds), share])
+    return _markdown(lines)
+
+
+def claims_of(result: Result, results: Sequence[Result]) -> list[Verdict]:
+    """The verdicts on the paper's own claims. results: all stored ones, among them those of variants."""
+    return [one for one in verdicts(result, results) if not one.ours]
+
+
+def by_variant(results: Sequence[Result]) -> str:
+    """A Markdown table of the variants: what they choose, why, and what holds under them."""
+    lines = [["paper", "variant", "choice", "reason", "fixed on", "results", "claims held under it"]]
+    for paper, named in recipes.variants().items():
+        for name, variant in named.items():
+            mine = [one for one in results if one.recipe.paper == paper and one.variant == name and not one.quick]
+            held = tally([verdict for one in mine for verdict in claims_of(one, ())])
+            done = ", ".join(one.name for one in mine) or "not run yet"
+            lines.append([PAPERS[paper], f"`{name}`", variant.choice, variant.reason, variant.date, done, held])
+    return _markdown(lines)
+
+
+def older(results: Sequence[Result]) -> str:
+    """A Markdown table of the rows that are older than the present edition of their method; empty if there are none."""
+    lines = [["method", "results with rows of an older edition", "change since then", "changed on"]]
+    for method, edition in EDITIONS.items():
+        names = [result.name for result in _main(results) if method in result.older()]
+        if names:
+            lines.append([method, ", ".join(names), edition.change, edition.date])
+    return _markdown(lines) if len(lines) > 1 else "No stored row is older than the code."
+
+
+def _main(results: Sequence[Result]) -> list[Result]:
+    """The results of the recipes as they are, at full size."""
+    return [result for result in results if not result.quick and result.variant is None]
 
 
 def _recipes(paper: str | None, kind: str) -> int:

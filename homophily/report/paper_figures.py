@@ -31,15 +31,17 @@ _FAR = 5  # ratio of the largest to the smallest value above which an axis is lo
 
 
 def written(found: Reproduction, folder: Path) -> list[Path]:
-    """Write NAME.png and return its path in a list; empty if the recipe has no figure or no run has finished."""
-    figure = found.recipe.figure
-    if figure is None or not found.results():
+    """Write NAME.png and return its path in a list; empty if the recipe has no figure or no run has finished.
+
+    A figure that was drawn before stays as it is while runs are missing.
+    """
+    figure, path = found.recipe.figure, folder / f"{found.title}.png"
+    if figure is None or not found.results() or (path.exists() and found.missing()):
         return []
     drawn = _DRAW[figure.draw](found)
     note = " (a quick, small version)" if found.quick else ""
     width = round(_LETTERS * drawn.get_figwidth())
     drawn.suptitle(textwrap.fill(found.recipe.title + note, width), fontsize=10)
-    path = folder / f"{found.title}.png"
     with writing(path):
         folder.mkdir(parents=True, exist_ok=True)
         drawn.savefig(path, dpi=130)

@@ -13,7 +13,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from homophily.config.schema import Config
 from homophily.experiments.callbacks import Callback, RunHandle
-from homophily.papers.tables import Result, beside_printed, cell_text, verdicts
+from homophily.papers.pages import claim_text
+from homophily.papers.tables import Result, beside_printed, cell_text
+from homophily.papers.verdicts import Kind, Verdict
 from homophily.report.tables import print_table
 
 
@@ -41,7 +43,7 @@ def playing(wanted: Sequence[Config]) -> Iterator[Callable[[], Sequence[Callback
         yield lambda: [_RunsBar(bar, task, len(wanted))]
 
 
-def reproduction(result: Result, paths: Sequence[Path]) -> None:
+def reproduction(result: Result, found: Sequence[Verdict], missing: int, paths: Sequence[Path]) -> None:
     """Print the table (ours, the paper's in brackets, the difference), the claims, and how many runs are missing."""
     console, recipe, cells = Console(), result.recipe, result.cells
     note = " (a quick, small version, not the paper's)" if result.quick else ""
@@ -53,10 +55,10 @@ def reproduction(result: Result, paths: Sequence[Path]) -> None:
     print_table(console, headings, [[row, *line] for row, line in zip(rows, values, strict=True)])
     if any(recipe.rows[row].ours for row in cells):
         console.print("* not the paper's")
-    for one in verdicts(result):
-        held = {True: "[green]held[/]", False: "[red]not held[/]", None: "not computed"}[one.held]
-        whose = " (our claim)" if one.ours else ""
-        console.print(f"{held}: {escape(one.text)}{whose}", soft_wrap=True, highlight=False)
-    if result.missing:
-        console.print(f"{result.missing} runs are missing; run the same command again to continue", highlight=False)
+    for one in found:
+        colour = {Kind.HELD: "green", Kind.OPEN: "default"}.get(one.kind, "red")
+        verdict, text = claim_text(one).replace("**", "").split(": ", 1)
+        console.print(f"[{colour}]{escape(verdict)}[/]: {escape(text)}", soft_wrap=True, highlight=False)
+    if missing:
+        console.print(f"{missing} runs are missing; run the same command again to continue", highlight=False)
     console.print(f"written: {', '.join(map(str, paths))}", soft_wrap=True, highlight=False)

@@ -1,6 +1,7 @@
 """A page can be written again from the stored numbers, and has the notes of its folder."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,15 +11,12 @@ from homophily.cli.app import app
 from homophily.errors import UserError
 from homophily.papers import pages, summary
 from homophily.papers.recipe import load
-from homophily.papers.tables import Number, Result, Verdict, tally
+from homophily.papers.reproduce import Made
+from homophily.papers.tables import Number, Result
+from homophily.papers.verdicts import Kind, Verdict, tally
 
 NAME = "panm-table-2"
 NOTES = """
-[[changes]]
-method = "kin"
-results = ["panm-table-2"]
-text = "fingerprints differ by rounding."
-
 [notes.panm-table-2]
 date = "2026-11-16"
 text = "PENS is good here."
@@ -33,13 +31,13 @@ def result(difference: float = 1.0, seeds: int = 2, diverged: bool = False) -> R
         for row in recipe.rows
     }
     if diverged:
-        cells["kin"]["mnist"] = Number([None] * seeds, True, None, None)
-    return Result(NAME, recipe, False, seeds, cells, "a machine", "2026-01-02", 0)
+        cells["kin"]["mnist"] = Number(dict.fromkeys(range(seeds)), True, None, None, edition=2)
+    return Result(NAME, recipe, False, cells, {"a-run": Made("2026-01-02", "a machine", 30.0)})
 
 
 def number(printed: object, difference: float, seeds: int) -> Number:
     mean, deviation = printed if isinstance(printed, tuple) else (None, None)
-    return Number([(mean or 50.0) + difference] * seeds, False, mean, deviation)
+    return Number(dict.fromkeys(range(seeds), (mean or 50.0) + difference), False, mean, deviation)
 
 
 def test_a_stored_result_is_read_as_it_was(tmp_path: Path) -> None:
@@ -53,7 +51,7 @@ def test_a_stored_result_is_read_as_it_was(tmp_path: Path) -> None:
     assert page.read_text(encoding="utf-8") == text
     assert "| PANM | 1 of 5 | 0 of 8 |" in done.output
     assert "| kin (not the paper's) | diverged |" in text
-    assert "2026-01-02: a machine." in text
+    assert "2026-01-02: a machine; 30 s in rounds." in text
 
 
 def test_a_page_begins_with_what_a_reader_would_quote() -> None:
@@ -67,11 +65,19 @@ def test_notes_of_the_folder_are_on_the_page(tmp_path: Path) -> None:
     (tmp_path / "notes.toml").write_text(NOTES, encoding="utf-8")
     page, _ = pages.write(result(), tmp_path)
     text = page.read_text(encoding="utf-8")
-    assert "**Older than the code.** Rows kin: fingerprints differ by rounding." in text
     assert "## Notes on the runs of 2026-11-16\n\nPENS is good here.\n" in text
     (tmp_path / "notes.toml").write_text("[other]", encoding="utf-8")
     with pytest.raises(UserError, match=r"cannot read .*notes\.toml"):
         pages.write(result(), tmp_path)
+
+
+def test_a_row_of_an_older_edition_is_named() -> None:
+    assert "**Older than the code.** Rows kin: these runs are older than a change: kin computes" in pages.markdown(
+        result()
+    )
+    assert [one["edition"] for one in pages.as_json(result())["cells"]["kin"].values()] == [1, 1, 1]
+    cells = {row: {c: replace(one, edition=2) for c, one in mine.items()} for row, mine in result().cells.items()}
+    assert "Older than the code" not in pages.markdown(replace(result(), cells=cells))
 
 
 def test_what_is_not_a_result_is_refused(tmp_path: Path) -> None:
@@ -90,5 +96,6 @@ def test_a_cell_that_stands_twice_counts_once_with_the_most_seeds() -> None:
 
 
 def test_claims_that_were_not_computed_are_not_counted() -> None:
-    assert tally([Verdict("a", True, False), Verdict("b", False, False), Verdict("c", None, False)]) == "1 of 2"
-    assert tally([Verdict("c", None, False)]) == "-"
+    kinds = [Kind.HELD, Kind.FAILED, Kind.SPREAD, Kind.OPEN]
+    assert tally([Verdict("a", kind, False) for kind in kinds]) == "1 of 3"
+    assert tally([Verdict("c", Kind.OPEN, False)]) == "-"

@@ -13,6 +13,7 @@ from homophily.errors import UserError
 from homophily.papers import pages, tables
 from homophily.papers.recipe import Recipe, load
 from homophily.papers.reproduce import Reproduction
+from homophily.papers.verdicts import verdicts
 from homophily.report import papers
 from tests.callbacks import InterruptAt, Rounds
 
@@ -39,7 +40,7 @@ RECIPE: dict[str, Any] = {
     "printed": {"random": {"mean": [50.0, 1.0], "more": 60.0}},
     "claims": [
         {"text": "Random gets something right", "check": "random.mean > 0", "quick": True},
-        {"text": "Random is worse than nothing", "check": "random.mean < 0"},
+        {"text": "Random is worse than nothing", "check": "random.upright < 0"},
         {"text": "kin is there", "check": "kin.mean >= 0"},
     ],
     "quick": {"rows": ["random"], "columns": ["mean"], "config": {"rounds": 1}},
@@ -90,7 +91,7 @@ def test_results_accumulate_over_calls(tmp_path: Path) -> None:
     cell = tables.numbers(both)["random"]["mean"]
     assert len(cell.values) == 2
     assert cell.printed == 50.0
-    assert cell.difference == pytest.approx(sum(cell.values) / 2 - 50.0)
+    assert cell.difference == pytest.approx(sum(cell.known) / 2 - 50.0)
 
 
 def test_a_stopped_run_is_continued(tmp_path: Path) -> None:
@@ -131,8 +132,10 @@ def test_the_time_of_a_shared_run_is_counted_once(tmp_path: Path) -> None:
     found = reproduction(tmp_path, seeds=1)
     found.play(CPU, budget=1e9)
     assert len(found.results()) == 4  # of six cells: two columns are one config
-    seconds = sum(result["summary"]["seconds"] for result in found.results())
-    assert tables.as_json(tables.Result.of(found))["made"].endswith(f"; {seconds:,.0f} s in rounds")
+    seconds = sum(result["summary"]["seconds"] for result in found.results().values())
+    made = tables.Result.of(found).made
+    assert set(made) == set(found.runs())
+    assert sum(one.seconds for one in made.values()) == pytest.approx(seconds)
 
 
 def test_columns_that_do_not_fit_a_terminal_are_printed_below(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +143,7 @@ def test_columns_that_do_not_fit_a_terminal_are_printed_below(tmp_path: Path, mo
     found.play(CPU, budget=1e9)
     with Console(width=45, force_terminal=True, color_system=None) as narrow, narrow.capture() as shown:
         monkeypatch.setattr("homophily.report.papers.Console", lambda: narrow)
-        papers.reproduction(tables.Result.of(found), [])
+        papers.reproduction(tables.Result.of(found), [], 0, [])
     heads = [line.split() for line in shown.get().splitlines() if "mean" in line or "more" in line]
     assert heads == [["mean", "0°"], ["more", "data"]]
     assert shown.get().count("kin *") == 2
@@ -149,12 +152,12 @@ def test_columns_that_do_not_fit_a_terminal_are_printed_below(tmp_path: Path, mo
 
 def test_the_page_lists_which_claims_held(tmp_path: Path) -> None:
     found = reproduction(tmp_path, seeds=1)
-    assert "no run finished yet" in pages.markdown(tables.Result.of(found))
+    assert "No run finished yet" in pages.markdown(tables.Result.of(found))
     assert "- not computed: Random gets something right." in pages.markdown(tables.Result.of(found))
     found.play(CPU, budget=1e9)
     page = pages.markdown(tables.Result.of(found))
     assert "- held: Random gets something right." in page
-    assert "- **not held**: Random is worse than nothing." in page
+    assert "- **does not hold**: Random is worse than nothing." in page
     assert "| kin (not the paper's) | " in page
     assert "(50.00 ± 1.00) " in page
     assert "| *mean absolute difference* | " in page
@@ -162,17 +165,20 @@ def test_the_page_lists_which_claims_held(tmp_path: Path) -> None:
     assert "lr: the default" in page
     paths = pages.write(tables.Result.of(found), tmp_path / "out")
     assert [path.name for path in paths] == ["small.md", "small.json"]
-    assert tables.as_json(tables.Result.of(found))["missing"] == 0
+    assert tables.Result.of(found).empty == 0
 
 
 def test_distances_between_our_columns_and_the_papers() -> None:
     cells = {
-        "oracle": {"mean": tables.Number([52.0], False, 50.0, None), "more": tables.Number([1.0], False, None, None)},
-        "random": {
-            "mean": tables.Number([41.0], False, 40.0, None),
-            "more": tables.Number([2.0, 4.0], False, 4.0, None),
+        "oracle": {
+            "mean": tables.Number({0: 52.0}, False, 50.0, None),
+            "more": tables.Number({0: 1.0}, False, None, None),
         },
-        "local": {"mean": tables.Number([27.0], False, 30.0, None), "more": tables.Number([], False, 9.0, None)},
+        "random": {
+            "mean": tables.Number({0: 41.0}, False, 40.0, None),
+            "more": tables.Number({0: 2.0, 1: 4.0}, False, 4.0, None),
+        },
+        "local": {"mean": tables.Number({0: 27.0}, False, 30.0, None), "more": tables.Number({}, False, 9.0, None)},
     }
     assert tables.distances(cells) == {
         "mean absolute difference": {"mean": 2.0, "more": 1.0},
@@ -184,7 +190,7 @@ def test_the_quick_version_is_marked_as_not_the_papers(tmp_path: Path) -> None:
     found = reproduction(tmp_path, quick=True, seeds=1)
     found.play(CPU, budget=1e9)
     assert "not the paper's: other peers" in pages.markdown(tables.Result.of(found))
-    assert [one.text for one in tables.verdicts(tables.Result.of(found))] == ["Random gets something right"]
+    assert [one.text for one in verdicts(tables.Result.of(found))] == ["Random gets something right"]
     assert found.config("random", "mean", 0).rounds == 1
 
 

@@ -15,6 +15,7 @@ import homophily
 from homophily.data.transforms import BatchTransform, crop, flip
 from homophily.data.types import Split
 from homophily.federation.layout import Layout
+from homophily.federation.similarity import LossSamples
 from homophily.fingerprints.compute import fingerprints
 from homophily.fingerprints.embedding import Targets
 from homophily.fingerprints.fingerprint import LARGE, Fingerprints
@@ -34,6 +35,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
     pytest.mark.usefixtures("here"),
 ]
+SAMPLES: tuple[LossSamples, ...] = ("train", "validation")
 UNEQUAL = [9, 5, 12, 4, 8, 2]
 
 
@@ -159,7 +161,8 @@ def test_kernels_agree_with_the_reference(
     net = models.get(name)(inputs=shape, outputs=10)
     lr = 0.05 if optimizer == "sgd" else 3e-4
     keys = {"optimizer": optimizer, "momentum": momentum, "nesterov": nesterov, "lr": lr, "weight_decay": 1e-2}
-    problem = task(net, shares(UNEQUAL, shape), torch.float32, **keys)
+    held_out = shares(UNEQUAL[::-1], shape).train
+    problem = task(net, replace(shares(UNEQUAL, shape), validation=held_out), torch.float32, **keys)
     there, some = on_the_gpu(problem), torch.tensor([0, 2, 3, 5])
     chain = read_chain(there.module, there.layout, there.loss, there.data)
     assert not isinstance(chain, str)
@@ -168,8 +171,10 @@ def test_kernels_agree_with_the_reference(
     found, _ = trained(engine, there, peers=some)
     assert float((found.cpu() - expected).abs().max()) < 1e-4
     model, data = torch.tensor([0, 5, 2, 2]), torch.tensor([1, 1, 3, 2])
-    outputs = OneByOne(problem).cross_evaluate(expected, {}, model, data)
-    assert float((engine.cross_evaluate(found, {}, model.cuda(), data.cuda()).cpu() - outputs).abs().max()) < 1e-3
+    for samples in SAMPLES:
+        outputs = OneByOne(problem).cross_evaluate(expected, {}, model, data, samples)
+        there_too = engine.cross_evaluate(found, {}, model.cuda(), data.cuda(), samples).cpu()
+        assert float((there_too - outputs).abs().max()) < 1e-3
 
 
 @pytest.mark.parametrize("chunk", [2, 6])

@@ -101,8 +101,8 @@ class Data(OpenTable):
     validation: int | None = Field(
         None,
         ge=0,
-        description="validation samples per peer, for `training.patience`. Left out: 0; for your own data all of "
-        "`validation_x`",
+        description="validation samples per peer, for `training.patience` and `method.losses`. Left out: 0; for your "
+        "own data all of `validation_x`",
     )
     test: _amount(1, "all") = Field(  # type: ignore[valid-type]
         None,

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from homophily.plugins.registry import Registry
 
+LossSamples = Literal["train", "validation"]  # the samples of a peer on which losses are computed
 _FLOOR = 1e-6  # of losses and distances, before they are inverted
 
 
@@ -40,8 +41,8 @@ class Pairs(Protocol):
     @property
     def your_displacement(self) -> Tensor: ...
 
-    def loss(self, on: Literal["own", "peer"]) -> Tensor:
-        """[M] float64: mean loss of your model on my training data, or of mine on yours."""
+    def loss(self, on: Literal["own", "peer"], samples: LossSamples = "train") -> Tensor:
+        """[M] float64: mean loss of your model on my training or validation samples, or of mine on yours."""
 
 
 Metric = Callable[..., Tensor]
@@ -89,7 +90,7 @@ def cost_of(metric: Metric, keys: Mapping[str, Any]) -> MetricCost:
     return cost if isinstance(cost, MetricCost) else cost(**keys)
 
 
-def _cost_of_losses(on: Literal["own", "peer"] = "own") -> MetricCost:
+def _cost_of_losses(on: Literal["own", "peer"] = "own", losses: LossSamples = "train") -> MetricCost:
     return MetricCost(models=2 if on == "peer" else 1, losses=on)
 
 
@@ -99,13 +100,14 @@ def inverse_loss(
     pairs: Pairs,
     on: Annotated[
         Literal["own", "peer"],
-        Field(
-            description="whose training data: the peer's model is tested on one's own, or one's own model on the peer's"
-        ),
+        Field(description="whose data: the peer's model is tested on one's own, or one's own model on the peer's"),
     ] = "own",
+    losses: Annotated[
+        LossSamples, Field(description="which samples: those for training, or those held out for validation")
+    ] = "train",
 ) -> Tensor:
-    """Inverse loss of the peer's model on one's own training data (on = "peer": of one's own model on the peer's)."""
-    return 1.0 / pairs.loss(on).clamp(min=_FLOOR)
+    """Inverse loss of the peer's model on one's own samples (on = "peer": of one's own model on the peer's)."""
+    return 1.0 / pairs.loss(on, losses).clamp(min=_FLOOR)
 
 
 @metrics("l2")

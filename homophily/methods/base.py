@@ -17,7 +17,7 @@ from torch import Tensor
 
 from homophily.errors import UserError
 from homophily.federation import peer_sets as sets
-from homophily.federation.similarity import Metric, MetricCost, cost_of, metrics
+from homophily.federation.similarity import LossSamples, Metric, MetricCost, cost_of, metrics
 from homophily.federation.view import View
 from homophily.fingerprints.fingerprint import Fingerprints
 from homophily.fingerprints.private import PrivateFingerprints
@@ -137,8 +137,15 @@ MetricName = Annotated[
 LossOn = Annotated[
     Literal["own", "peer"],
     Field(
-        description='for `metric = "loss"`: test the peer\'s model on one\'s own training data (`"own"`), or one\'s '
-        'own model on the peer\'s (`"peer"`)'
+        description='for `metric = "loss"`: test the peer\'s model on one\'s own data (`"own"`), or one\'s own model '
+        'on the peer\'s (`"peer"`)'
+    ),
+]
+LossesOf = Annotated[
+    LossSamples,
+    Field(
+        description='for `metric = "loss"`: compute losses on training samples (`"train"`), or on samples that are '
+        'held out (`"validation"`), which needs `data.validation`'
     ),
 ]
 UpdateShare = Annotated[

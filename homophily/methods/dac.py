@@ -14,6 +14,7 @@ from torch import Tensor
 from homophily.federation.view import View
 from homophily.methods.base import (
     Amount,
+    LossesOf,
     LossOn,
     Memory,
     Method,
@@ -39,6 +40,7 @@ class _Dac(Method, ABC):
     ] = True
     alpha: UpdateShare = 0.5
     on: LossOn = "own"
+    losses: LossesOf = "train"
     hops: Reach = 1
     unknown = torch.nan
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from homophily.federation import peer_sets as sets
 from homophily.methods.base import (
     Amount,
+    LossesOf,
     LossOn,
     Method,
     MetricName,
@@ -30,6 +31,7 @@ class _Dpg(Method):
     k: Partners = 4
     alpha: UpdateShare = 0.5
     on: LossOn = "own"
+    losses: LossesOf = "train"
     hops: Reach = 2
     rho: ClassVar[float]
     unknown = torch.nan

@@ -15,6 +15,7 @@ from homophily.methods.base import (
     Candidates,
     Count,
     FirstStage,
+    LossesOf,
     LossOn,
     Method,
     MetricName,
@@ -47,6 +48,7 @@ class Panm(Method):
     ] = 10
     alpha: UpdateShare = 0.5
     on: LossOn = "own"
+    losses: LossesOf = "train"
     hops: Reach = 1
 
     def in_rounds(self, rounds: int) -> Panm:

@@ -11,6 +11,7 @@ from torch import Tensor
 from homophily.methods.base import (
     Candidates,
     FirstStage,
+    LossesOf,
     LossOn,
     Method,
     MetricName,
@@ -42,6 +43,7 @@ class Pens(Method):
     ] = "pens"
     alpha: UpdateShare = 0.5
     on: LossOn = "own"
+    losses: LossesOf = "train"
     hops: Reach = 1
 
     def in_rounds(self, rounds: int) -> Pens:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Literal
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from homophily.errors import UserError
 from homophily.federation.layout import Kept
-from homophily.federation.similarity import Metric, MetricCost, metrics
+from homophily.federation.similarity import LossSamples, Metric, MetricCost, metrics
 from homophily.plugins.validation import answer
 from homophily.simulation.sources import LocalModels
 from homophily.training.losses import masked_mean
@@ -61,30 +61,40 @@ class _Pairs:
     def your_displacement(self) -> Tensor:
         return self.yours - self._rows(self.models.start, self.you)
 
-    def loss(self, on: Literal["own", "peer"]) -> Tensor:
+    def loss(self, on: Literal["own", "peer"], samples: LossSamples = "train") -> Tensor:
         if on not in ("own", "peer"):
             raise UserError(f"metric: pairs.loss takes 'own' or 'peer', not {on!r}")
+        if samples not in ("train", "validation"):
+            raise UserError(f"metric: pairs.loss takes samples 'train' or 'validation', not {samples!r}")
         model, data = (self.you, self.me) if on == "own" else (self.me, self.you)
-        return cross_loss(self.task, self.engine, self.models.rows, self.models.kept, model, data)
+        return cross_loss(self.task, self.engine, self.models.rows, self.models.kept, model, data, samples)
 
 
-def cross_loss(task: Task, engine: Engine, rows: Tensor, kept: Kept, model: Tensor, data: Tensor) -> Tensor:
-    """[Q] float64: mean loss of the models in rows ``model`` [Q] on the training data of peers ``data`` [Q].
+def cross_loss(
+    task: Task,
+    engine: Engine,
+    rows: Tensor,
+    kept: Kept,
+    model: Tensor,
+    data: Tensor,
+    samples: LossSamples = "train",
+) -> Tensor:
+    """[Q] float64: mean loss of the models in rows ``model`` [Q] on ``samples`` of the peers ``data`` [Q].
 
     Personal parameters are those of the peer whose data it is.
     """
-    outputs = engine.cross_evaluate(rows, kept, model, data)
-    train = task.data.train
+    outputs = engine.cross_evaluate(rows, kept, model, data, samples)
+    split = task.split(samples)
     position = torch.arange(outputs.shape[1], device=data.device)
-    y = task.cast(train.y[train.samples(data, outputs.shape[1])])
+    y = task.cast(split.y[split.samples(data, outputs.shape[1])])
     losses = task.loss(outputs.flatten(0, 1), y.flatten(0, 1)).view(len(model), -1)
-    return masked_mean(losses, (position < train.count[data, None]).to(torch.float64))
+    return masked_mean(losses, (position < split.count[data, None]).to(torch.float64))
 
 
 class PairwiseEvaluator:
     """Measures with one metric, ``chunk`` pairs at a time; on a CPU fewer rows, no more than its cache holds."""
 
-    def __init__(self, metric: Metric, task: Task, engine: Engine, chunk: int, cost: MetricCost) -> None:
+    def __init__(self, metric: partial[Tensor], task: Task, engine: Engine, chunk: int, cost: MetricCost) -> None:
         self.metric, self.task, self.engine, self.cost = metric, task, engine, cost
         by_rows = cost.losses is None and task.data.train.x.device.type == "cpu"
         row = task.layout.dtype.itemsize * task.layout.width
@@ -92,6 +102,11 @@ class PairwiseEvaluator:
         compared = task.layout.mask(shared=True, parameter=True)
         everything = bool(compared.all())
         self.compared = None if everything else compared.nonzero()[:, 0].to(task.data.train.x.device)
+
+    @property
+    def losses_by(self) -> tuple[Metric, str] | None:
+        """The metric and its keys if it uses only losses, which can be measured for several runs at once; else None."""
+        return None if self.cost.losses is None else (self.metric.func, repr(sorted(self.metric.keywords.items())))
 
     def on(self, task: Task, engine: Engine) -> PairwiseEvaluator:
         """The same for another task of the same network."""

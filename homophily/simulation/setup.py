@@ -274,6 +274,8 @@ def evaluator_of(method: Method, task: Task, engine: Engine, chunk: int) -> Pair
     if found is None:
         return None
     metric, keys = found
+    if keys.get("losses") == "validation" and task.data.validation is None:
+        raise UserError("method.losses = 'validation' needs validation samples: set data.validation to at least 1")
     return PairwiseEvaluator(partial(metric, **keys), task, engine, chunk, cost_of(metric, keys))
 
 

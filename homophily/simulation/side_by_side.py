@@ -69,8 +69,8 @@ class SideBySide:
     def similarities(self, requests: Mapping[int, SimilarityRequest]) -> dict[int, Tensor]:
         """Losses of all runs at once; other metrics may compare models of other times, which each run has itself."""
         answers: dict[int, Tensor] = {}
-        for losses, those in _by(requests, lambda request: request.evaluator.cost.losses).items():
-            if losses is None:
+        for metric, those in _by(requests, lambda request: request.evaluator.losses_by).items():
+            if metric is None:
                 answers |= {number: request.compute() for number, request in those.items()}
                 continue
             first = next(iter(those.values()))

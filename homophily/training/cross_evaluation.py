@@ -1,4 +1,4 @@
-"""Cross-evaluation: peers' models evaluated on the training data of other peers."""
+"""Cross-evaluation: peers' models evaluated on the training or validation samples of other peers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from homophily.federation.layout import Kept
+from homophily.federation.similarity import LossSamples
 from homophily.training.task import Task
 
 
@@ -19,11 +20,13 @@ class CrossEvaluation(ABC):
     @abstractmethod
     def predict(self, rows: Tensor, kept: Kept, x: Tensor) -> Tensor: ...
 
-    def cross_evaluate(self, rows: Tensor, kept: Kept, model: Tensor, data: Tensor) -> Tensor:
-        task, train = self.task, self.task.data.train
-        samples = train.samples(data, most_samples(task, data))
+    def cross_evaluate(
+        self, rows: Tensor, kept: Kept, model: Tensor, data: Tensor, samples: LossSamples = "train"
+    ) -> Tensor:
+        task, split = self.task, self.task.split(samples)
+        index = split.samples(data, most_samples(task, data, samples))
         kept = {name: table[data] for name, table in kept.items()}
-        return self.predict(with_personal(task, rows, model, data), kept, train.x[samples])
+        return self.predict(with_personal(task, rows, model, data), kept, split.x[index])
 
 
 def with_personal(task: Task, rows: Tensor, model: Tensor, data: Tensor) -> Tensor:
@@ -33,7 +36,8 @@ def with_personal(task: Task, rows: Tensor, model: Tensor, data: Tensor) -> Tens
     return torch.where(task.layout.mask(shared=True).to(rows.device), rows[model], rows[data])
 
 
-def most_samples(task: Task, peers: Tensor) -> int:
-    """Return the largest number of training samples of any of the peers."""
-    least, most = (int(count) for count in task.counts.aminmax())
-    return most if least == most else int(task.counts[peers.cpu()].max())
+def most_samples(task: Task, peers: Tensor, samples: LossSamples) -> int:
+    """Return the largest number of training or validation samples of any of the peers."""
+    counts = task.counts_of(samples)
+    least, most = (int(count) for count in counts.aminmax())
+    return most if least == most else int(counts[peers.cpu()].max())

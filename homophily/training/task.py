@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from homophily.data.transforms import BatchTransform
-from homophily.data.types import FederatedData
+from homophily.data.types import FederatedData, Split
 from homophily.errors import UserError
 from homophily.federation.layout import Column, Kept, Layout
+from homophily.federation.similarity import LossSamples
 from homophily.training.losses import Loss
 from homophily.training.objectives import PLAIN, Objective, Trains, check_phases
 from homophily.training.private import Private
@@ -78,6 +79,22 @@ class Task:
     def counts(self) -> Tensor:
         """[N]: training samples per peer, on the CPU, so that reading them does not synchronise with a GPU."""
         return self.data.train.count.cpu()
+
+    @cached_property
+    def _validation_counts(self) -> Tensor:
+        """[N]: validation samples per peer, on the CPU."""
+        return self.split("validation").count.cpu()
+
+    def counts_of(self, samples: LossSamples) -> Tensor:
+        """Return the number of training or validation samples per peer: [N], on the CPU."""
+        return self.counts if samples == "train" else self._validation_counts
+
+    def split(self, samples: LossSamples) -> Split:
+        """Return the training or the validation samples of all peers."""
+        found = self.data.train if samples == "train" else self.data.validation
+        if found is None:
+            raise UserError("metric: losses on validation samples need them: set data.validation to at least 1")
+        return found
 
     def lr_in(self, round: int, peers: Tensor) -> Tensor:
         """Return the learning rates of ``peers`` [P] in a round: [P, 1] float64."""
@@ -175,8 +192,10 @@ class Engine(Protocol):
     def predict(self, rows: Tensor, kept: Kept, x: Tensor) -> Tensor:
         """Return outputs [P, n, ...] of P models (rows [P, D]), each on its own inputs x [P, n, ...], in eval mode."""
 
-    def cross_evaluate(self, rows: Tensor, kept: Kept, model: Tensor, data: Tensor) -> Tensor:
-        """Return outputs [M, n, ...] of the models in rows ``model`` [M] on training data of the peers ``data`` [M].
+    def cross_evaluate(
+        self, rows: Tensor, kept: Kept, model: Tensor, data: Tensor, samples: LossSamples = "train"
+    ) -> Tensor:
+        """Return outputs [M, n, ...] of the models in rows ``model`` [M] on samples of the peers ``data`` [M].
 
         rows: [N, D]. A peer with fewer than n samples repeats its last one. Kept buffers and personal parameters are
         those of the peer in ``data``.

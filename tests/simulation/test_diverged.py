@@ -15,6 +15,7 @@ import homophily
 from homophily.papers import tables
 from homophily.papers.recipe import Recipe
 from homophily.papers.reproduce import Reproduction
+from homophily.papers.verdicts import verdicts
 from tests.papers.test_reproduce import CPU, RECIPE
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -121,5 +122,5 @@ def test_a_papers_table_shows_diverged_cells(tmp_path: Path) -> None:
     found = Reproduction("small", Recipe.model_validate(recipe), tmp_path, True, 1)
     assert found.play(CPU, math.inf) == 0
     cell = tables.numbers(found)["random"]["mean"]
-    assert (cell.mean, cell.values, tables.cell_text(cell)) == (None, [None], "diverged")
-    assert [one.held for one in tables.verdicts(tables.Result.of(found))] == [None]
+    assert (cell.mean, cell.values, tables.cell_text(cell)) == (None, {0: None}, "diverged")
+    assert [one.held for one in verdicts(tables.Result.of(found))] == [None]

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from homophily.errors import UserError
 from homophily.simulation.configuration import make
 from homophily.simulation.exchange import PeerExchange
 from homophily.simulation.pairwise import PairwiseEvaluator, similarity_table
@@ -15,10 +16,12 @@ from homophily.simulation.user_objects import UserObjects
 CPU = torch.device("cpu")
 
 
-def evaluator(metric: str, chunk: int, hidden: int = 8) -> tuple[PairwiseEvaluator, LocalModels]:
+def evaluator(
+    metric: str, chunk: int, hidden: int = 8, validation: int = 0, **method: str
+) -> tuple[PairwiseEvaluator, LocalModels]:
     config = make({
-        "peers": 6, "data": {"train": 5, "test": 5}, "model": {"name": "mlp", "hidden": [hidden]},
-        "method": {"name": "panm", "metric": metric, "l": 3, "k": 2},
+        "peers": 6, "data": {"train": 5, "test": 5, "validation": validation},
+        "model": {"name": "mlp", "hidden": [hidden]}, "method": {"name": "panm", "metric": metric, "k": 2, **method},
     })  # fmt: skip
     experiment, _, _ = prepare(config, UserObjects(), CPU)
     assert isinstance(experiment.exchange, PeerExchange)
@@ -56,3 +59,26 @@ def test_an_undefined_similarity_is_minus_infinity_unless_all_of_a_peers_are_und
     found = torch.tensor([nan, -2.0, 1.0, nan, nan], dtype=torch.float64)
     diverged = torch.tensor([False, False, True, False, False])
     assert similarity_table(found, met, diverged).tolist() == [[-inf, -2.0, -inf], [0.0, -inf, 0.0]]
+
+
+@pytest.mark.parametrize("name", ["panm", "pens", "dac", "dac-var", "dpg", "dpg-s"])
+def test_losses_on_validation_samples_are_those_that_the_network_has_there(name: str) -> None:
+    made, models = evaluator("loss", 99, validation=7, name=name, losses="validation")
+    me, you, held = torch.tensor([0, 3]), torch.tensor([1, 2]), made.task.data.validation
+    assert held is not None
+    found = made.similarities(models, me, you).tolist()
+    for mine, yours, similarity in zip(me, you, found, strict=True):
+        index = held.samples(mine[None], 7)[0]
+        outputs = made.engine.predict(models.rows[yours][None], {}, held.x[index][None])[0]
+        assert similarity == pytest.approx(1 / float(made.task.loss(outputs, held.y[index]).double().mean()), rel=1e-5)
+
+
+def test_losses_on_validation_samples_need_them() -> None:
+    with pytest.raises(
+        UserError, match=r"method\.losses = 'validation' needs validation samples: set data\.validation"
+    ):
+        evaluator("loss", 99, losses="validation")
+
+
+def test_with_another_metric_the_key_has_no_effect() -> None:
+    assert evaluator("panm", 99, losses="validation")[0].cost == evaluator("panm", 99)[0].cost

@@ -182,6 +182,10 @@ NORM = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linea
     ("keys", "message"),
     [
         ({"method": "pens"}, "losses on private data"),
+        (
+            {"method": {"name": "panm", "losses": "validation"}, "data": {"validation": 10, "train": 40}},
+            "losses on private data",
+        ),
         ({"method": "fedavg"}, "exact sample counts"),
         ({"merge": "fedavg"}, "exact sample counts"),
         ({"training": {"patience": 2}, "data": {"validation": 10, "train": 40}}, "patience"),

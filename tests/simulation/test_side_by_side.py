@@ -12,6 +12,7 @@ from homophily.atomic_io import read_tensors
 from homophily.experiments.callbacks import Callback, Callbacks
 from homophily.experiments.queue import RunRequest, execute
 from homophily.experiments.runner import ActiveRun, RoundPlayer, begin
+from homophily.federation.similarity import MetricCost, Pairs, costs
 from homophily.runs.reader import Run
 from homophily.simulation.configuration import make
 from homophily.simulation.setup import prepare
@@ -22,6 +23,12 @@ from tests.callbacks import InterruptAt, Rounds
 
 CPU = torch.device("cpu")
 SMALL: dict[str, Any] = {"peers": 8, "rounds": 6, "data": {"train": 15, "test": 20}, "training": {"epochs": 1}}
+
+
+@costs(MetricCost(losses="own"))
+def likelihood(pairs: Pairs) -> torch.Tensor:
+    """A metric of losses, as ``loss`` is, with other values."""
+    return (-pairs.loss("own")).exp()
 
 
 def begun(folder: Path, cache: SetupCache, keys: dict[str, Any], *callbacks: Callback) -> ActiveRun:
@@ -67,8 +74,11 @@ def test_runs_that_compare_and_merge_differently(tmp_path: Path) -> None:
         {"merge": "fedsim", "method": {"name": "dac", "k": 4, "metric": "cosine-gradients"}},
         {"merge": "median", "method": {"name": "random", "k": 5}},
         {"merge": "uniform", "method": {"name": "dac", "k": 3, "on": "peer"}},
+        {"merge": "uniform", "method": {"name": "dac", "k": 3, "losses": "validation"}},
+        {"merge": "uniform", "method": {"name": "dac", "k": 3, "metric": f"{__name__}:likelihood"}},
         {"merge": "fedsim", "method": {"name": "pens", "l": 4, "k": 2, "t1": 3}},
     ]
+    settings = [{"data": {"train": 15, "test": 20, "validation": 5}, **way} for way in settings]
     cache = SetupCache()
     names = [f"{number}" for number in range(len(settings))]
     together = RoundPlayer(

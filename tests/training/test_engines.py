@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
+from homophily.errors import UserError
+from homophily.federation.similarity import LossSamples
 from homophily.models import models
 from homophily.training import vectorised
 from homophily.training.batching import WrittenOutAttention
@@ -23,6 +25,7 @@ from homophily.training.vectorised import StepKind, Vectorised
 from tests.training.nets import Drawing, Everything, shares, task, trained
 
 SMALL = {"cnn": (1, 14, 14), "dac-cnn": (3, 32, 32), "cifar-cnn": (3, 8, 8), "mlp": (1, 8, 8), "linear": (6,)}
+SAMPLES: tuple[LossSamples, ...] = ("train", "validation")
 UNEQUAL = [9, 5, 12, 4, 8, 2]  # a last batch of one, full batches only, fewer than a batch
 
 
@@ -299,3 +302,27 @@ def test_written_out_attention_reaches_into_multihead_attention() -> None:
     assert torch.allclose(found, expected, atol=1e-6)
     assert weights is None
     assert not any("scaled_dot_product" in event.key for event in seen.key_averages())
+
+
+@pytest.mark.parametrize("name", ["mlp", "everything"])
+def test_engines_agree_on_the_outputs_for_training_and_for_validation_samples(name: str) -> None:
+    net, inputs = nets()[name]
+    data = shares(UNEQUAL, inputs)
+    problem = task(net, replace(data, validation=shares(UNEQUAL[::-1], inputs).train))
+    rows, kept = trained(OneByOne(problem), problem)
+    model, held = torch.tensor([0, 2, 1, 1]), torch.tensor([1, 0, 1, 2])
+    makes: list[Engine] = [Vectorised(problem, 2), *([stacked(problem, 2)] if name == "mlp" else [])]
+    outputs = {samples: OneByOne(problem).cross_evaluate(rows, kept, model, held, samples) for samples in SAMPLES}
+    assert outputs["train"].shape[1] == max(UNEQUAL[:3])
+    assert outputs["validation"].shape[1] == max(UNEQUAL[::-1][:3])
+    for engine in makes:
+        for samples, expected in outputs.items():
+            assert torch.allclose(engine.cross_evaluate(rows, kept, model, held, samples), expected, atol=1e-9)
+
+
+def test_a_loss_on_validation_samples_needs_them() -> None:
+    net, inputs = nets()["mlp"]
+    problem = task(net, shares(UNEQUAL, inputs))
+    rows, kept = trained(OneByOne(problem), problem)
+    with pytest.raises(UserError, match=r"losses on validation samples need them: set data\.validation"):
+        OneByOne(problem).cross_evaluate(rows, kept, torch.tensor([0]), torch.tensor([1]), "validation")

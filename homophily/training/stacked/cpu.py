@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from homophily.federation.layout import Kept
+from homophily.federation.similarity import LossSamples
 from homophily.training.cross_evaluation import most_samples, with_personal
 from homophily.training.losses import output_gradients
 from homophily.training.schedule import batches, chunks
@@ -69,14 +70,16 @@ class Stacked:
         work = self.order.sorted(rows)
         return self._outputs(x.shape[:2], lambda pairs: work[pairs], lambda pairs, some: x[pairs, some])
 
-    def cross_evaluate(self, rows: Tensor, kept: Kept, model: Tensor, data: Tensor) -> Tensor:
-        task, train = self.task, self.task.data.train
-        samples = train.samples(data, most_samples(task, data))
+    def cross_evaluate(
+        self, rows: Tensor, kept: Kept, model: Tensor, data: Tensor, samples: LossSamples = "train"
+    ) -> Tensor:
+        task, split = self.task, self.task.split(samples)
+        index = split.samples(data, most_samples(task, data, samples))
         if task.layout.has_personal:
-            return self.predict(with_personal(task, rows, model, data), kept, train.x[samples])
+            return self.predict(with_personal(task, rows, model, data), kept, split.x[index])
         work = self.order.sorted(rows)
         return self._outputs(
-            samples.shape, lambda pairs: work[model[pairs]], lambda pairs, some: train.x[samples[pairs, some]]
+            index.shape, lambda pairs: work[model[pairs]], lambda pairs, some: split.x[index[pairs, some]]
         )
 
     def _outputs(

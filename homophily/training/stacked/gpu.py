@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from homophily.federation.layout import Kept
+from homophily.federation.similarity import LossSamples
 from homophily.training.cross_evaluation import most_samples, with_personal
 from homophily.training.optimisers import RowAdam
 from homophily.training.schedule import chunks
@@ -36,7 +37,7 @@ class StackedKernels:
         self.back = self.slots[self.columns.argsort()]
         self.trainers: dict[int, Trainer] = {}
         self.ahead: tuple[int, Tensor, StepPlan] | None = None  # the plan of the next round: round, peers, plan
-        self.samples: Tensor | None = None  # [N, n, ...]: all peers' training samples, for cross-evaluation
+        self.kept_samples: dict[LossSamples, Tensor] = {}  # [N, n, ...] each: of all peers, for cross-evaluation
 
     def on(self, task: Task, chunk: int) -> StackedKernels:
         return StackedKernels(task, self.stages.chain, chunk)
@@ -66,12 +67,14 @@ class StackedKernels:
     def predict(self, rows: Tensor, kept: Kept, x: Tensor) -> Tensor:
         return self._outputs(self._sorted(rows), self._taken(x), len(rows))
 
-    def cross_evaluate(self, rows: Tensor, kept: Kept, model: Tensor, data: Tensor) -> Tensor:
+    def cross_evaluate(
+        self, rows: Tensor, kept: Kept, model: Tensor, data: Tensor, samples: LossSamples = "train"
+    ) -> Tensor:
         """As Engine.cross_evaluate; the kernels look up models and data, so neither is copied for each pair."""
-        task, most = self.task, most_samples(self.task, data)
+        task, most = self.task, most_samples(self.task, data, samples)
         personal = task.layout.has_personal
         work = self._sorted(with_personal(task, rows, model, data) if personal else rows)
-        return self._outputs(work, *self._samples_of(data, most), None if personal else model)
+        return self._outputs(work, *self._samples_of(data, most, samples), None if personal else model)
 
     def _sorted(self, rows: Tensor) -> Tensor:
         """Return the rows [P, D] in the order and alignment that the kernels read."""
@@ -82,18 +85,19 @@ class StackedKernels:
         """Return samples [P, n, ...] in the form that the first stage reads."""
         return self.stages.padded(arranged(self.stages.chain, self.task.cast(x)))
 
-    def _samples_of(self, peers: Tensor, most: int) -> tuple[Tensor, int, Tensor | None]:
-        """Return training samples, M, and the index [M] of each peer's samples among them (None: in order)."""
-        train = self.task.data.train
-        if self.samples is None and self._room_for_all(most):
+    def _samples_of(self, peers: Tensor, most: int, samples: LossSamples) -> tuple[Tensor, int, Tensor | None]:
+        """Return samples, M, and the index [M] of each peer's samples among them (None: in order)."""
+        split = self.task.split(samples)
+        if samples not in self.kept_samples and self._room_for_all(most):
             everyone = torch.arange(self.task.data.peers, device=peers.device)
-            self.samples = self._taken(train.x[train.samples(everyone, most)])
-        if self.samples is not None and self.samples.shape[1] == most:
-            return self.samples, len(peers), peers
-        return self._taken(train.x[train.samples(peers, most)]), len(peers), None
+            self.kept_samples[samples] = self._taken(split.x[split.samples(everyone, most)])
+        kept = self.kept_samples.get(samples)
+        if kept is not None and kept.shape[1] == most:
+            return kept, len(peers), peers
+        return self._taken(split.x[split.samples(peers, most)]), len(peers), None
 
     def _room_for_all(self, most: int) -> bool:
-        """Whether all peers' training samples are small enough to be kept in the form that the kernels read."""
+        """Whether all peers' samples are small enough to be kept in the form that the kernels read."""
         values = self.task.data.peers * most * prod(self.stages.shape(0))
         return 4 * values < _KEPT_BYTES
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -64,6 +65,10 @@ class Fingerprints:
     def of(self, peers: Tensor) -> Fingerprints:
         """Return the fingerprints of some peers [M]."""
         return Fingerprints(*(table[peers] for table in self._tables()))
+
+    def each(self, function: Callable[[Tensor], Tensor]) -> Tensor:
+        """Apply a function of means [M, d], which computes row by row, to those of all N peers."""
+        return function(self.mean)
 
     def _tables(self) -> tuple[Tensor, ...]:
         return self.mean, self.factor, self.count, self.freedom, self.bytes

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from homophily.config.schema import Config
 from homophily.errors import UnsuitableError, UserError
-from homophily.federation.contacts import view_of_all
+from homophily.federation.contacts import view_of
 from homophily.federation.layout import Layout
 from homophily.federation.merging import is_rowwise, merges, needs_similarity
 from homophily.federation.rows import Federation
@@ -199,10 +199,10 @@ def _peer_exchange(
     contacts = None if config.contacts == "all" else int(config.contacts)
     where = deciding_device(peers, contacts, task.ids.device)
     cluster = None if cluster is None else cluster.to(where)
-    check = partial(_check_contacts, peers, method, free_memory(where))
-    view = view_of_all(peers, config.seed, graph, method.hops, contacts, cluster, where, check)
+    check = partial(_check_contacts, mine.stop - mine.start, method, free_memory(where))
+    me = torch.arange(mine.start, mine.stop, device=where)
+    view = view_of(me, peers, config.seed, graph, method.hops, contacts, cluster, check)
     method.check(view)
-    view = view.rows(mine)
     merge, evaluator = merges.get(config.merge), evaluator_of(method, task, engine, chunk)
     check_merge(config, evaluator)
     cost = metric_cost(method)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from homophily.errors import UserError
 from homophily.federation.view import View
 from homophily.fingerprints.fingerprint import Fingerprints
 from homophily.fingerprints.private import PrivateFingerprints
-from homophily.simulation.shards import Shards
+from homophily.simulation.shards import Shards, rows_of
 from homophily.simulation.sources import Heard, InMemory, LocalModels
 
 
@@ -41,18 +42,16 @@ class Sharded(InMemory):
         self._ends = torch.tensor(bounds, device=view.me.device)
 
     def fingerprints(self, round: int, renew: int, active: Tensor, needed: bool) -> Heard | None:
-        """All processes have the fingerprints of all peers."""
+        """A process has its own fingerprints, and gathers those of others that the method asks for."""
         if round > 1 and not (renew and (round - 1) % renew == 0):
             return None
-        view, gathered = self._view, self._shards.gathered
+        view = self._view
         own = self._make((round - 1) // renew if renew else 0)
         assert isinstance(own, Fingerprints)  # [privacy] is refused
         own = own.to(view.me.device)
-        rows = int(gathered(torch.tensor([own.factor.shape[1]])).max())
-        factor = torch.nn.functional.pad(own.factor, (0, 0, 0, rows - own.factor.shape[1]))
-        prints = Fingerprints(*(gathered(t) for t in (own.mean, factor, own.count, own.freedom, own.bytes)))
+        prints = _Gathered(own, self._shards, self._peers)
         ids = torch.arange(self._peers, device=view.me.device)
-        active = gathered(active.to(view.me.device))
+        active = self._shards.gathered(active.to(view.me.device))
         sent = self._fingerprint_bytes(prints, active, self._shards.mine(self._peers))
         return Heard(view, prints, ids, self._limited, sent)
 
@@ -88,3 +87,31 @@ class Sharded(InMemory):
             None if entries is None else joined(entries),
             torch.cat([view.me, wanted]),
         )
+
+
+class _Gathered(Fingerprints):
+    """The fingerprints of all N peers. Each process has those of its own peers; the tables are gathered when read."""
+
+    _own: Fingerprints
+    _shards: Shards
+    _peers: int
+
+    def __init__(self, own: Fingerprints, shards: Shards, peers: int) -> None:
+        rows = int(shards.gathered(torch.tensor([own.factor.shape[1]])).max())
+        padded = replace(own, factor=torch.nn.functional.pad(own.factor, (0, 0, 0, rows - own.factor.shape[1])))
+        small = {name: shards.gathered(getattr(own, name)) for name in ("count", "freedom", "bytes")}
+        self.__dict__.update(_own=padded, _shards=shards, _peers=peers, **small)
+
+    @property
+    def mean(self) -> Tensor:
+        return self._shards.gathered(self._own.mean)
+
+    @property
+    def factor(self) -> Tensor:
+        return self._shards.gathered(self._own.factor)
+
+    def of(self, peers: Tensor) -> Fingerprints:
+        return Fingerprints(*(rows_of(self._shards, table, peers, self._peers) for table in self._own._tables()))
+
+    def each(self, function: Callable[[Tensor], Tensor]) -> Tensor:
+        return self._shards.gathered(function(self._own.mean))

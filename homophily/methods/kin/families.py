@@ -91,8 +91,7 @@ def kinship(prints: Fingerprints, ids: Tensor, seed: int) -> Kinship:
     usable = prints.count >= 2
     sample = sampled(prints, ids, seed)
     space = Space.of(prints.of(sample), seed)
-    place = torch.full((len(ids), max(space.rank, 2)), torch.nan, dtype=torch.float64, device=ids.device)
-    place[usable] = space.place(prints.mean[usable])
+    place = torch.where(usable[:, None], prints.each(space.place), torch.nan)
     family = _family(space, place, prints.count.double(), sample, usable, seed)
     continuum = None
     if family is None:

@@ -22,10 +22,6 @@ class LostRankError(UserError):
     """A rank of the run has ended or does not answer."""
 
 
-class StoppedError(LostRankError):
-    """All ranks were told to end."""
-
-
 class Faults:
     """What this rank says and hears when something goes wrong."""
 
@@ -36,7 +32,8 @@ class Faults:
     def lost(self, error: Exception) -> LostRankError:
         """The error to raise after a message to or from another rank has failed."""
         late = "timed out" in str(error).lower() or "timeout" in str(error).lower()
-        return self._verdict(f"did not answer for {self._timeout:g} seconds" if late else "has ended")
+        what = f"did not answer for {self._timeout:g} seconds" if late else "has ended"
+        return self._verdict(what, f"a message between the ranks failed: {error}")
 
     def watch_signals(self) -> None:
         """If torchrun or a scheduler ends this rank, raise the error from the main thread."""
@@ -44,15 +41,16 @@ class Faults:
 
     def _told_to_end(self, number: int, frame: FrameType | None) -> None:
         if not self._noticed:
-            raise self._verdict("has ended")
+            raise self._verdict("has ended", "the run was stopped")
 
-    def _verdict(self, what: str) -> LostRankError:
+    def _verdict(self, what: str, otherwise: str) -> LostRankError:
+        """What has happened to a rank; otherwise: what to say if all ranks answer."""
         self._noticed = True
         missing, failed = self._missing()
         if failed:  # it has printed why
             return LostRankError(f"rank {failed[0]} of {self._size} has failed{_HINT}")
         if not missing:
-            return StoppedError(f"the run was stopped{_HINT}")
+            return LostRankError(f"{otherwise}{_HINT}")
         which = f"rank{'s' * (len(missing) > 1)} {', '.join(map(str, missing))} of {self._size}"
         return LostRankError(f"{which} {what if len(missing) == 1 else what.replace('has', 'have')}{_HINT}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -44,32 +45,25 @@ class Ranks:
 
     def _all_to_all(self, rows: Tensor, out_of: list[int], into: list[int]) -> Tensor:
         """Rows [S, ...] in the order of the ranks that they go to; returns those that come, in the order of ranks."""
-        device, type_ = rows.device, rows.dtype
-        staged = rows.contiguous() if self._on_gpus is not None and rows.is_cuda else rows.cpu().contiguous()
-        raw = staged.view(torch.uint8) if staged.dtype == torch.bool else staged
-        found = raw.new_empty((sum(into), *raw.shape[1:]))
+        raw = _as_bytes(rows if self._on_gpus is not None else rows.cpu())
+        found = raw.new_empty((sum(into), raw.shape[1]))
         with self._answers():
             dist.all_to_all_single(found, raw, into, out_of, group=self._on_gpus if raw.is_cuda else None)
-        return found.view(type_).to(device)
+        return _from_bytes(found, rows)
 
     def gathered(self, table: Tensor) -> Tensor:
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
         with self._answers():
             dist.all_gather(sizes, torch.tensor([len(table)]))
         counts = [int(size) for size in sizes]
-        staged = table.cpu().contiguous()
-        raw = staged.view(torch.uint8) if staged.dtype == torch.bool else staged
-        padded = raw.new_zeros((max(counts), *raw.shape[1:]))
+        raw = _as_bytes(table.cpu())
+        padded = raw.new_zeros((max(counts), raw.shape[1]))
         padded[: len(raw)] = raw
         found = [torch.empty_like(padded) for _ in counts]
         if padded.numel():
             with self._answers():
                 dist.all_gather(found, padded)
-        return (
-            torch.cat([one[:count] for one, count in zip(found, counts, strict=True)])
-            .view(table.dtype)
-            .to(table.device)
-        )
+        return _from_bytes(torch.cat([one[:count] for one, count in zip(found, counts, strict=True)]), table)
 
     def in_turn(self, value: Tensor, step: Callable[[Tensor], Tensor]) -> Tensor:
         device, passed = value.device, value.cpu().contiguous()
@@ -138,3 +132,14 @@ class Ranks:
             yield
         except RuntimeError as error:
             raise self._faults.lost(error) from error
+
+
+def _as_bytes(table: Tensor) -> Tensor:
+    """A table [P, ...] of any type as [P, bytes of a row], since gloo does not send all types."""
+    return table.contiguous().view(len(table), math.prod(table.shape[1:])).view(torch.uint8)
+
+
+def _from_bytes(raw: Tensor, like: Tensor) -> Tensor:
+    """The table behind the bytes, with the type, the shape of rows and the device of another table."""
+    shape = (len(raw), *like.shape[1:])
+    return raw.view(like.dtype).view(shape).to(like.device) if raw.numel() else like.new_empty(shape)

@@ -82,11 +82,9 @@ def prepare(
     exchange: Exchange
     graph, topology_keys = graph_of(config, peers)
     if isinstance(method, ServerMethod):
-        if shards.size > 1:
-            raise UserError(f"method.name = {config.method.name!r}: a method with a server runs in one process only")
         rows = _server_rows(network, config, task.layout, method.count, device)
         exchange = ServerExchange(
-            method, task, engine, rows, plan.measure_pairs, _ignored_by_a_server(config), recorded
+            method, task, engine, rows, plan.measure_pairs, _ignored_by_a_server(config), recorded, shards, peers
         )
     else:
         exchange = _peer_exchange(

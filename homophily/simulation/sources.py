@@ -57,7 +57,7 @@ class LocalModels:
         if self.ids is None:
             return ids.clamp(min=0)
         ordered, order = self.ids.sort()
-        return order[torch.searchsorted(ordered, ids).clamp(max=len(order) - 1)]
+        return order[torch.searchsorted(ordered, ids.contiguous()).clamp(max=len(order) - 1)]
 
 
 @dataclass(frozen=True)

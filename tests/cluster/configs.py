@@ -23,6 +23,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "dpg": {"method": "dpg"},
     "kin": {"method": {"name": "kin", "k": 2, "renew": 2}, "data": {**BASE["data"], "train": 40}},
     "kin-ring": {"method": {"name": "kin", "k": 2}, "topology": "ring", "data": {**BASE["data"], "train": 40}},
+    "fedavg": {"method": "fedavg"},
+    "fedavg-stopping": {
+        "method": {"name": "fedavg", "fraction": 0.5},
+        "training": {"epochs": 1, "patience": 1, "lr": 0.5},
+    },
+    "ifca": {"method": {"name": "ifca", "models": 3, "fraction": 0.7}, "init": "independent"},
     "stopping": {"method": "random", "rounds": 12, "training": {"epochs": 1, "patience": 1, "lr": 0.5}},
     "after-training": {
         "method": "random",

@@ -56,6 +56,6 @@ def test_a_killed_rank_is_named_and_the_run_continues_on_another_number_of_ranks
 
 @pytest.mark.usefixtures("here")
 def test_a_mistake_is_printed_once() -> None:
-    done = torchrun(2, "homophily", "run", "method=fedavg", "--device", "cpu")
+    done = torchrun(2, "homophily", "run", "method=pens", "method.on=peer", "--device", "cpu")
     assert done.returncode != 0
-    assert done.stderr.count("runs in one process only") == 1
+    assert done.stderr.count("is measured in one process only") == 1

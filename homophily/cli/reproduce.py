@@ -77,4 +77,4 @@ def _rewrite(out: Path, names: list[str]) -> None:
     for result in results:
         pages.write(result, out)
     of_all = (summary.by_paper, summary.by_kind, summary.by_variant, summary.older)
-    print("\n\n".join(table(results) for table in of_all))
+    print("\n\n".join([*(table(results) for table in of_all), summary.contradictions()]))

@@ -78,13 +78,22 @@ class Figure(_Part):
     draw: Literal["curves", "heatmap", "dots", "topology", "histogram", "sensitivity"]
     x: str = ""
 
+    @property
+    def of_scores(self) -> bool:
+        """Whether the scores of runs are enough to draw it."""
+        return self.draw in ("dots", "sensitivity")
 
-class Elsewhere(_Part):
-    """A value that the paper prints in another place for the same quantity as a cell. where: that place."""
 
-    cell: Annotated[str, pydantic.StringConstraints(pattern=r"^[a-z0-9_]+\.[a-z0-9_]+$")]  # ROW.COLUMN
-    value: float
-    where: str
+class Contradiction(_Part):
+    """Two places of a paper that contradict each other.
+
+    cell, value: the cell of the first place, as RESULT.ROW.COLUMN, and the value that the second place has for it.
+    """
+
+    first: str
+    second: str
+    cell: Annotated[str, pydantic.StringConstraints(pattern=r"^[a-z0-9-]+\.[a-z0-9_]+\.[a-z0-9_]+$")] | None = None
+    value: float | None = None
 
 
 class Variant(_Part):
@@ -121,7 +130,6 @@ class Recipe(_Part):
     cells: dict[Key, dict[Key, Cell]] = {}
     left_out: dict[Key, list[Key]] = {}  # cells that are not in the paper: rows by column
     printed: dict[Key, dict[Key, Printed]] = {}
-    elsewhere: list[Elsewhere] = []
     claims: list[Claim] = []
     quick: Quick
     figure: Figure | None = None
@@ -155,8 +163,17 @@ class Recipe(_Part):
 @cache
 def variants() -> dict[str, dict[str, Variant]]:
     """Return the variants by paper and name."""
-    values = tomllib.loads((files("homophily.papers") / "variants.toml").read_text(encoding="utf-8"))
-    return pydantic.TypeAdapter(dict[str, dict[Key, Variant]]).validate_python(values)
+    return pydantic.TypeAdapter(dict[str, dict[Key, Variant]]).validate_python(_stored("variants.toml"))
+
+
+@cache
+def contradictions() -> dict[str, list[Contradiction]]:
+    """Return where the papers contradict themselves, by paper."""
+    return pydantic.TypeAdapter(dict[str, list[Contradiction]]).validate_python(_stored("contradictions.toml"))
+
+
+def _stored(file: str) -> dict[str, Any]:
+    return tomllib.loads((files("homophily.papers") / file).read_text(encoding="utf-8"))
 
 
 def names() -> list[str]:
@@ -183,7 +200,6 @@ def _check(name: str, recipe: Recipe) -> None:
     mentioned = [(row, column) for row, cells in recipe.cells.items() for column in cells]
     mentioned += [(row, column) for row, cells in recipe.printed.items() for column in cells]
     mentioned += [(row, column) for column, rows in recipe.left_out.items() for row in rows]
-    mentioned += [(row, column) for row, _, column in (one.cell.partition(".") for one in recipe.elsewhere)]
     rows = [*recipe.quick.rows, *(row for row, _ in mentioned)]
     columns = [*recipe.quick.columns, *(column for _, column in mentioned)]
     for keys, defined, what in ((rows, recipe.rows, "row"), (columns, recipe.columns, "column")):

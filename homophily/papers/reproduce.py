@@ -8,7 +8,7 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -120,6 +120,10 @@ class Reproduction:
         """Return the configs of all runs by name, each once, ordered by seed."""
         return {run_name(config): config for _, config in self._cells()}
 
+    def whole(self) -> Reproduction:
+        """The same with all rows and columns."""
+        return replace(self, only_rows=(), only_columns=())
+
     def _cells(self) -> Iterator[tuple[str, Config]]:
         """Yield the score of each cell and the config of its run, ordered by seed."""
         rows = [row for row in self.rows if not self.only_rows or row in self.only_rows]
@@ -142,13 +146,15 @@ class Reproduction:
     def missing(self) -> list[Config]:
         """Return the configs of the runs without a result, grouped so that similar runs can be executed together.
 
-        A run whose scores are all known is missing only if a figure is drawn from it.
+        A run whose scores are all known is missing only if a figure needs more of it.
         """
+        figure = self.recipe.figure
+        scores_do = figure is None or figure.of_scores
         missing = {
             name: config
             for score, config in self._cells()
             if not self._path(name := run_name(config)).exists()
-            and (self.recipe.figure is not None or (name, score) not in self.known.scores)
+            and not (scores_do and (name, score) in self.known.scores)
         }
         first: dict[tuple[int, str], int] = {}
         return sorted(missing.values(), key=lambda config: first.setdefault((config.seed, work(config)), len(first)))

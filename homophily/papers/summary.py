@@ -126,6 +126,25 @@ def by_variant(results: Sequence[Result]) -> str:
     return _markdown(lines)
 
 
+def contradictions() -> str:
+    """A Markdown table of the places where a paper contradicts itself."""
+    lines = [["paper", "one place", "another place"]]
+    for paper, found in recipes.contradictions().items():
+        lines += [[PAPERS[paper], one.first, one.second] for one in found]
+    return _markdown(lines)
+
+
+def not_held(results: Sequence[Result], folder: str) -> str:
+    """A Markdown table of the papers' claims that do not hold, with their verdicts."""
+    lines = [["result", "claim", "verdict"]]
+    for result in _main(results):
+        place = f"[{result.recipe.title.partition(':')[0]}]({folder}/{result.name}.md)"
+        for one in claims_of(result, results):
+            if one.kind not in (Kind.HELD, Kind.OPEN):
+                lines.append([place, one.text, one.kind.value + (f": {one.why}" if one.why else "")])
+    return _markdown(lines)
+
+
 def older(results: Sequence[Result]) -> str:
     """A Markdown table of the rows that are older than the present edition of their method; empty if there are none."""
     lines = [["method", "results with rows of an older edition", "change since then", "changed on"]]

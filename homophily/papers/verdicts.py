@@ -64,7 +64,7 @@ def _verdict(result: Result, claim: Claim, variants: Sequence[Result]) -> Verdic
     held = holds(claim.check, cells.means)
     if held is not False:
         return Verdict(claim.text, Kind.OPEN if held is None else Kind.HELD, claim.ours)
-    if not claim.ours and not result.quick and (where := contradiction(result.recipe, claim.check)):
+    if not claim.ours and not result.quick and (where := contradiction(result.name, result.recipe, claim.check)):
         return Verdict(claim.text, Kind.PRINT, claim.ours, where)
     if within_spread(claim.check, cells.means, cells.by_seed):
         return Verdict(claim.text, Kind.SPREAD, claim.ours, f"{len(cells.by_seed)} seeds")
@@ -94,8 +94,8 @@ def _cells(result: Result, check: str) -> _Cells:
     return _Cells(means, by_seed)
 
 
-def contradiction(recipe: Recipe, check: str) -> str:
-    """Return where the paper's own printed numbers contradict a claim; empty if they do not.
+def contradiction(name: str, recipe: Recipe, check: str) -> str:
+    """Return where the paper's own printed numbers contradict a claim of the recipe ``name``; empty if they do not.
 
     The claim is evaluated on the printed numbers: as printed in its table, and with one of its cells as the paper
     prints the same quantity in another place.
@@ -106,7 +106,7 @@ def contradiction(recipe: Recipe, check: str) -> str:
     }
     if holds(check, printed) is False:
         return recipe.title.partition(":")[0]
-    for (row, column), value, where in _elsewhere(recipe):
+    for (row, column), value, where in _elsewhere(name, recipe):
         if (row, column) in cells_of(check):
             other = {**printed, row: {**printed.get(row, {}), column: value}}
             if holds(check, other) is False and holds(check, printed):
@@ -115,16 +115,18 @@ def contradiction(recipe: Recipe, check: str) -> str:
     return ""
 
 
-def _elsewhere(recipe: Recipe) -> list[tuple[tuple[str, str], float, str]]:
+def _elsewhere(name: str, recipe: Recipe) -> list[tuple[tuple[str, str], float, str]]:
     """The values that the paper prints in another place for a cell: ROW and COLUMN, value, place.
 
-    These are the recipe's own list, and cells of the paper's tables that have the same config and score.
+    These are the paper's contradictions, and cells of its tables that have the same config and score.
     """
-    noted = [
-        ((one.cell.partition(".")[0], one.cell.partition(".")[2]), one.value, one.where) for one in recipe.elsewhere
-    ]
+    noted: list[tuple[tuple[str, str], float, str]] = []
+    for one in recipes.contradictions().get(recipe.paper, []):
+        if one.cell is not None and one.value is not None and one.cell.startswith(f"{name}."):
+            _, row, column = one.cell.split(".")
+            noted.append(((row, column), one.value, one.second.partition(":")[0]))
     same = [
-        ((row, column), value, f"{where}")
+        ((row, column), value, where)
         for row, mine in recipe.printed.items()
         for column, own in mine.items()
         for value, where in _printed_by_config(recipe.paper).get(_key(recipe, row, column), {}).items()

@@ -36,7 +36,7 @@ def written(found: Reproduction, folder: Path) -> list[Path]:
     A figure that was drawn before stays as it is while runs are missing.
     """
     figure, path = found.recipe.figure, folder / f"{found.title}.png"
-    if figure is None or not found.results() or (path.exists() and found.missing()):
+    if figure is None or not found.results() or (path.exists() and found.whole().missing()):
         return []
     drawn = _DRAW[figure.draw](found)
     note = " (a quick, small version)" if found.quick else ""

@@ -1,5 +1,6 @@
 """Every kind of figure can be drawn from the stored results of runs."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 
 from homophily.papers.recipe import Recipe
 from homophily.papers.reproduce import Reproduction
+from homophily.papers.tables import Result, known_scores
 from homophily.report.paper_figures import written
 from tests.papers.test_reproduce import RECIPE
 
@@ -30,6 +32,27 @@ def test_figures(tmp_path: Path, draw: str) -> None:
     found.play(torch.device("cpu"), budget=1e9)
     (path,) = written(found, tmp_path)
     assert path.stat().st_size > 5000
+
+
+@pytest.mark.parametrize("draw", ["curves", "dots"])
+def test_a_figure_stays_as_it_is_if_some_columns_are_executed_in_a_store_without_the_others(
+    tmp_path: Path, draw: str
+) -> None:
+    found = Reproduction("small", recipe(draw), tmp_path / "first", quick=False, seeds=1)
+    found.play(torch.device("cpu"), budget=1e9)
+    assert len(written(found, tmp_path)) == 1
+    part = replace(found, store=tmp_path / "second", only_columns=("more",))
+    part.play(torch.device("cpu"), budget=1e9)
+    assert written(part, tmp_path) == []
+
+
+def test_a_figure_of_scores_is_drawn_with_those_of_stored_results(tmp_path: Path) -> None:
+    found = Reproduction("small", recipe("dots"), tmp_path / "first", quick=False, seeds=1)
+    found.play(torch.device("cpu"), budget=1e9)
+    part = replace(found, store=tmp_path / "second", only_columns=("more",))
+    part.play(torch.device("cpu"), budget=1e9)
+    written(part, tmp_path)
+    assert written(replace(part, known=known_scores([Result.of(found)])), tmp_path) == [tmp_path / "small.png"]
 
 
 def test_a_table_has_no_figure(tmp_path: Path) -> None:

@@ -76,5 +76,5 @@ def _rewrite(out: Path, names: list[str]) -> None:
     results = pages.stored(out, names)
     for result in results:
         pages.write(result, out)
-    of_all = (summary.by_paper, summary.by_kind, summary.by_variant, summary.older)
+    of_all = (summary.by_paper, summary.by_kind, summary.by_variant, summary.older, summary.left)
     print("\n\n".join([*(table(results) for table in of_all), summary.contradictions()]))

@@ -128,11 +128,14 @@ class Reproduction:
         """Yield the score of each cell and the config of its run, ordered by seed."""
         rows = [row for row in self.rows if not self.only_rows or row in self.only_rows]
         columns = [column for column in self.columns if not self.only_columns or column in self.only_columns]
+        cells = [
+            (self.recipe.score_of(column), self.config(row, column, seed=0))
+            for column in columns
+            for row in rows
+            if row not in self.recipe.left_out.get(column, [])
+        ]
         for seed in range(self.seeds):
-            for column in columns:
-                for row in rows:
-                    if row not in self.recipe.left_out.get(column, []):
-                        yield self.recipe.score_of(column), self.config(row, column, seed)
+            yield from ((score, config.model_copy(update={"seed": seed})) for score, config in cells)
 
     def result(self, row: str, column: str, seed: int) -> dict[str, Any] | None:
         """Return the result of a cell's run; None if it has not been executed."""
@@ -142,6 +145,10 @@ class Reproduction:
     def results(self) -> dict[str, dict[str, Any]]:
         """Return the results of all runs executed so far, by name."""
         return {name: read_json(self._path(name)) for name in self.runs() if self._path(name).exists()}
+
+    def unknown(self) -> set[str]:
+        """Return the names of the runs of which stored results lack a score."""
+        return {name for score, config in self._cells() if ((name := run_name(config)), score) not in self.known.scores}
 
     def missing(self) -> list[Config]:
         """Return the configs of the runs without a result, grouped so that similar runs can be executed together.

@@ -6,11 +6,13 @@ import json
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from homophily.papers import recipe as recipes
 from homophily.papers.editions import EDITIONS
 from homophily.papers.recipe import PAPERS
-from homophily.papers.tables import Result, gap_to_oracle
+from homophily.papers.reproduce import Reproduction
+from homophily.papers.tables import Result, gap_to_oracle, known_scores
 from homophily.papers.verdicts import Kind, Verdict, tally, verdicts
 
 _EXPLAINED = (Kind.HELD, Kind.PRINT, Kind.VARIANT)
@@ -142,6 +144,16 @@ def not_held(results: Sequence[Result], folder: str) -> str:
         for one in claims_of(result, results):
             if one.kind not in (Kind.HELD, Kind.OPEN):
                 lines.append([place, one.text, one.kind.value + (f": {one.why}" if one.why else "")])
+    return _markdown(lines)
+
+
+def left(results: Sequence[Result]) -> str:
+    """A Markdown table of the runs that stored results lack at full size, with the command that executes them."""
+    known, lines = known_scores(results), [["command", "runs left"]]
+    for name in recipes.names():
+        found = Reproduction.of(name, Path(), quick=False, seeds=None, known=known)
+        if runs := len(found.unknown()):
+            lines.append([f"`homophily reproduce {name} --add`", f"{runs} of {len(found.runs())}"])
     return _markdown(lines)
 
 

@@ -106,33 +106,23 @@ def contradiction(name: str, recipe: Recipe, check: str) -> str:
     }
     if holds(check, printed) is False:
         return recipe.title.partition(":")[0]
-    for (row, column), value, where in _elsewhere(name, recipe):
-        if (row, column) in cells_of(check):
-            other = {**printed, row: {**printed.get(row, {}), column: value}}
-            if holds(check, other) is False and holds(check, printed):
+    for row, column in sorted((row, column) for row, column in cells_of(check) if column in printed.get(row, {})):
+        for value, where in _elsewhere(name, recipe, row, column).items():
+            if holds(check, {**printed, row: {**printed[row], column: value}}) is False and holds(check, printed):
                 label = f"{recipe.rows[row].label}, {recipe.columns[column].label}"
                 return f"{label}: {printed[row][column]:g} here, {value:g} in {where}"
     return ""
 
 
-def _elsewhere(name: str, recipe: Recipe) -> list[tuple[tuple[str, str], float, str]]:
-    """The values that the paper prints in another place for a cell: ROW and COLUMN, value, place.
-
-    These are the paper's contradictions, and cells of its tables that have the same config and score.
-    """
-    noted: list[tuple[tuple[str, str], float, str]] = []
-    for one in recipes.contradictions().get(recipe.paper, []):
-        if one.cell is not None and one.value is not None and one.cell.startswith(f"{name}."):
-            _, row, column = one.cell.split(".")
-            noted.append(((row, column), one.value, one.second.partition(":")[0]))
-    same = [
-        ((row, column), value, where)
-        for row, mine in recipe.printed.items()
-        for column, own in mine.items()
-        for value, where in _printed_by_config(recipe.paper).get(_key(recipe, row, column), {}).items()
-        if value != (own if isinstance(own, float) else own[0])
-    ]
-    return noted + same
+def _elsewhere(name: str, recipe: Recipe, row: str, column: str) -> dict[float, str]:
+    """The values that the paper prints for a cell, with their places: those of the list of contradictions, and those
+    of cells of its tables that have the same config and score."""
+    noted = {
+        one.value: one.second.partition(":")[0]
+        for one in recipes.contradictions().get(recipe.paper, [])
+        if one.cell == f"{name}.{row}.{column}" and one.value is not None
+    }
+    return noted | _printed_by_config(recipe.paper).get(_key(recipe, row, column), {})
 
 
 @cache

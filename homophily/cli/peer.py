@@ -150,6 +150,8 @@ def run_deployment(
     largest = result["largest_difference"]
     difference = "only one side's weights have diverged" if largest is None else f"weights differ by {largest:.3g}"
     weights = "weights are identical, bit for bit" if result["identical"] else difference
+    if result["identical"] is None:
+        weights = "weights are not compared, since the noise of real peers cannot be repeated"
     real, simulated = (_score(result[side]) for side in ("score", "simulated_score"))
     scores = f"{result['headline']}: real {real}, simulated {simulated}"
     communication = compared_communication(result)
@@ -168,4 +170,5 @@ def compared_communication(result: dict[str, Any]) -> str:
     real = costs.format(**result["bill"])
     if result["bills_identical"]:
         return f"communication is identical, {real}"
-    return f"communication differs, real {real}, simulated {costs.format(**result['simulated_bill'])}"
+    how = "is not compared" if result["bills_identical"] is None else "differs"
+    return f"communication {how}, real {real}, simulated {costs.format(**result['simulated_bill'])}"

@@ -13,7 +13,6 @@ signed sums of many peers show how much sums vary by sampling alone (docs/privac
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -23,6 +22,7 @@ from torch import Tensor
 from homophily.data.types import Split
 from homophily.fingerprints.compute import rounded
 from homophily.fingerprints.embedding import CompactEmbedding, Targets
+from homophily.privacy.draws import SecretDraws
 from homophily.randomness import Purpose, generator, normal, uniform
 
 NUMBERS = 32  # of each sum
@@ -43,6 +43,11 @@ class PrivateFingerprints:
     signed: Tensor  # [N, d] float64, with noise / SIGNED
     count: Tensor  # [N] float64, with noise / COUNT
     noise: float
+
+    @property
+    def vectors(self) -> Tensor:
+        """[N, 2 d + 1] float64: the fingerprints as they are released; ``unpacked`` reads them."""
+        return torch.cat([self.sum, SIGNED * self.signed, COUNT * self.count[:, None]], 1)
 
     @property
     def bytes(self) -> Tensor:
@@ -135,12 +140,5 @@ def keyed_draws(seed: int, earlier: int = 0) -> Callable[[int], tuple[Draw, Draw
 def system_draws(id: int) -> tuple[Draw, Draw]:
     """Signs and noise of a real peer, from the operating system's generator."""
 
-    def signs(n: int) -> Tensor:
-        words = torch.frombuffer(bytearray(secrets.token_bytes(8 * max(n, 1))), dtype=torch.int64)[:n]
-        return ((words >> 11) & ((1 << 53) - 1)).double() * 2.0**-53
-
-    def noise(n: int) -> Tensor:
-        radius = torch.sqrt(-2.0 * torch.log1p(-signs(n)))
-        return radius * torch.cos(2.0 * math.pi * signs(n))
-
-    return signs, noise
+    drawn = SecretDraws()
+    return lambda n: drawn.uniform(torch.arange(n)), lambda n: drawn.normal(torch.arange(n))

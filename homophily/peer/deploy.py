@@ -54,13 +54,14 @@ class Deployment:
     def result(self) -> dict[str, Any]:
         """The object that ``--json`` prints."""
         real, simulated = torch.cat([rows(run) for run in self.peers]), rows(self.simulation)
+        private = self.simulation.config.privacy is not None  # noise that others can repeat protects nobody
         both = [_mean_score([run.summary for run in self.peers]), _mean_score([self.simulation.summary])]
         rounds = self.simulation.summary["rounds"]
         bills = [_bill(self.peers, rounds), _bill([self.simulation], rounds)]
         return {
-            "identical": bool(((real == simulated) | (real.isnan() & simulated.isnan())).all()),
+            "identical": None if private else bool(((real == simulated) | (real.isnan() & simulated.isnan())).all()),
             "largest_difference": _largest_difference(real.double(), simulated.double()),
-            "bills_identical": bills[0] == bills[1],
+            "bills_identical": None if private else bills[0] == bills[1],
             "bill": bills[0],
             "simulated_bill": bills[1],
             "headline": self.simulation.headline.name,

@@ -66,7 +66,7 @@ def examine(file: Path) -> Iterator[Check]:
         yield from _disk(settings, 0)
         yield from _addresses(settings)
         return
-    samples = setup.me.samples
+    samples = int(setup.training.task.data.train.count[0])
     yield Check(
         "data", True, f"{samples} training samples; a model takes {setup.expected.max_bytes / 1e6:.1f} MB to send"
     )

@@ -18,6 +18,7 @@ from homophily.peer.membership import OFFLINE_SECONDS, Announcer, Members, Statu
 from homophily.peer.pacing import Pacing
 from homophily.peer.protocol import Settings, agreed_settings, differing_settings
 from homophily.peer.refusals import Refusals
+from homophily.peer.releases import Releases
 from homophily.peer.settings import PeerSettings
 from homophily.peer.setup import PeerSetup, constants_digest
 from homophily.peer.source import NetworkSource
@@ -43,6 +44,7 @@ class PeerNetwork:
     announcer: Announcer
     pacing: Pacing
     source: NetworkSource
+    releases: Releases | None  # under [privacy]
 
     @classmethod
     def on(cls, links: Links, setup: PeerSetup, refusals: Refusals) -> PeerNetwork:
@@ -73,10 +75,11 @@ class PeerNetwork:
         announcer = Announcer(send, links.neighbours, ANNOUNCE_SECONDS, _plan(setup.config), announced_settings(setup))
         pacing = Pacing(setup.policy, members, announcer, list(setup.me.contacts.values()), peer_logger(peer.name))
         layout = setup.training.task.layout
+        releases = setup.releases()
         source = NetworkSource(
-            setup.me, layout, setup.expected, setup.fingerprint, transfer, members, announcer, pacing
+            setup.me, layout, setup.expected, setup.prints(releases), releases, transfer, members, announcer, pacing
         )
-        return cls(links, members, transfer, announcer, pacing, source)
+        return cls(links, members, transfer, announcer, pacing, source, releases)
 
     def handlers(self, setup: PeerSetup, on_document: Callable[[bytes], None] = lambda data: None) -> LinkHandlers:
         """The functions that handle messages, requests and connections."""

@@ -34,6 +34,7 @@ from homophily.peer.membership_document import MembershipDocument
 from homophily.peer.membership_keeper import MembershipKeeper, newest
 from homophily.peer.network import NamedObserver, PeerNetwork, address_of
 from homophily.peer.refusals import Refusals
+from homophily.peer.releases import TrainedOnce
 from homophily.peer.settings import PeerSettings, load, outside_loopback
 from homophily.peer.setup import PeerSetup, govern, prepare_peer
 from homophily.peer.state_folder import check_state_config, open_state
@@ -301,6 +302,7 @@ class Peer:
             "refused": network.transfer.refusals.counts(),
             "certificate_expires": self._setup.identity.expires.timestamp(),
             "membership": None if self._keeper is None else self._keeper.document.version,
+            "privacy": None if network.releases is None else network.releases.account.summary(active.round),
             "notes": list(self._setup.notes),
         }
         write_json(active.path / "status.json", status)
@@ -325,6 +327,9 @@ def _active_run(setup: PeerSetup, network: PeerNetwork, writer: RunWriter, callb
         _CPU,
     )
     experiment = setup.training.experiment(setup.config, setup.start, exchange)
+    if network.releases is not None:
+        engine = TrainedOnce(experiment.engine, network.releases)
+        experiment = replace(experiment, engine=engine, account=network.releases.account)
     observed = callbacks.observed_by(Tracking(setup.config))
     active = ActiveRun(RunState(experiment), writer, setup.config, UserObjects(), observed)
     active.restore()

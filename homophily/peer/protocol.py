@@ -15,7 +15,7 @@ from homophily.config.schema import Config
 SPOKEN = (1, 2)
 MAX_SETTINGS = 128
 MAX_SETTING_CHARS = 80
-_AGREED = ("seed", "rounds", "merge", "init", "method", "model", "training")
+_AGREED = ("seed", "rounds", "merge", "init", "method", "model", "training", "privacy")
 _MAY_DIFFER = ("training.lr", "training.epochs", "training.lr_by_peer", "training.epochs_by_peer")
 
 Settings = tuple[tuple[str, str], ...]  # dotted keys and values as JSON, sorted
@@ -23,7 +23,7 @@ Settings = tuple[tuple[str, str], ...]  # dotted keys and values as JSON, sorted
 
 def agreed_settings(config: Config, constants: str | None, more: Mapping[str, Any]) -> Settings:
     """The settings that all peers must share. constants: the hash of data.scale; more: others, by dotted key."""
-    found = flat({key: value for key, value in config.toml().items() if key in _AGREED})
+    found = flat({key: value for key, value in config.toml().items() if key in _AGREED and value is not None})
     found = {key: value for key, value in found.items() if key not in _MAY_DIFFER}
     values = {**found, **({} if constants is None else {"data.scale": constants}), **more}
     return tuple(sorted((key, _short(value)) for key, value in values.items()))[:MAX_SETTINGS]

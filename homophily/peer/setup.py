@@ -19,20 +19,25 @@ from homophily.errors import UnsuitableError, UserError
 from homophily.experiments.runner import chosen_device
 from homophily.federation.rows import Federation
 from homophily.federation.similarity import cost_of, declares_cost
-from homophily.fingerprints.fingerprint import Fingerprints
+from homophily.fingerprints.fingerprint import format_of
+from homophily.fingerprints.private import system_draws
 from homophily.methods.base import Method, methods, metric_of
 from homophily.methods.baselines import Oracle
 from homophily.methods.server import ServerMethod
 from homophily.peer.identity import Authority, Identity, Refused, peer_id
 from homophily.peer.manifest import MAX_BLOB_BYTES
 from homophily.peer.pacing import SyncPolicy
+from homophily.peer.prints import PlainPrints, PrintForm, PrivatePrints
+from homophily.peer.releases import Releases
 from homophily.peer.settings import PeerSettings
 from homophily.peer.source import LocalPeer
 from homophily.peer.wire import ExpectedModel, network_number
+from homophily.privacy.draws import SecretDraws
 from homophily.runs.reader import Run
 from homophily.runs.writer import RunWriter
 from homophily.simulation.configuration import make, overlaid
 from homophily.simulation.pairwise import PairwiseEvaluator
+from homophily.simulation.privacy import released_counts
 from homophily.simulation.setup import check_merge, evaluator_of, graph_of, method_of
 from homophily.simulation.training_setup import (
     SetupCache,
@@ -40,6 +45,7 @@ from homophily.simulation.training_setup import (
     data_of,
     start_of,
     task_fingerprints,
+    task_private_fingerprints,
     training_setup,
 )
 from homophily.simulation.user_objects import UserObjects
@@ -70,16 +76,33 @@ class PeerSetup:
     def device(self) -> torch.device:
         return self.training.task.ids.device
 
-    def fingerprint(self) -> Fingerprints:
-        """The fingerprint of this peer's data."""
-        return task_fingerprints(self.training.task, self.config.seed, 1 + len(self.me.contacts)).to(_CPU)
+    def releases(self) -> Releases | None:
+        """What this peer has released, in its state folder; None without [privacy]."""
+        account, state = self.training.account, self.settings.state
+        return None if account is None else Releases(state, account, RunWriter(state).last_round > 0)
+
+    def prints(self, releases: Releases | None) -> PrintForm:
+        """How this peer makes its fingerprint and reads those of others."""
+        task, seed, peers, network = (
+            self.training.task,
+            self.config.seed,
+            1 + len(self.me.contacts),
+            self.expected.network,
+        )
+        account = self.training.account
+        if releases is None or account is None or not self.method.uses_fingerprints:
+            return PlainPrints(lambda: task_fingerprints(task, seed, peers).to(_CPU), format_of(peers), network)
+        noise = account.fingerprint_noise
+
+        def released() -> Tensor:
+            return task_private_fingerprints(task, seed, noise, system_draws).vectors[0]
+
+        return PrivatePrints(released, noise, network, releases)
 
 
 def prepare_peer(settings: PeerSettings) -> PeerSetup:
     """Prepare what a peer's file asks for. Raises UserError for every mistake in it."""
     device = chosen_device(settings.peer.device, "peer.device")
-    if settings.config.privacy is not None:
-        raise UnsuitableError("privacy: real peers do not keep a promise yet; simulations do. Leave [privacy] out")
     identity, authority = _credentials(settings)
     training, config, notes = _training(settings, _peer_config(settings), device)
     task, peer = training.task, settings.peer
@@ -106,7 +129,7 @@ def prepare_peer(settings: PeerSettings) -> PeerSetup:
 def _me(settings: PeerSettings, config: Config, method: Method, task: Task, start: Tensor) -> LocalPeer:
     ids, name = _ids(settings), settings.peer.name
     contacts = dict(sorted((id, other) for other, id in ids.items() if other != name))
-    samples = int(task.data.train.count[0])
+    samples = int(released_counts(config, task.data.train.count)[0])
     return LocalPeer(
         ids[name], config.seed, samples, start, contacts, method.hops, method.unknown, resets=method.uses_fingerprints
     )
@@ -196,7 +219,9 @@ def _training(
         shares = replace(shares, classes=peer.classes, outputs=peer.classes)
     ids = torch.tensor([id], device=device)
     method = peer_method(config, len(peer.allow))
-    ready = training_setup(config, UserObjects(), shares, shares.to(device), ids, None, SetupCache(), method)
+    ready = training_setup(
+        config, UserObjects(), shares, shares.to(device), ids, None, SetupCache(), method, SecretDraws()
+    )
     return ready, config, notes
 
 

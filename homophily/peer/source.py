@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from hashlib import blake2b
 from typing import Any, TypeVar
 
@@ -17,27 +16,26 @@ from torch import Tensor
 
 from homophily.federation.layout import Layout
 from homophily.federation.view import View
-from homophily.fingerprints.fingerprint import Fingerprints, checked, format_of
 from homophily.peer.blob_transfer import BlobId, BlobTransfer
 from homophily.peer.identity import Refused
+from homophily.peer.manifest import BlobKind
 from homophily.peer.membership import Announcer, Members
 from homophily.peer.pacing import Pacing
+from homophily.peer.prints import PrintForm
+from homophily.peer.releases import Releases
 from homophily.peer.transport import NoAnswer
 from homophily.peer.wire import (
     ExpectedModel,
     ModelMessage,
     pack_before,
     pack_model,
-    pack_print,
     shared_tables,
     unpack_before,
     unpack_model,
-    unpack_print,
 )
 from homophily.simulation.sources import Heard, LocalModels, Memory, Published
 
 T = TypeVar("T")
-Print = tuple[Tensor, Tensor, int]  # mean [d], factor [F, d] and count of a fingerprint
 _MAX_RATIO = 2.0**16  # of the largest values of two fingerprints, beyond which float64 cannot compare others
 
 
@@ -66,20 +64,22 @@ class NetworkSource:
         me: LocalPeer,
         layout: Layout,
         expected: ExpectedModel,
-        make_fingerprint: Callable[[], Fingerprints],
+        prints: PrintForm,
+        releases: Releases | None,
         transfer: BlobTransfer,
         members: Members,
         announcer: Announcer,
         pacing: Pacing,
     ) -> None:
-        self._me, self._layout, self._expected, self._make = me, layout, expected, make_fingerprint
+        """prints: how fingerprints are made and compared; releases: under [privacy], else None."""
+        self._me, self._layout, self._expected = me, layout, expected
+        self._form, self._releases = prints, releases
         self._transfer, self._members, self._announcer, self._pacing = transfer, members, announcer, pacing
         self._ids = torch.tensor(list(me.contacts), dtype=torch.int64)
         self._names = list(me.contacts.values())
-        self._form = format_of(1 + len(me.contacts))
         self._own: Published | None = None
-        self._prints: dict[str, tuple[int, Print]] = {}  # by name: the round it is of, and it
-        self._own_print: Fingerprints | None = None
+        self._prints: dict[str, tuple[int, Any]] = {}  # by name: the round it is of, and it
+        self._own_print: Any = None  # as it was sent
         self._renewal = -1  # renewal in which the own fingerprint was made
         self._printed, self._hash = -1, ""  # number of the own fingerprint, by which others request it, and its hash
         self.unreachable: list[str] = []  # peers that were met in the last round, and whose models did not come
@@ -116,9 +116,8 @@ class NetworkSource:
         lockstep = self._pacing.policy.lockstep
         if lockstep and due:  # a new one replaces the last: wait until everyone has fetched that
             self._pacing.wait(lambda name: self._members.status(name).round >= last, deadline)
-        own = self._own_print = self._make()
-        self._renewal = due
-        packed = pack_print(own.mean[0], own.factor[0], int(own.count[0]), self._expected.network)
+        packed = self._form.make(due)
+        self._own_print, self._renewal = self._form.unpack(packed), due
         before, self._hash = self._hash, blake2b(packed, digest_size=16).hexdigest()
         self._printed = max(due, self._printed + (self._hash != before))  # after a restart a peer may have other data
         self._transfer.publish("print", self._printed, packed)
@@ -138,29 +137,19 @@ class NetworkSource:
             for name, stamp in said.items()
             if stamp >= 0 and self._prints.get(name, (-1,))[0] < stamp
         ]
-        unpack = partial(unpack_print, form=self._form, network=self._expected.network)
-        new = self._unpacked(wanted, deadline, unpack)
+        new = self._unpacked(wanted, deadline, self._form.unpack)
         self._prints |= {blob.origin: (blob.round, made) for blob, made in new.items()}
-        sizes = {blob.origin: self._form.bytes(torch.tensor(count)) for blob, (_, _, count) in new.items()}
-        return float(sum(int(size) * hops[name] for name, size in sizes.items())) if new else None
+        return float(sum(self._form.size(made) * hops[blob.origin] for blob, made in new.items())) if new else None
 
     def _heard(self, received: float) -> Heard:
-        own = self._own_print
-        assert own is not None
         contacts = self._me.contacts
         others = {id: self._prints[name][1] for id, name in contacts.items() if name in self._prints}
-        mine = own.mean[0], own.factor[0], int(own.count[0])
-        for id in _too_large({**others, self._me.id: mine}) & set(others):
+        everyone = {**others, self._me.id: self._own_print}
+        for id in too_large({id: self._form.largest(made) for id, made in everyone.items()}) & set(others):
             self._transfer.refusals.add("fingerprint values too large to compare", contacts[id])
-            del others[id]
-        everyone = dict(sorted({**others, self._me.id: mine}.items()))
-        most = max(len(factor) for _, factor, _ in everyone.values())
-        prints = checked(
-            torch.stack([mean for mean, _, _ in everyone.values()]),
-            torch.stack([torch.nn.functional.pad(f, (0, 0, 0, most - len(f))) for _, f, _ in everyone.values()]),
-            torch.tensor([count for _, _, count in everyone.values()]),
-            self._form,
-        )
+            del everyone[id]
+        everyone = dict(sorted(everyone.items()))
+        prints = self._form.together(list(everyone.values()))
         view = self._view(0)
         view = replace(view, known=torch.ones_like(view.known))  # a peer that is offline now may come back
         return Heard(view, prints, torch.tensor(list(everyone)), False, received)
@@ -176,12 +165,18 @@ class NetworkSource:
         memory = {name: table[0] for name, table in own.tables.items()}
         tables, about = shared_tables(memory, self._ids, self._view(0).known[0])
         row = None if bool(own.diverged[0]) else own.federation.rows[0].cpu()[shared]
+        blobs: dict[BlobKind, bytes] = {}
         if own.before is not None and row is not None:
-            before = pack_before(own.before[0].cpu()[shared], self._expected.network)
-            self._transfer.publish("before", round, before)
-        message = ModelMessage(row, self._me.samples, tables, about)
-        self._transfer.publish("model", round, pack_model(message, self._expected.network))
+            blobs["before"] = pack_before(own.before[0].cpu()[shared], self._expected.network)
+        blobs["model"] = pack_model(ModelMessage(row, self._me.samples, tables, about), self._expected.network)
+        if self._releases is not None:
+            blobs = self._releases.models(round, own.federation.rows[0].cpu(), blobs)
+        self._send(round, blobs)
         self._announcer.announce(trained=round)
+
+    def _send(self, round: int, blobs: Mapping[BlobKind, bytes]) -> None:
+        for kind, data in blobs.items():
+            self._transfer.publish(kind, round, data)
 
     def fetch(self, round: int, met: Tensor, updates: bool) -> LocalModels:
         own = self._own
@@ -307,6 +302,9 @@ class NetworkSource:
     def restore(self, tensors: dict[str, Tensor], numbers: dict[str, Any], memory: Memory) -> Memory:
         """Restore a checkpoint; the memory keeps everything about the peers that are still in peer.allow."""
         self._announcer.continue_after(numbers["announced"])
+        if self._releases is not None:
+            for round, blobs in self._releases.published().items():
+                self._send(round, blobs)
         self._printed, self._hash = numbers["printed"], numbers["print"]
         before = tensors["contacts"]
         if torch.equal(before, self._ids):
@@ -343,10 +341,13 @@ def _stacked_tables(messages: Sequence[ModelMessage], names: Sequence[str]) -> t
     return tables, contacts
 
 
-def _too_large(prints: Mapping[int, Print]) -> set[int]:
-    """Ids of the fingerprints whose values are so large that float64 could not compare the others beside them."""
-    usable = {id: (mean, factor) for id, (mean, factor, count) in prints.items() if count >= 2}
-    if not usable:
+def too_large(largest: Mapping[int, float | None]) -> set[int]:
+    """Ids of the fingerprints whose values are so large that float64 could not compare the others beside them.
+
+    largest: the largest value of each; None: it says nothing.
+    """
+    values = {id: value for id, value in largest.items() if value is not None}
+    if not values:
         return set()
-    largest = torch.tensor([float(torch.cat([mean[None], factor]).abs().max()) for mean, factor in usable.values()])
-    return {id for id, much in zip(usable, (largest > _MAX_RATIO * largest.median()).tolist(), strict=True) if much}
+    found = torch.tensor(list(values.values()))
+    return {id for id, much in zip(values, (found > _MAX_RATIO * found.median()).tolist(), strict=True) if much}

@@ -41,6 +41,12 @@ def check_state_config(path: Path, stored: Config, now: Config, asked: Config) -
             raise UserError(
                 f"{key} = {after!r}, but {path} holds a state with {before!r}: set peer.state to a new folder"
             )
+    if stored.privacy is not None and now.rounds != stored.rounds:
+        raise UserError(
+            f"rounds = {now.rounds}, but the noise of {path} keeps its promise (privacy.epsilon = "
+            f"{stored.privacy.epsilon:g}) for {stored.rounds} rounds: set peer.state to a new folder, "
+            "whose promise adds to the one before"
+        )
     if now.rounds < stored.rounds:
         raise UserError(
             f"rounds = {now.rounds}, but {path} holds a state with {stored.rounds}: rounds can only be increased"

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from homophily.federation.layout import Layout
 from homophily.fingerprints.fingerprint import SAMPLES, SMALL_FEDERATION, Format
+from homophily.fingerprints.private import NUMBERS
 from homophily.peer.identity import Refused
 from homophily.simulation.communication import table_bytes
 
@@ -163,6 +164,26 @@ def unpack_print(data: bytes, form: Format, network: int) -> tuple[Tensor, Tenso
     whole = torch.zeros(rows, buckets, dtype=torch.float64)
     whole[upper] = factor.double() * scales[1]
     return _finite((mean.double() * scales[0]).float()), _finite(whole.float()), count
+
+
+def pack_released(vector: Tensor, noise: float, network: int) -> bytes:
+    """A private fingerprint [2 d + 1], rounded to float16 times a power of two, as it travels. noise: see there."""
+    scale = _scale(vector)
+    about = {"scale": torch.tensor([scale, noise], dtype=torch.float64), "network": torch.tensor([network])}
+    return save({"released": (vector / scale).half(), **about})
+
+
+def unpack_released(data: bytes, noise: float, network: int) -> Tensor:
+    """The vector of a private fingerprint, exactly as it was packed. Raises Refused if it has other noise."""
+    tensors = _load(data)
+    _check_network(tensors, network)
+    halves = _finite(_pop(tensors, "released", (2 * NUMBERS + 1,), torch.float16))
+    scale, theirs = _finite(_pop(tensors, "scale", (2,), torch.float64)).tolist()
+    if tensors or math.frexp(scale)[0] != 0.5:
+        raise Refused("malformed fingerprint")
+    if theirs != noise:
+        raise Refused("fingerprint with other noise ([privacy], rounds or method.renew differ)")
+    return _finite(halves.double() * scale)
 
 
 MAX_FINGERPRINT_BYTES = int(SMALL_FEDERATION.bytes(torch.tensor(SAMPLES))) + 4096

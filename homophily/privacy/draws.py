@@ -49,7 +49,8 @@ class SecretDraws:
 
     @staticmethod
     def _uniform(shape: torch.Size, device: torch.device) -> Tensor:
-        words = torch.frombuffer(bytearray(os.urandom(8 * shape.numel())), dtype=torch.int64).view(shape)
+        data = bytearray(os.urandom(8 * max(shape.numel(), 1)))
+        words = torch.frombuffer(data, dtype=torch.int64)[: shape.numel()].view(shape)
         return (((words >> 11) & ((1 << 53) - 1)).to(torch.float64) * 2.0**-53).to(device)
 
 

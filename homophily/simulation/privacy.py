@@ -17,6 +17,9 @@ from homophily.methods import Method
 from homophily.methods.base import metric_cost
 from homophily.methods.server import ServerMethod
 from homophily.privacy.accountant import Budget, Noise, epsilon_of, solve
+from homophily.privacy.draws import Draws
+from homophily.privacy.ledger import Ledger
+from homophily.privacy.loss_distribution import Release
 from homophily.training.private import OVERFLOW, Private, batch_room
 from homophily.training.task import Task
 from homophily.training.torch_optimisers import EVERY_ENGINE
@@ -32,10 +35,24 @@ class PeerBudget:
     noise: Noise
     rounds: int
 
+    @property
+    def of_round(self) -> Release:
+        """What the models of one round release."""
+        budget, noise = self.budget, self.noise.training
+        assert noise is not None
+        return Release(noise, budget.rate, budget.steps // self.rounds, budget.group)
+
+    @property
+    def of_fingerprint(self) -> Release | None:
+        """What one fingerprint releases; None: there are none."""
+        noise = self.noise.fingerprint
+        return None if noise is None else Release(noise, group=self.budget.group)
+
     def spent(self, rounds: int, fingerprints: int) -> float:
-        budget = self.budget
-        steps = budget.steps // self.rounds * rounds
-        return epsilon_of(self.noise.releases(budget.rate, steps, fingerprints, budget.group), budget.delta)
+        released = [self.of_round] * rounds + (
+            [] if self.of_fingerprint is None else [self.of_fingerprint] * fingerprints
+        )
+        return epsilon_of(released, self.budget.delta)
 
 
 @dataclass(frozen=True)
@@ -45,6 +62,7 @@ class PrivacyAccount:
     promise: Privacy
     peers: tuple[PeerBudget, ...]  # one for each budget that some peer has
     fingerprints: Callable[[int], int]  # how many each peer has released after so many rounds
+    ledger: Ledger | None = None  # of a real peer, which has written down what it has released
 
     @property
     def fingerprint_noise(self) -> float:
@@ -55,15 +73,17 @@ class PrivacyAccount:
 
     def summary(self, rounds: int) -> dict[str, Any]:
         """What the summary of a run says after so many rounds; of several peers the one that has spent most."""
-        spent = max(some.spent(rounds, self.fingerprints(rounds)) for some in self.peers)
         return {
             "epsilon_promised": self.promise.epsilon,
-            "epsilon_spent": spent,
+            "epsilon_spent": self._spent(rounds) if self.ledger is None else self.ledger.spent,
             "delta": self.promise.delta,
             "unit": self.promise.unit,
             "noise": max(some.noise.training or 0.0 for some in self.peers),
             "fingerprint_noise": self.peers[0].noise.fingerprint,
         }
+
+    def _spent(self, rounds: int) -> float:
+        return max(some.spent(rounds, self.fingerprints(rounds)) for some in self.peers)
 
 
 def check_private(config: Config, promise: Privacy, method: Method | ServerMethod, task: Task) -> None:
@@ -113,7 +133,7 @@ def _refusals(config: Config, promise: Privacy, method: Method | ServerMethod, t
 
 
 def private_training(
-    config: Config, promise: Privacy, fingerprints: Callable[[int], int], task: Task
+    config: Config, promise: Privacy, fingerprints: Callable[[int], int], task: Task, draws: Draws
 ) -> tuple[Private, PrivacyAccount]:
     """How the peers of a task train privately, and their account. Raises a UserError if that needs too much noise."""
     batch, rounds = config.training.batch, config.rounds
@@ -140,6 +160,7 @@ def private_training(
         torch.tensor([min(batch, count) for count in counts], dtype=torch.float64),
         torch.tensor([_steps(batch, count) for count in counts]),
         room,
+        draws,
     )
     return private, PrivacyAccount(covered.model_copy(update={"delta": promise.delta}), tuple(set(peers)), fingerprints)
 
@@ -230,14 +251,17 @@ def check_constants(config: Config, given_data: bool) -> None:
 
 
 def with_privacy(
-    config: Config, method: Method | ServerMethod, task: Task, given_data: bool
+    config: Config, method: Method | ServerMethod, task: Task, given_data: bool, draws: Draws
 ) -> tuple[Task, PrivacyAccount | None]:
-    """The task as it is trained under [privacy], and its account. given_data: the data was given in Python."""
+    """The task as it is trained under [privacy], and its account.
+
+    given_data: the data was given in Python; draws: where noise and batches come from.
+    """
     if config.privacy is None:
         return task, None
     check_constants(config, given_data)
     check_private(config, config.privacy, method, task)
-    private, account = private_training(config, config.privacy, released_fingerprints(method), task)
+    private, account = private_training(config, config.privacy, released_fingerprints(method), task, draws)
     return replace(task, private=private), account
 
 

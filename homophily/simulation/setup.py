@@ -27,6 +27,7 @@ from homophily.methods.server import ServerMethod
 from homophily.models.builder import Network
 from homophily.plugins.parameters import checked, taken
 from homophily.plugins.registry import GIVEN
+from homophily.privacy.draws import KeyedDraws
 from homophily.randomness import Purpose
 from homophily.simulation.exchange import Exchange, PeerExchange
 from homophily.simulation.observers import ClusterObserver
@@ -75,7 +76,7 @@ def prepare(
     _check_sizes(config, given, data.shares.peers)
     method, method_keys = method_of(config, given, data.shares.peers)
     ids = torch.arange(peers, device=device)[shards.mine(peers)]
-    ready = training_setup(config, given, data.shares, shares, ids, plan, cache, method, shards)
+    ready = training_setup(config, given, data.shares, shares, ids, plan, cache, method, KeyedDraws(), shards)
     network, task, engine, plan = ready.network, ready.task, ready.engine, ready.plan
     start = start_of(network, config, task.layout, task.ids.tolist(), device)
     recorded = recorded_peers(data.shares, config.seed) if config.record else None

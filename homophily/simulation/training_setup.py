@@ -32,6 +32,7 @@ from homophily.models.keyed_dropout import with_keyed_dropout
 from homophily.models.lora import check_used
 from homophily.plugins.parameters import checked, must_take
 from homophily.plugins.registry import GIVEN
+from homophily.privacy.draws import Draws
 from homophily.simulation.evaluation import Scorer
 from homophily.simulation.exchange import Exchange
 from homophily.simulation.privacy import PrivacyAccount, with_privacy
@@ -130,11 +131,13 @@ def training_setup(
     plan: ExecutionPlan | None,
     cache: SetupCache,
     method: Method | ServerMethod,
+    draws: Draws,
     shards: Shards = ONE_PROCESS,
 ) -> TrainingSetup:
     """Network, task and engine for the peers ``ids``.
 
-    made: the data of all peers as prepared; shares: that of these peers, on their device.
+    made: the data of all peers as prepared; shares: that of these peers, on their device; draws: the random numbers
+    of private training.
     """
     if config.training.patience and made.validation is None:
         raise UserError("training.patience needs validation samples: set data.validation to at least 1")
@@ -154,7 +157,7 @@ def training_setup(
     )  # fmt: skip
     _check_batches(task, made)
     task.check_objective()
-    task, account = with_privacy(config, method, task, given.data is not None)
+    task, account = with_privacy(config, method, task, given.data is not None, draws)
     if config.precision == "bf16" and layout.dtype != torch.float32:
         raise UserError(f"precision = 'bf16' needs a network with float32 parameters, not {layout.dtype}")
     planned = _Planning(config, task, traits, chain, metrics.headline.shaped, cache)

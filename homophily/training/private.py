@@ -7,13 +7,13 @@ momentum, Adam, weight decay and the penalty of the objective cost nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from scipy.stats import binom
 from torch import Tensor
 
-from homophily.privacy.draws import Draws, KeyedDraws
+from homophily.privacy.draws import Draws
 
 OVERFLOW = 0.01  # the share of delta that pays for batches that do not fit
 
@@ -33,7 +33,7 @@ class Private:
     expected: Tensor  # float64: the samples of a step that the sum is divided by
     steps: Tensor  # int64: steps per epoch
     room: int  # the most samples of a batch
-    draws: Draws = field(default_factory=KeyedDraws)
+    draws: Draws
 
     def drawn(
         self, seed: Tensor, ids: Tensor, rates: Tensor, counts: Tensor, round: int, step: Tensor

@@ -22,7 +22,8 @@ from homophily.peer.logs import peer_logger
 from homophily.peer.membership import Announcer, Status
 from homophily.peer.network import NamedObserver
 from homophily.peer.pacing import Pacing, SyncPolicy
-from homophily.peer.source import LocalPeer, NetworkSource, Print, _too_large
+from homophily.peer.prints import PlainPrints, Print
+from homophily.peer.source import LocalPeer, NetworkSource, too_large
 from homophily.peer.wire import ExpectedModel, pack_print
 from homophily.simulation.exchange import PeerExchange
 from tests.peer.linked import opened
@@ -45,6 +46,11 @@ def compared(prints: list[Print]) -> torch.Tensor:
     made = checked(torch.stack(means), torch.stack(factors), torch.tensor(counts), SMALL_FEDERATION)
     everyone = torch.arange(len(prints))
     return kinship(made, everyone, 0).weights(everyone, everyone.expand(len(prints), -1), False)
+
+
+def _too_large(prints: dict[int, Print]) -> set[int]:
+    form = PlainPrints(lambda: checked(*(torch.zeros(0),) * 3, SMALL_FEDERATION), SMALL_FEDERATION, NETWORK)
+    return too_large({id: form.largest(made) for id, made in prints.items()})
 
 
 def test_a_fingerprint_with_too_large_values_is_left_out() -> None:
@@ -90,7 +96,8 @@ def alices_source(
         LocalPeer(1, 0, ROWS, torch.zeros(1, 1), contacts, method.hops, method.unknown, method.uses_fingerprints),
         LAYOUT,
         ExpectedModel(1, torch.float32, (), NETWORK, 4),
-        lambda: own,
+        PlainPrints(lambda: own, SMALL_FEDERATION, NETWORK),
+        None,
         transfer,
         transfer.members,
         announcer,

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from homophily.federation.layout import Layout
 from homophily.models import models
-from homophily.privacy.draws import KeyedDraws, SecretDraws
+from homophily.privacy.draws import Draws, KeyedDraws, SecretDraws
 from homophily.training.objectives import FedProx, FedRep
 from homophily.training.one_by_one import OneByOne
 from homophily.training.private import Private, batch_room, clipped_sum
@@ -21,13 +21,14 @@ from homophily.training.vectorised import Vectorised
 from tests.training.nets import shares, task, trained
 
 COUNTS = [9, 5, 12, 4, 8, 2]
+KEYED = KeyedDraws()
 
 
-def private(counts: list[int], noise: float = 0.7, batch: int = 4, **keys: Any) -> Private:
+def private(counts: list[int], noise: float = 0.7, batch: int = 4, draws: Draws = KEYED) -> Private:
     n = torch.tensor(counts, dtype=torch.float64)
     steps = (n / batch).round().clamp(min=1).long()
     full = torch.full_like(n, batch)
-    return Private(0.5, torch.full_like(n, noise), (batch / n).clamp(max=1), full, steps, max(counts), **keys)
+    return Private(0.5, torch.full_like(n, noise), (batch / n).clamp(max=1), full, steps, max(counts), draws)
 
 
 def problem(net: nn.Module | None = None, inputs: tuple[int, ...] = (6,), noise: float = 0.7, **settings: Any) -> Task:

@@ -18,6 +18,7 @@ from torch import Tensor
 from homophily.atomic_io import read_tensors, sync, write_tensors, writing
 from homophily.errors import UserError
 from homophily.federation.layout import Kept
+from homophily.federation.similarity import LossSamples
 from homophily.peer.manifest import BlobKind
 from homophily.privacy.ledger import Ledger
 from homophily.privacy.loss_distribution import Release
@@ -125,8 +126,10 @@ class TrainedOnce:
     def predict(self, rows: Tensor, kept: Kept, x: Tensor) -> Tensor:
         return self._engine.predict(rows, kept, x)
 
-    def cross_evaluate(self, rows: Tensor, kept: Kept, model: Tensor, data: Tensor) -> Tensor:
-        return self._engine.cross_evaluate(rows, kept, model, data)
+    def cross_evaluate(
+        self, rows: Tensor, kept: Kept, model: Tensor, data: Tensor, samples: LossSamples = "train"
+    ) -> Tensor:
+        return self._engine.cross_evaluate(rows, kept, model, data, samples)
 
 
 def _tensor(data: bytes) -> Tensor:

@@ -21,7 +21,13 @@ def back_up(folder: Folder, file: File) -> None:
         print(f"left out, because it is a private key or a link: {name}")
 
 
-def restore(file: File, folder: Folder) -> None:
+def restore(
+    file: File,
+    folder: Folder,
+    nothing_since: Annotated[
+        bool, typer.Option("--nothing-since", help="With [privacy]: the peer has not run since this backup.")
+    ] = False,
+) -> None:
     """Write a backup to a new folder, and check the hash of every file."""
-    made = backups.restore(file, folder)
+    made = backups.restore(file, folder, nothing_since)
     print(f"{folder}: {made.files} files, {made.bytes} bytes, round {made.round}")

@@ -20,12 +20,11 @@ from homophily.errors import UserError
 from homophily.federation.layout import Kept
 from homophily.federation.similarity import LossSamples
 from homophily.peer.manifest import BlobKind
-from homophily.privacy.ledger import Ledger
+from homophily.privacy.ledger import LEDGER, Ledger
 from homophily.privacy.loss_distribution import Release
 from homophily.simulation.privacy import PrivacyAccount
 from homophily.training.task import Engine, Task
 
-FOLDER, LEDGER = "released", "ledger.jsonl"
 _KEPT_ROUNDS = 2  # as many as stay published
 _ROW = "row"
 _MODEL = re.compile(r"model-(\d{6,})\.safetensors")
@@ -38,8 +37,8 @@ class Releases:
 
     def __init__(self, state: Path, account: PrivacyAccount, begun: bool) -> None:
         """begun: the peer has played rounds, so its ledger must be there."""
-        self._folder = state / FOLDER
-        ledger = self._folder / LEDGER
+        ledger = state / LEDGER
+        self._folder = ledger.parent
         if begun and not ledger.exists():
             raise UserError(
                 f"{ledger} is missing, so what this peer has released is unknown: set peer.state to a new folder, "

@@ -49,6 +49,7 @@ from homophily.simulation.training_setup import (
     training_setup,
 )
 from homophily.simulation.user_objects import UserObjects
+from homophily.trackers import trackers
 from homophily.training.per_peer import PeerNames, values_by_peer
 from homophily.training.task import Task
 
@@ -103,6 +104,7 @@ class PeerSetup:
 def prepare_peer(settings: PeerSettings) -> PeerSetup:
     """Prepare what a peer's file asks for. Raises UserError for every mistake in it."""
     device = chosen_device(settings.peer.device, "peer.device")
+    _check_trackers(settings.config)
     identity, authority = _credentials(settings)
     training, config, notes = _training(settings, _peer_config(settings), device)
     task, peer = training.task, settings.peer
@@ -124,6 +126,16 @@ def prepare_peer(settings: PeerSettings) -> PeerSetup:
         authority,
         notes,
     )
+
+
+def _check_trackers(config: Config) -> None:
+    """Under [privacy], scores on a peer's samples do not leave it."""
+    for tracker in (config.tracker or []) if config.privacy is not None else []:
+        if not trackers.get(tracker.name).stays:
+            raise UserError(
+                f"privacy: tracker = {tracker.name!r} may send scores on this peer's samples to another machine; use "
+                "'csv', 'parquet' or 'tensorboard'"
+            )
 
 
 def _me(settings: PeerSettings, config: Config, method: Method, task: Task, start: Tensor) -> LocalPeer:

@@ -17,6 +17,8 @@ from homophily.errors import UserError
 from homophily.privacy.accountant import epsilon_of
 from homophily.privacy.loss_distribution import Release
 
+LEDGER = "released/ledger.jsonl"  # in the state folder of a peer
+
 
 class Ledger:
     """All releases of a peer by name, and their epsilon, which never exceeds the promise."""

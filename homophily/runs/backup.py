@@ -21,6 +21,7 @@ from typing import IO, Any
 
 from homophily.atomic_io import sync, writing
 from homophily.errors import UserError
+from homophily.privacy.ledger import LEDGER
 from homophily.version import __version__
 
 FORMAT = 1
@@ -73,8 +74,11 @@ def back_up(folder: Path, file: Path) -> Backup:
     return Backup(len(hashes), sum(one["bytes"] for one in hashes.values()), round, tuple(left_out))
 
 
-def restore(file: Path, folder: Path) -> Backup:
-    """Write the content of a backup to a new folder, which appears complete or not at all. Every hash is checked."""
+def restore(file: Path, folder: Path, nothing_since: bool = False) -> Backup:
+    """Write the content of a backup to a new folder, which appears complete or not at all. Every hash is checked.
+
+    nothing_since: a peer with [privacy] has released nothing since the backup; without it, such a backup is refused.
+    """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} already exists: name a new folder, or move it away")
     partial = folder.with_name(folder.name + ".part")
@@ -85,6 +89,12 @@ def restore(file: Path, folder: Path) -> Backup:
             found, manifest = _extracted(file, partial)
             if manifest is None or found != manifest["files"]:
                 raise UserError(f"{file} is damaged: {_difference(found, manifest)}; nothing was restored")
+            if LEDGER in found and "summary.json" not in found and not nothing_since:
+                raise UserError(
+                    f"{file}: this peer promises privacy, and may have released models after this backup; it would "
+                    "release them again with other noise. Pass --nothing-since if it has not run since, or set "
+                    "peer.state to a new folder, whose promise adds to the one before"
+                )
             partial.replace(folder)
             sync(folder.parent)
         finally:

@@ -67,6 +67,8 @@ class RoundMetrics(Accuracies, Discovered, total=False):
     """Peers whose model held a NaN or an infinity after training, or when it was scored."""
     stopped: int
     """How many peers have stopped early."""
+    epsilon_spent: float
+    """With ``[privacy]``: epsilon spent so far, of the peer that has spent most."""
     seconds: float
     """Time spent in rounds so far."""
 

@@ -66,6 +66,8 @@ class _Pairs:
             raise UserError(f"metric: pairs.loss takes 'own' or 'peer', not {on!r}")
         if samples not in ("train", "validation"):
             raise UserError(f"metric: pairs.loss takes samples 'train' or 'validation', not {samples!r}")
+        if self.task.private is not None:
+            raise UserError("privacy: this metric uses losses on private data, and choices would show them")
         model, data = (self.you, self.me) if on == "own" else (self.me, self.you)
         return cross_loss(self.task, self.engine, self.models.rows, self.models.kept, model, data, samples)
 

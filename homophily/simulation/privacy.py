@@ -20,11 +20,14 @@ from homophily.privacy.accountant import Budget, Noise, epsilon_of, solve
 from homophily.privacy.draws import Draws
 from homophily.privacy.ledger import Ledger
 from homophily.privacy.loss_distribution import Release
+from homophily.runs.fields import RoundMetrics
 from homophily.training.private import OVERFLOW, Private, batch_room
 from homophily.training.task import Task
 from homophily.training.torch_optimisers import EVERY_ENGINE
 
 _SEARCH = 12  # halvings in the search for an epsilon, or a number of samples, that would do
+_TRIED = 8  # samples on which a transform is tried
+_FOLLOWED = 8  # budgets whose epsilon is computed after every round, which takes some 20 ms each
 
 
 @dataclass(frozen=True)
@@ -75,14 +78,21 @@ class PrivacyAccount:
         """What the summary of a run says after so many rounds; of several peers the one that has spent most."""
         return {
             "epsilon_promised": self.promise.epsilon,
-            "epsilon_spent": self._spent(rounds) if self.ledger is None else self.ledger.spent,
+            "epsilon_spent": self._spent(rounds),
             "delta": self.promise.delta,
             "unit": self.promise.unit,
             "noise": max(some.noise.training or 0.0 for some in self.peers),
             "fingerprint_noise": self.peers[0].noise.fingerprint,
         }
 
+    def metrics(self, rounds: int) -> RoundMetrics:
+        """What the metrics of a round say; nothing if there are so many budgets that it would slow the rounds down."""
+        known = self.ledger is not None or len(self.peers) <= _FOLLOWED
+        return {"epsilon_spent": self._spent(rounds)} if known else {}
+
     def _spent(self, rounds: int) -> float:
+        if self.ledger is not None:
+            return self.ledger.spent
         return max(some.spent(rounds, self.fingerprints(rounds)) for some in self.peers)
 
 
@@ -120,6 +130,7 @@ def _refusals(config: Config, promise: Privacy, method: Method | ServerMethod, t
             config.training.optimizer not in EVERY_ENGINE,
             f"training.optimizer must be one of {', '.join(EVERY_ENGINE)}",
         ),
+        (_mixes(task), "data.transform mixes the samples of a batch, so a sample has no gradient of its own"),
         (
             task.data.missing is not None,
             "missing values are replaced by a peer's own means; give data.scale with `fill`, which all peers agree on",
@@ -130,6 +141,17 @@ def _refusals(config: Config, promise: Privacy, method: Method | ServerMethod, t
             f"{least} would keep it",
         ),
     ]  # fmt: skip
+
+
+def _mixes(task: Task) -> bool:
+    """Whether a sample is transformed differently in the company of others."""
+    if task.transform is None:
+        return False
+    x = task.data.train.x[:_TRIED]
+    keys = torch.arange(len(x), device=x.device)
+    together = task.transform(x, keys)
+    alone = torch.cat([task.transform(x[i : i + 1], keys[i : i + 1]) for i in range(len(x))])
+    return not torch.allclose(together, alone, rtol=1e-4, atol=1e-6)
 
 
 def private_training(
@@ -150,7 +172,9 @@ def private_training(
             raise UserError(_too_much(covered, batch, samples, rounds, each, fingerprints(rounds), some.noise))
     budgets = [some.budget for some in peers]
     room = max(
-        batch_room(max(count, own) + promise.group, budget.rate, budget.steps, promise.delta * OVERFLOW)
+        batch_room(
+            max(count, own) + promise.group, budget.rate, budget.steps, promise.epsilon, promise.delta * OVERFLOW
+        )
         for count, own, budget in zip(counts, task.counts.tolist(), budgets, strict=True)
     )
     private = Private(

@@ -141,6 +141,7 @@ class RunState:
             **exchanged,
             "diverged": lost.nonzero()[:, 0].tolist(),
             "stopped": self._stopped_peers,
+            **(account.metrics(self.round) if (account := self.experiment.account) else {}),
             "seconds": round(self.seconds, 3),
         }
 

@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from homophily.plugins.registry import Registry
 
@@ -40,6 +40,9 @@ class Tracker:
 
     An exception in ``open``, ``log`` or ``finish`` does not end the run: it goes on without this tracker.
     """
+
+    stays: ClassVar[bool] = False
+    """Whether everything that is logged stays on this machine. A real peer with [privacy] uses no other tracker."""
 
     def open(self, run: TrackedRun, identity: Identity | None) -> Identity:
         """Begin to log ``run``, or continue.

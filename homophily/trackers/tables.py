@@ -27,6 +27,7 @@ _Folder = Annotated[
 class TableTracker(Tracker, ABC):
     """Writes ``metrics`` and ``summary`` files of one format."""
 
+    stays = True
     ending: ClassVar[str]
 
     def __init__(self, folder: _Folder = None) -> None:

@@ -27,6 +27,8 @@ _SELF = "tracker 'tensorboard'"
 class TensorBoard(Tracker):
     """TensorBoard: scalars by round, and the config as hyperparameters."""
 
+    stays = True
+
     def __init__(
         self,
         folder: Annotated[

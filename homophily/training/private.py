@@ -8,6 +8,7 @@ momentum, Adam, weight decay and the penalty of the objective cost nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import exp
 
 import torch
 from scipy.stats import binom
@@ -16,11 +17,18 @@ from torch import Tensor
 from homophily.privacy.draws import Draws
 
 OVERFLOW = 0.01  # the share of delta that pays for batches that do not fit
+_MOST_EXPONENT = 700.0  # beyond it, exp exceeds a float
 
 
-def batch_room(samples: int, rate: float, steps: int, delta: float) -> int:
-    """The number of samples that fit into a batch: more are drawn in any of the steps with probability ``delta``."""
-    return min(samples, int(binom.isf(delta / max(1, steps), samples, rate)))
+def batch_room(samples: int, rate: float, steps: int, epsilon: float, delta: float) -> int:
+    """The number of samples that fit into a batch, so that leaving out the others adds at most ``delta`` to delta.
+
+    If more are drawn in any of the steps with probability p, what is released differs with this probability from a
+    release without the limit, for both neighbouring data sets. So p (1 + e^epsilon) is added to delta (Chua et al.,
+    2024, arXiv 2411.04205).
+    """
+    chance = delta / (1 + exp(min(epsilon, _MOST_EXPONENT)))
+    return min(samples, int(binom.isf(chance / max(1, steps), samples, rate)))
 
 
 @dataclass(frozen=True)

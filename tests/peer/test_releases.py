@@ -20,6 +20,7 @@ from homophily.peer import Peer
 from homophily.peer.blob_transfer import BlobTransfer
 from homophily.peer.deploy import Deployment, start_peer, status, write_files
 from homophily.peer.wire import unpack_model
+from homophily.runs.backup import back_up, restore
 from homophily.simulation.configuration import make
 
 QUICK: dict[str, Any] = {
@@ -156,6 +157,70 @@ def test_without_its_ledger_or_a_released_model_a_peer_stops(tmp_path: Path) -> 
     (folder / "ledger.jsonl").unlink()
     with pytest.raises(UserError, match="is missing, so what this peer has released is unknown"):
         Peer(file).result()
+
+
+def test_too_much_noise_is_refused_before_a_peer_opens_a_link_or_a_folder(tmp_path: Path) -> None:
+    (file, _) = files(tmp_path, privacy={"epsilon": 0.1})
+    with pytest.raises(UserError, match=r"above privacy\.max_noise = 30; what would do: epsilon = "):
+        Peer(file)
+    assert not (tmp_path / "peer-0").exists()
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"method": {"name": "pens"}}, "compares losses on private data"),
+        ({"method": {"name": "dac", "metric": "loss"}, "merge": "fedsim"}, "compares losses on private data"),
+        ({"merge": "fedavg"}, "exact sample counts"),
+        ({"training": {"batch": 10, "patience": 2}, "data": {**QUICK["data"], "validation": 10}}, "patience"),
+        ({"tracker": "wandb"}, "tracker = 'wandb' may send scores"),
+        ({"tracker": "mlflow"}, "tracker = 'mlflow' may send scores"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_a_real_peer_refuses_what_its_account_does_not_cover(
+    tmp_path: Path, keys: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        Peer(files(tmp_path, **keys)[0])
+    assert not (tmp_path / "peer-0").exists()
+
+
+def test_a_tracker_on_this_machine_is_allowed(tmp_path: Path) -> None:
+    assert Peer(files(tmp_path, tracker="csv", rounds=1)[0]).result().summary["privacy"]["epsilon_spent"] <= 20.0
+
+
+def test_noise_hides_the_simulations_model_from_whoever_knows_the_seed(tmp_path: Path) -> None:
+    """The displacement of a simulation, all of it noise, tells nothing of a real peer's."""
+    keys: dict[str, Any] = {"method": "local", "rounds": 1, "privacy": {"epsilon": 0.5, "max_noise": 1000.0}}
+    runs = [homophily.run(make({**QUICK, **keys, "peers": 2}), out=tmp_path / str(i), device="cpu") for i in range(2)]
+    real = [Peer(files(tmp_path / name, **keys)[0]).result() for name in ("a", "b")]
+    rows = torch.stack([read_tensors(run.path / "models.safetensors")["rows"][0] for run in (*runs, *real)]).double()
+    likeness = torch.corrcoef(rows)
+    assert float(likeness[0, 1]) == pytest.approx(1.0)
+    for one, other in ((0, 2), (0, 3), (2, 3)):
+        assert abs(float(likeness[one, other])) < 0.3
+
+
+def test_a_backup_of_a_private_peer_is_restored_only_if_nothing_was_released_since(tmp_path: Path) -> None:
+    file, state = files(tmp_path)[0], tmp_path / "peer-0"
+    with Peer(file) as peer:
+        peer.step()
+        back_up(state, tmp_path / "early.tar")
+        peer.step()
+    back_up(state, tmp_path / "late.tar")
+    with pytest.raises(UserError, match="may have released models after this backup"):
+        restore(tmp_path / "early.tar", tmp_path / "again")
+    assert not (tmp_path / "again").exists()
+    spent = lines(state)
+    state.rename(tmp_path / "lost")
+    restore(tmp_path / "late.tar", state, nothing_since=True)
+    Peer(file).result()
+    assert lines(state)[: len(spent)] == spent
+    restore_finished = tmp_path / "finished"
+    back_up(state, tmp_path / "end.tar")
+    restore(tmp_path / "end.tar", restore_finished)
+    assert lines(restore_finished) == lines(state)
 
 
 def test_noise_is_in_no_file_of_the_state_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

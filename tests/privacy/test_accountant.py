@@ -128,6 +128,22 @@ def test_the_noise_is_the_smallest_that_keeps_the_promise(budget: Budget) -> Non
     assert (noise.training is None) == (budget.steps == 0)
 
 
+@given(st.floats(0.5, 20.0), st.sampled_from([0.02, 0.1, 0.5]), st.integers(5, 200), st.integers(0, 2))
+@settings(max_examples=4, deadline=None)
+def test_a_larger_promise_fewer_steps_and_rarer_sampling_need_no_more_noise(
+    epsilon: float, rate: float, steps: int, fingerprints: int
+) -> None:
+    budget, slack = Budget(epsilon, DELTA, rate, steps, fingerprints), 1 + 1e-3
+    noise = solve(budget).training or 0.0
+    for easier in (
+        replace(budget, epsilon=1.5 * epsilon),
+        replace(budget, steps=steps - 4),
+        replace(budget, rate=rate / 2),
+        replace(budget, delta=10 * DELTA),
+    ):
+        assert (solve(easier).training or 0.0) <= noise * slack
+
+
 def test_a_promise_that_no_noise_keeps_needs_infinite_noise() -> None:
     assert math.isinf(solve(Budget(1e-4, 1e-9, 1.0, 10**6)).training or 0)
 

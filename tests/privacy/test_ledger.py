@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from homophily.errors import UserError
 from homophily.privacy.accountant import epsilon_of
@@ -35,6 +38,28 @@ def test_a_release_beyond_the_promise_is_refused_and_not_written(tmp_path: Path)
     with pytest.raises(UserError, match=r"round 3 would bring what this peer has released to .* so it is not released"):
         ledger.charge("round 3", STEP)
     assert list(Ledger(tmp_path / "ledger.jsonl", ledger._epsilon, 1e-5).releases) == ["round 1", "round 2"]
+
+
+steps = st.builds(Release, st.sampled_from([1.0, 2.0, 5.0]), st.sampled_from([0.1, 1.0]), st.integers(1, 20))
+
+
+@given(wanted=st.lists(st.tuples(st.integers(0, 5), steps), max_size=10), epsilon=st.floats(0.5, 10.0))
+@settings(max_examples=20, deadline=None)
+def test_no_order_of_releases_spends_more_than_the_promise(wanted: list[tuple[int, Release]], epsilon: float) -> None:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "ledger.jsonl"
+        ledger, spent = Ledger(path, epsilon, 1e-5), 0.0
+        for number, release in wanted:
+            known = ledger.releases
+            try:
+                ledger.charge(f"round {number}", release)
+            except UserError:
+                assert epsilon_of([*known.values(), release], 1e-5) > epsilon
+                assert ledger.releases == known
+            assert spent <= ledger.spent <= epsilon
+            spent = ledger.spent
+        again = Ledger(path, epsilon, 1e-5)
+        assert (again.releases, again.spent) == (ledger.releases, ledger.spent)
 
 
 def test_a_line_is_flushed_to_the_disk_before_charge_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

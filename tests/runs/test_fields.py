@@ -53,7 +53,8 @@ def test_a_run_writes_declared_fields_only(keys: dict[str, Any], tmp_path: Path)
     assert set(found.summary) == names(Summary) - absent
     assert set(found.scores) == names(PeerScores) - absent
     assert set().union(*found.metrics()) <= names(RoundMetrics) - absent
-    some = {"similarities", "clients_of_model", "met", "merged", "unreachable"}  # of some methods, of a real peer
+    # Of some methods, of a real peer, with [privacy].
+    some = {"similarities", "clients_of_model", "met", "merged", "unreachable", "epsilon_spent"}
     assert set(found.metrics()[-1]) >= names(RoundMetrics) - absent - some
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,12 @@ from homophily.config.privacy import Privacy
 from homophily.errors import UserError
 from homophily.fingerprints.private import SENSITIVITY, PrivateFingerprints
 from homophily.methods.kin import Kin
-from homophily.privacy.accountant import epsilon_of
+from homophily.privacy.accountant import Noise, epsilon_of
 from homophily.privacy.gaussian import gaussian_noise
 from homophily.privacy.loss_distribution import Release
 from homophily.simulation import training_setup
-from homophily.simulation.privacy import PrivacyAccount, peers_with, released_fingerprints
+from homophily.simulation.configuration import make
+from homophily.simulation.privacy import PrivacyAccount, peers_with, released_counts, released_fingerprints
 
 SMALL = {
     "peers": 4, "rounds": 3, "data": {"train": 40, "test": 20}, "method": "random",
@@ -53,9 +55,38 @@ def test_less_epsilon_needs_more_noise_and_persons_more_than_samples() -> None:
     assert noise[0] < noise[1]
 
 
-def test_engines_give_the_same_private_models() -> None:
-    losses = [_run({}, out=name, engine=name).summary["loss"] for name in ("one-by-one", "vectorised", "auto")]
+def test_engines_give_the_same_private_models_and_auto_is_vectorised() -> None:
+    runs = [_run({}, out=name, engine=name) for name in ("one-by-one", "vectorised", "auto")]
+    losses = [run.summary["loss"] for run in runs]
     assert losses == pytest.approx(losses[:1] * 3, rel=1e-4)
+    assert runs[2].about["plan"]["engine"] == "vectorised"
+
+
+def test_runs_side_by_side_are_as_private_as_runs_by_themselves() -> None:
+    config = {key: value for key, value in SMALL.items() if key != "method"} | {"privacy": {"epsilon": 8.0}}
+    homophily.compare(config, methods=["local", "random"], seeds=[0], out="both")
+    runs = {name: homophily.Run(f"both/{name}-0") for name in ("local", "random")}
+    assert runs["random"].summary["loss"] == pytest.approx(_run({}).summary["loss"], rel=1e-5)
+    for run in runs.values():
+        assert 7.9 < run.summary["privacy"]["epsilon_spent"] <= 8.0
+
+
+def test_epsilon_spent_grows_from_round_to_round_in_the_metrics() -> None:
+    run = _run({})
+    spent = [line["epsilon_spent"] for line in run.metrics()]
+    assert 0 < spent[0] < spent[1] < spent[2] == run.summary["privacy"]["epsilon_spent"]
+
+
+def test_the_summary_shows_a_promise_that_was_broken() -> None:
+    """The account is of what was released, whatever was promised."""
+    promise = Privacy(epsilon=8.0)
+    peers = peers_with(promise, 10, 40, 6, 3, 0)
+    too_little = replace(peers, noise=Noise(None, 0.5 * (peers.noise.training or 0.0)))
+    told = PrivacyAccount(promise, (peers, too_little), lambda rounds: 0).summary(3)
+    assert told["epsilon_promised"] == 8.0
+    assert told["epsilon_spent"] > 16.0
+    beyond = PrivacyAccount(promise, (peers,), lambda rounds: 0).summary(6)
+    assert beyond["epsilon_spent"] > 8.5
 
 
 def test_the_stacked_engine_is_refused() -> None:
@@ -186,6 +217,9 @@ NORM = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linea
             {"method": {"name": "panm", "losses": "validation"}, "data": {"validation": 10, "train": 40}},
             "losses on private data",
         ),
+        ({"method": {"name": "dac", "metric": "loss"}}, "'dac' compares losses on private data"),
+        ({"method": {"name": "dac", "metric": "loss"}, "merge": "fedsim"}, "'dac' compares losses on private data"),
+        ({"method": "ifca"}, "losses on private data"),
         ({"method": "fedavg"}, "exact sample counts"),
         ({"merge": "fedavg"}, "exact sample counts"),
         ({"training": {"patience": 2}, "data": {"validation": 10, "train": 40}}, "patience"),
@@ -199,6 +233,47 @@ NORM = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linea
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_what_the_account_does_not_cover_is_refused(keys: dict[str, Any], message: str) -> None:
+def test_what_the_account_does_not_cover_is_refused(here: Path, keys: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         _run(keys.pop("privacy", {}), **keys)
+    assert not (here / "run").exists()
+
+
+def test_similarities_of_models_and_what_is_built_on_them_are_free() -> None:
+    spent = [
+        _run({}, out=name, **keys).summary["privacy"]["epsilon_spent"]
+        for name, keys in {
+            "random": {},
+            "dac": {"method": {"name": "dac", "metric": "l2", "k": 2}, "merge": "fedsim"},
+        }.items()
+    ]
+    assert spent[0] == spent[1]
+
+
+def sly(pairs: Any) -> torch.Tensor:
+    """A metric that does not declare that it uses losses."""
+    return -torch.as_tensor(pairs.loss("own"))
+
+
+def test_a_metric_that_uses_losses_without_saying_so_is_refused() -> None:
+    with pytest.raises(UserError, match="privacy: this metric uses losses on private data"):
+        _run({}, method={"name": "dac", "metric": f"{__name__}:sly"})
+
+
+def test_a_transform_that_mixes_samples_is_refused() -> None:
+    def mixed(x: torch.Tensor, draws: Any) -> torch.Tensor:
+        return 0.5 * (x + x.flip(0))
+
+    def shifted(x: torch.Tensor, draws: Any) -> torch.Tensor:
+        return x + 0.1 * draws.normal(*x.shape[1:])
+
+    config = {**SMALL, "rounds": 1, "privacy": {"epsilon": 8.0}}
+    with pytest.raises(UserError, match=r"data\.transform mixes the samples of a batch"):
+        homophily.run(config, transform=mixed, out="mixed")
+    assert homophily.run(config, transform=shifted, out="shifted").summary["privacy"]["epsilon_spent"] <= 8.0
+
+
+def test_counts_that_peers_send_are_replaced_by_1() -> None:
+    counts = torch.tensor([40, 7])
+    assert released_counts(make({}), counts).tolist() == [40, 7]
+    assert released_counts(make({"privacy": {"epsilon": 8.0}}), counts).tolist() == [1, 1]

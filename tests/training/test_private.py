@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -107,6 +108,17 @@ def test_one_sample_changes_the_sum_by_at_most_the_clip() -> None:
     assert float(clipped_sum(gradients[6:], every[6:], 0.5).abs().max()) == 0
 
 
+@pytest.mark.parametrize("engine", [OneByOne, lambda task: Vectorised(task, 6)], ids=["one-by-one", "vectorised"])
+def test_a_sample_with_infinite_gradients_does_not_make_a_model_diverge(engine: Any) -> None:
+    """So the flag that a model has diverged tells nothing about a sample."""
+    given = problem()
+    x = given.data.train.x.clone()
+    x[::3] = torch.inf
+    given = replace(given, data=replace(given.data, train=replace(given.data.train, x=x)))
+    rows, _ = trained(engine(given), given)
+    assert bool(rows.isfinite().all())
+
+
 def test_noise_has_the_stated_deviation_and_differs_from_step_to_step() -> None:
     chosen, peer = private([100], 3.0), torch.tensor([0])
     zero = torch.zeros(1, 20000, dtype=torch.float64)
@@ -124,9 +136,15 @@ def test_each_sample_is_drawn_independently_with_the_rate() -> None:
 
 
 @pytest.mark.parametrize(("samples", "rate", "steps", "delta"), [(200, 0.05, 3600, 1e-7), (600, 0.5, 60, 1e-8)])
-def test_a_batch_overflows_rarely_enough(samples: int, rate: float, steps: int, delta: float) -> None:
-    room = batch_room(samples, rate, steps, delta)
-    assert steps * binom.sf(room, samples, rate) <= delta < steps * binom.sf(room - 2, samples, rate)
+@pytest.mark.parametrize("epsilon", [0.0, 8.0])
+def test_a_batch_overflows_rarely_enough(samples: int, rate: float, steps: int, delta: float, epsilon: float) -> None:
+    room = batch_room(samples, rate, steps, epsilon, delta)
+    added = [(1 + math.exp(epsilon)) * steps * binom.sf(size, samples, rate) for size in (room, room - 2)]
+    assert added[0] <= delta < added[1]
+
+
+def test_a_batch_has_room_for_all_samples_if_epsilon_is_huge() -> None:
+    assert batch_room(50, 0.5, 10, 1000.0, 1e-7) == 50
 
 
 def test_samples_that_do_not_fit_are_left_out() -> None:

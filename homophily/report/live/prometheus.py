@@ -22,6 +22,8 @@ _METRICS = {
     "homophily_models_sent_per_peer": ("gauge", "Models sent so far times hops, mean over peers"),
     "homophily_bytes_sent_per_peer": ("gauge", "Bytes sent so far times hops, mean over peers"),
     "homophily_diverged_peers": ("gauge", "Peers whose model had diverged in the last round"),
+    "homophily_epsilon_spent": ("gauge", "Epsilon of [privacy] spent so far, of the peer that has spent most"),
+    "homophily_epsilon_promised": ("gauge", "Epsilon of [privacy] that each peer promises"),
     "homophily_seconds_total": ("counter", "Time spent in rounds"),
     "homophily_seconds_left": ("gauge", "Expected time until the last round ends"),
     "homophily_neighbours_online": ("gauge", "Peers to which there is a direct connection"),
@@ -71,6 +73,9 @@ def _run(one: Vitals) -> Iterator[Sample]:
     yield "homophily_models_sent_per_peer", {}, last.get("models_sent_per_peer")
     yield "homophily_bytes_sent_per_peer", {}, last.get("bytes_sent_per_peer")
     yield "homophily_diverged_peers", {}, len(last["diverged"]) if "diverged" in last else None
+    promise = one.run.config.privacy
+    yield "homophily_epsilon_spent", {}, (one.status.get("privacy") or last).get("epsilon_spent")
+    yield "homophily_epsilon_promised", {}, None if promise is None else promise.epsilon
     yield "homophily_seconds_total", {}, last.get("seconds")
     yield "homophily_seconds_left", {}, one.seconds_left
 

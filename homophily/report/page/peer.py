@@ -10,6 +10,7 @@ import numpy as np
 from homophily.atomic_io import read_json
 from homophily.errors import UserError
 from homophily.report.page.figures import Absent, Figure, Lines, Series, Tab, Table, Timeline, View
+from homophily.report.page.privacy import privacy_facts
 from homophily.report.page.refusals import by_kind
 from homophily.report.page.settings import settings_tab
 from homophily.report.page.sources import Source, shortened
@@ -44,6 +45,7 @@ def _facts(source: Source, status: dict[str, Any]) -> list[tuple[str, str]]:
         ("connected to", _listed(status.get("neighbours"))),
         ("MB received", "-" if received is None else f"{received / 1e6:.3g}"),
         ("MB served", "-" if served is None else f"{served / 1e6:.3g}"),
+        *privacy_facts(source.config.privacy, (status.get("privacy") or {}).get("epsilon_spent")),
         ("certificate's last day", "-" if expires is None else datetime.fromtimestamp(expires, UTC).date().isoformat()),
         ("status of", "-" if written is None else datetime.fromtimestamp(written, UTC).isoformat(" ", "seconds")),
     ]

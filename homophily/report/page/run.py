@@ -6,6 +6,7 @@ from homophily.plugins.registry import GIVEN
 from homophily.report.page.figures import Tab, View
 from homophily.report.page.merges import merge_tab
 from homophily.report.page.neighbours import neighbour_tab
+from homophily.report.page.privacy import privacy_facts
 from homophily.report.page.scores import score_tab
 from homophily.report.page.settings import settings_tab
 from homophily.report.page.similarities import similarity_tab
@@ -39,6 +40,7 @@ def _facts(source: Source) -> list[tuple[str, str]]:
         ("same-cluster merges", "-" if same is None else f"{100 * same:.0f}%"),
         ("MB sent per peer", "-" if sent is None else f"{sent / 1e6:.3g}"),
         ("seed", str(source.seed)),
+        *privacy_facts(source.config.privacy, (summary.get("privacy") or last).get("epsilon_spent")),
     ]
     if summary.get("diverged"):
         facts.append(("diverged peers", str(len(summary["diverged"]))))

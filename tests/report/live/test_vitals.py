@@ -15,6 +15,7 @@ import pytest
 import homophily
 from homophily.atomic_io import locked
 from homophily.report.live.endpoint import serving
+from homophily.report.live.following import Following
 from homophily.report.live.prometheus import exposition
 from homophily.report.live.vitals import Vitals, health_of
 from tests.report.live.serving import get, served
@@ -50,6 +51,22 @@ def half(tmp_path: Path) -> Path:
     run.step()
     run.step()
     return run.path
+
+
+def test_epsilon_spent_and_promised_are_served_while_a_run_goes_on(tmp_path: Path) -> None:
+    config = {
+        "peers": 4, "rounds": 2, "data": {"train": 40, "test": 10}, "method": "random", "training": {"batch": 10},
+        "privacy": {"epsilon": 8.0},
+    }  # fmt: skip
+    run = homophily.Simulation(config, out=tmp_path / "run")
+    run.step()
+    spent = homophily.Run(run.path).metrics()[-1]["epsilon_spent"]
+    found = {name: samples[0][1] for name, samples in parsed(exposition(run.path)).items()}
+    assert found["homophily_epsilon_promised"] == 8.0
+    assert 0 < found["homophily_epsilon_spent"] == spent < 8.0
+    with locked(run.path):
+        facts = dict(Following(run.path).snapshot().views[0].facts)
+    assert facts["epsilon spent"] == f"{spent:.3g} of 8"
 
 
 def test_a_run_is_healthy_while_rounds_advance(half: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 import homophily
 from homophily import Run, UserError
-from homophily.atomic_io import locked, read_json
+from homophily.atomic_io import locked, read_json, write_json
 from homophily.report.page.document import views_of
 from homophily.report.page.figures import (
     Absent,
@@ -49,6 +49,30 @@ def comparison(folders: Path) -> View:
 
 
 # A run
+
+
+def test_epsilon_spent_and_promised_are_shown_of_a_run_and_of_a_peer(tmp_path: Path) -> None:
+    config = {
+        "peers": 4, "rounds": 2, "data": {"train": 40, "test": 10}, "method": "random", "training": {"batch": 10},
+        "privacy": {"epsilon": 8.0},
+    }  # fmt: skip
+    simulation = homophily.Simulation(config, out=tmp_path / "run")
+    simulation.step()
+    simulation.save()
+    (half,) = views_of([tmp_path / "run"])
+    spent = Run(tmp_path / "run").metrics()[-1]["epsilon_spent"]
+    assert dict(half.facts)["epsilon spent"] == f"{spent:.3g} of 8"
+    run = homophily.resume(tmp_path / "run")
+    (whole,) = views_of([run.path])
+    assert dict(whole.facts)["epsilon spent"] == f"{run.summary['privacy']['epsilon_spent']:.3g} of 8"
+    write_json(run.path / "status.json", {"peer": "a", "privacy": {"epsilon_spent": 1.5}})
+    (peer,) = views_of([run.path])
+    assert dict(peer.facts)["epsilon spent"] == "1.5 of 8"
+    assert "epsilon spent" not in dict(views_of([_without_privacy(tmp_path)])[0].facts)
+
+
+def _without_privacy(folder: Path) -> Path:
+    return homophily.run({"peers": 4, "rounds": 1, "method": "local", "data": {"test": 10}}, out=folder / "plain").path
 
 
 def test_scores_by_round_are_those_of_the_metrics(panm: View, folders: Path) -> None:

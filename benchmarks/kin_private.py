@@ -2,6 +2,7 @@
 
     python benchmarks/kin_private.py families      precision and recall against epsilon and samples
     python benchmarks/kin_private.py calibration   how often a difference is found although there is none
+    python benchmarks/kin_private.py unequal       the same with unequal sizes only, 1,500 federations at each epsilon
     python benchmarks/kin_private.py hospitals     the families of heart-disease clinics
     python benchmarks/kin_private.py clinics       the accuracy of methods at these clinics, at epsilon 4
 
@@ -15,7 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ SAMPLES = (50, 100, 200, 600)
 DATA = ("mnist", "fashion-mnist")
 DELTA = 1e-5
 PEERS = 100
+UNEQUAL = ((12, 50, 600), (60, 50, 600), (40, 20, 2000))
 CASES = ((12, 50, 50), (12, 200, 200), (12, 50, 600), (60, 50, 50), (60, 200, 200), (60, 50, 600))  # peers, from, to
 
 
@@ -98,13 +100,13 @@ def families(seeds: range) -> Iterator[dict[str, Any]]:
                         yield {**asked, "peers": PEERS, "delta": DELTA, **found}
 
 
-def calibration(federations: int) -> Iterator[dict[str, Any]]:
+def calibration(cases: Sequence[tuple[int, int, int]], seeds: range) -> Iterator[dict[str, Any]]:
     for data in DATA:
         pools = [embedded(data, {"shift": "iid"}, 20000, seed, 1)[0][0] for seed in range(3)]
         for epsilon in EPSILONS:
-            for peers, low, high in CASES:
+            for peers, low, high in cases:
                 false = 0
-                for seed in range(federations):
+                for seed in seeds:
                     chance = torch.Generator().manual_seed(seed)
                     order = torch.randperm(20000, generator=chance)
                     counts = [low + (high - low) * i // (peers - 1) for i in range(peers)]
@@ -115,7 +117,7 @@ def calibration(federations: int) -> Iterator[dict[str, Any]]:
                     false += answer(parts, cluster, epsilon, seed).kinship.rank > 0
                 sizes = {"peers": peers, "least_samples": low, "most_samples": high}
                 asked = {"data": data, "epsilon": epsilon, **sizes, "delta": DELTA}
-                yield {**asked, "federations": federations, "rank_above_0": false}
+                yield {**asked, "federations": len(seeds), "rank_above_0": false}
 
 
 def hospital_families(seeds: range) -> Iterator[dict[str, Any]]:
@@ -150,7 +152,7 @@ def clinics(seeds: range) -> Iterator[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("study", choices=["families", "calibration", "hospitals", "clinics"])
+    parser.add_argument("study", choices=["families", "calibration", "unequal", "hospitals", "clinics"])
     parser.add_argument("--out", type=Path, default=RESULTS, help="the folder of the result file")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--federations", type=int, default=250, help="calibration: per row of peers and samples")
@@ -159,7 +161,8 @@ def main() -> None:
     seeds = range(options.seeds)
     studies: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
         "families": lambda: families(seeds),
-        "calibration": lambda: calibration(options.federations),
+        "calibration": lambda: calibration(CASES, range(options.federations)),
+        "unequal": lambda: calibration(UNEQUAL, range(1000, 1000 + 2 * options.federations)),
         "hospitals": lambda: hospital_families(seeds),
         "clinics": lambda: clinics(seeds),
     }

@@ -4,21 +4,28 @@
 
 Each run is a folder below the given one; a run that is there is not computed again, so an interrupted benchmark is
 continued by the same command. The table is printed as Markdown. `--peers`, `--rounds` and the lists make it smaller.
-The results are also written to `--out`, a file of JSON lines, in which they replace earlier ones of the same runs.
-benchmarks/privacy_page.py writes results/privacy.md from it. The learning rate is the same with and without privacy. It
-was not tuned for either, so the column without privacy is not the best that these networks reach.
+After each run its result is written to `--out`, a file of JSON lines, in place of an earlier one of the same run.
+Several processes can work side by side, each with a part of the lists and with a file of its own. Then
+
+    python benchmarks/privacy_page.py FILE ...
+
+takes the results of these files over into results/privacy/accuracy.jsonl and writes results/privacy.md. The learning
+rate is the same with and without privacy. It was not tuned for either, so the column without privacy is not the best
+that these networks reach.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import homophily
+from homophily.atomic_io import write_text
 from homophily.errors import UserError
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "privacy"
@@ -74,12 +81,16 @@ def cell(record: dict[str, Any]) -> str:
     return "diverged" if record["accuracy"] is None else f"{record['accuracy']:.1f}"
 
 
-def replaced(path: Path, records: list[dict[str, Any]]) -> None:
+def records_in(path: Path) -> list[dict[str, Any]]:
+    """The records of a file of JSON lines; none if it does not exist."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
+
+def replace_in(path: Path, records: list[dict[str, Any]]) -> None:
     """Write the records to a file of JSON lines, in place of those of the same runs."""
-    old = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
-    by_run = {tuple(record[key] for key in KEYS): record for record in [*old, *records]}
+    by_run = {tuple(record[key] for key in KEYS): record for record in [*records_in(path), *records]}
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(f"{json.dumps(record)}\n" for record in by_run.values()), encoding="utf-8")
+    write_text(path, "".join(f"{json.dumps(record)}\n" for record in by_run.values()))
 
 
 def main() -> None:
@@ -101,23 +112,16 @@ def main() -> None:
     names = [f"epsilon {epsilon:g}" if epsilon else "no privacy" for epsilon in args.epsilons]
     print(f"| data | network | samples | method | {' | '.join(names)} |")
     print("| --- " * (4 + len(names)) + "|")
-    for data in args.data:
-        for network in args.networks:
-            for samples in args.samples:
-                for method in args.methods:
-                    row = []
-                    for epsilon in args.epsilons:
-                        name = f"{data}-{network}-{samples}-{method}-{epsilon:g}-{args.seed}".replace(" ", "-")
-                        keys = config(args, data, network, samples, method, epsilon)
-                        case = dict(
-                            zip(KEYS, (data, network, samples, method, epsilon or None, args.seed), strict=True)
-                        )
-                        sizes = {"peers": args.peers, "rounds": args.rounds}
-                        row.append({**case, **sizes, **result(args.folder / name, keys)})
-                    cells = " | ".join(map(cell, row))
-                    print(f"| {data} | {network} | {samples} | {method} | {cells} |", flush=True)
-                    records += row
-                    replaced(args.out, records)
+    for case in product(args.data, args.networks, args.samples, args.methods):
+        row = []
+        for epsilon in args.epsilons:
+            asked = dict(zip(KEYS, (*case, epsilon or None, args.seed), strict=True))
+            name = "-".join(map(str, (*case, f"{epsilon:g}", args.seed))).replace(" ", "-")
+            found = result(args.folder / name, config(args, *case, epsilon))
+            row.append({**asked, "peers": args.peers, "rounds": args.rounds, **found})
+            replace_in(args.out, row[-1:])
+        print(f"| {' | '.join(map(str, case))} | {' | '.join(map(cell, row))} |", flush=True)
+        records += row
     for record in records:
         if "refused" in record:
             print(f"\n{record}")

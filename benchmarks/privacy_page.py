@@ -1,14 +1,15 @@
 """Writes results/privacy.md and its figure from the files in results/privacy. Needs matplotlib.
 
-python benchmarks/privacy_page.py
+    python benchmarks/privacy_page.py [FILE ...]
 
 benchmarks/kin_private.py and benchmarks/privacy_accuracy.py write these files; after a new measurement, run
-this again.
+this again. FILE: results of benchmarks/privacy_accuracy.py that were written elsewhere. They are taken over into
+results/privacy/accuracy.jsonl first, in place of those of the same runs.
 """
 
 from __future__ import annotations
 
-import json
+import argparse
 import statistics
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,6 +20,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 from matplotlib import pyplot
+from privacy_accuracy import records_in, replace_in
 
 ROOT = Path(__file__).resolve().parents[1] / "results"
 Record = dict[str, Any]
@@ -47,7 +49,7 @@ families and false alarms below are not measured on data that was unknown when t
 
 def records(name: str) -> list[Record]:
     """The records of one result file."""
-    return [json.loads(line) for line in (ROOT / "privacy" / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
+    return records_in(ROOT / "privacy" / f"{name}.jsonl")
 
 
 def values(found: Iterable[Record], key: str) -> list[Any]:
@@ -180,9 +182,24 @@ found is a false alarm. Samples are
 drawn with replacement from 20,000 images. "50 to 600" means unequal sizes, evenly spread.
 
 {table(head, rows)}
+
+`python benchmarks/kin_private.py unequal`: the same with unequal sizes only, and with seeds that no
+other measurement has.
+
+{table(["data", "epsilon", "rank above 0", "by peers and samples"], unequal_rows())}
 """
     summary = f"At every epsilon, a difference was found in at most {most} of {total:,} federations without any"
     return text, f"{summary}; a third of them have unequal sizes."
+
+
+def unequal_rows() -> Iterator[list[str]]:
+    found = records("unequal")
+    for data in values(found, "data"):
+        for epsilon in values(found, "epsilon"):
+            some = matching(found, data=data, epsilon=epsilon)
+            false, of = (sum(one[key] for one in some) for key in ("rank_above_0", "federations"))
+            cases = ", ".join(f"{one['peers']} x {sizes(one)}: {one['rank_above_0']}" for one in some)
+            yield [data, f"{epsilon:g}", f"{false} of {of:,}", cases]
 
 
 def sizes(one: Record) -> str:
@@ -202,7 +219,7 @@ def accuracy() -> tuple[str, str]:
     for case in dict.fromkeys(tuple(record[name] for name in names) for record in found):
         some = matching(found, **dict(zip(names, case, strict=True)))
         rows.append([*map(str, case), *(percent(matching(some, epsilon=epsilon)) for epsilon in epsilons)])
-    one, machines = found[0], ", ".join(values(found, "machine"))
+    one, machines = found[0], ", ".join(values((one for one in found if "machine" in one), "machine"))
     refused = [record for record in found if "refused" in record]
     refused_runs = "".join(
         f"\n- Refused: {', '.join(str(one[name]) for name in names)}, {named(one['epsilon'])}: {one['refused']}"
@@ -225,9 +242,33 @@ features, which are frozen.
   steps that are too long.
 - Failures: with 200 samples, the small MLP of a peer that trains alone is nearly useless at epsilon 1 (about 20
   %). Merging with random
-  peers of other clusters helps only where noise dominates, and hurts otherwise.{refused_runs}
+  peers of other clusters helps only where noise dominates, and hurts otherwise.{kin_against(found)}{refused_runs}
 """
     return text.replace(" \n", "\n"), summary_of(found)
+
+
+def kin_against(found: list[Record]) -> str:
+    """How far private kin is from the oracle, and where it is worse than random peers; "" if it was not measured."""
+    names = ("data", "network", "samples", "epsilon", "seed")
+    scores = {
+        (one["method"], *(one[name] for name in names)): one["accuracy"]
+        for one in found
+        if one["epsilon"] is not None and one.get("accuracy") is not None
+    }
+    cases = [case for method, *case in scores if method == "kin"]
+    gaps = [(scores[("oracle", *case)] - scores[("kin", *case)], case) for case in cases if ("oracle", *case) in scores]
+    if not gaps:
+        return ""
+    near, (gap, worst) = sum(gap <= 2 for gap, _ in gaps), max(gaps, key=lambda one: one[0])
+    where = f"{worst[0]}, {worst[1]}, {worst[2]} samples, epsilon {worst[3]:g}"
+    below = [case for case in cases if scores["kin", *case] < scores.get(("random", *case), 0.0)]
+    listed = "; ".join(f"{data}, {network}, {n} samples, epsilon {epsilon:g}" for data, network, n, epsilon, _ in below)
+    return (
+        f"\n- With privacy, `kin` is at most 2 points below oracle in {near} of {len(gaps)} cells; the largest gap is "
+        f"{gap:.1f} points ({where}). It is below random in {len(below)}{f': {listed}' if below else ''}. "
+        "Oracle spends all of epsilon on training; `kin` spends up to half of it on the fingerprint, so its models "
+        "have more noise."
+    )
 
 
 def percent(found: list[Record]) -> str:
@@ -327,6 +368,12 @@ def plus_minus(found: list[Record]) -> str:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE")
+    for file in parser.parse_args().files:
+        if not (new := records_in(file)):
+            parser.error(f"{file} has no results")
+        replace_in(ROOT / "privacy" / "accuracy.jsonl", new)
     parts = {"families": families(), "calibration": calibration(), "accuracy": accuracy(), "hospitals": clinics()}
     head = HEAD.format(**{name: summary for name, (_, summary) in parts.items()})
     page = "\n".join([head, *(text for text, _ in parts.values())])

@@ -27,6 +27,6 @@ class View:
         return View(self.me[some], self.seed[some], self.contacts[some], self.known[some], self.hops[some], same)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> View:
-        """Return the view with every table changed in the same way."""
+        """Return the view with ``change`` applied to every table."""
         me, seed, contacts, known, hops = map(change, (self.me, self.seed, self.contacts, self.known, self.hops))
         return View(me, seed, contacts, known, hops, None if self.same is None else change(self.same))

@@ -150,7 +150,7 @@ def test_ctrl_c_stops_workers_and_says_how_to_continue(tmp_path: Path) -> None:
         time.sleep(0.02)
     holders = [str(Leases(tmp_path / "s" / "leases").holder(name)) for name in ("local-0", "random-0")]
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=120)
     assert (process.returncode, err) == (130, "stopped; continue with the same command and --out s\n")
     assert [Leases(tmp_path / "s" / "leases").holder(name) for name in ("local-0", "random-0")] == [None, None]
     assert len(set(holders)) == 2

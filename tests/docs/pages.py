@@ -34,25 +34,29 @@ from homophily.cli import app as cli
 ROOT = Path(__file__).resolve().parents[2]
 STORIES = ["README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
 
-# Pages show these commands, but the tests do not run them: they set up the machine, start the
-# test suite, or serve until they are stopped.
+# Pages show these commands, but the tests do not run them, and why.
+_SETS_UP = "installs packages into .venv"
+_TESTS = "starts this test suite"
+_SERVES = "serves until Ctrl-C; tests/report/live starts the same servers"
+_JOINS = "needs a person and a running authority; tests/peer/test_governed_peers.py follows the page"
+_SETS_VARIABLE = "sets a variable of the reader's shell"
 NOT_RUN = {
-    "make demo",
-    "make docs",
-    "make setup",
-    "make test",
-    "pip install -c constraints.txt -e .",
-    ".venv/bin/pytest tests/docs",
-    ".venv/bin/pytest -m slow",
-    ".venv/bin/pytest -m gpu",
-    ".venv/bin/ruff format .",
-    "homophily live runs/mine",
-    "homophily federation serve",
-    "homophily join TOKEN --listen 127.0.0.1:17451 --data hospital-d.npz",
-    "homophily federation confirm hospital-d CODE",
-    "homophily live runs/mine --host 0.0.0.0 --port 8080",
-    "export HOMOPHILY_DATA=$HOME/data",
-    "export HOMOPHILY_DATA=$HOME/data:/mnt/data",
+    "make demo": _SETS_UP,
+    "make docs": "installs packages into .venv; tests/docs/test_site.py builds the same site",
+    "make setup": _SETS_UP,
+    "make test": _TESTS,
+    "pip install -c constraints.txt -e .": _SETS_UP,
+    ".venv/bin/pytest tests/docs": _TESTS,
+    ".venv/bin/pytest -m slow": _TESTS,
+    ".venv/bin/pytest -m gpu": _TESTS,
+    ".venv/bin/ruff format .": "changes the source; CI runs it with --check",
+    "homophily live runs/mine": _SERVES,
+    "homophily federation serve": _JOINS,
+    "homophily join TOKEN --listen 127.0.0.1:17451 --data hospital-d.npz": _JOINS,
+    "homophily federation confirm hospital-d CODE": _JOINS,
+    "homophily live runs/mine --host 0.0.0.0 --port 8080": _SERVES,
+    "export HOMOPHILY_DATA=$HOME/data": _SETS_VARIABLE,
+    "export HOMOPHILY_DATA=$HOME/data:/mnt/data": _SETS_VARIABLE,
 }
 NEEDS_FILES = {"mnist", "fashion-mnist", "cifar-10", "cifar-100", "heart-disease"}
 CLOSE = 4.0  # tolerance between a number on a page and the number printed here: other machines round differently

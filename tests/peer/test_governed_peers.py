@@ -74,7 +74,7 @@ def test_the_commands_of_the_page_make_a_member(tmp_path: Path) -> None:
     assert "peer.toml: hospital-d has joined tumours; start it with: homophily peer peer.toml" in log.read_text()
     assert (load(new / "peer.toml").config.rounds, load(new / "peer.toml").peer.allow) == (3, ["hospital-d"])
     not_run = ("federation serve", "join", "federation confirm")
-    assert {"homophily " + " ".join(shown(words)) for words in not_run} <= NOT_RUN
+    assert {"homophily " + " ".join(shown(words)) for words in not_run} <= NOT_RUN.keys()
 
 
 @pytest.fixture

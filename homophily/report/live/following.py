@@ -115,6 +115,8 @@ def _trouble(now: Vitals, names: Sequence[str]) -> Iterator[str]:
     elif diverged:
         which = enumerated([names[peer] if names else f"peer {peer}" for peer in diverged])
         yield f"diverged in round {now.round}: {which}"
+    if now.status.get("waiting") and in_use(now.path):
+        yield "waits for other peers before its first round since it started"
     if away:
         yield f"unreachable: {enumerated(away)}"
 

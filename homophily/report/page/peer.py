@@ -47,7 +47,7 @@ def _facts(source: Source, status: dict[str, Any]) -> list[tuple[str, str]]:
         ("MB served", "-" if served is None else f"{served / 1e6:.3g}"),
         *privacy_facts(source.config.privacy, (status.get("privacy") or {}).get("epsilon_spent")),
         ("certificate's last day", "-" if expires is None else datetime.fromtimestamp(expires, UTC).date().isoformat()),
-        ("status of", "-" if written is None else datetime.fromtimestamp(written, UTC).isoformat(" ", "seconds")),
+        ("status of", "-" if written is None else f"{datetime.fromtimestamp(written, UTC):%Y-%m-%d %H:%M:%S} UTC"),
     ]
 
 

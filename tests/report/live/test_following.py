@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -71,6 +73,22 @@ def test_unreachable_peers_are_named(state: Path, tmp_path: Path) -> None:
     facts, notes = shown(folder)
     assert (facts["unreachable peers"], facts["diverged peers"]) == ("2", "1")
     assert notes[-2:] == ["the model of this peer had diverged in round 3", "unreachable: clinic-a, clinic-b"]
+
+
+def test_a_peer_that_waits_for_others_says_so(state: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "peer"
+    shutil.copytree(state, folder)
+    (folder / "summary.json").unlink()
+    status = json.loads((state / "status.json").read_text())
+    (folder / "status.json").write_text(json.dumps(status | {"waiting": True, "time": 0}))
+    note = "waits for other peers before its first round since it started"
+    facts, notes = shown(folder)
+    assert facts["status of"] == "1970-01-01 00:00:00 UTC"
+    assert note not in notes  # no process works on the folder
+    handle = os.open(folder, os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    assert note in shown(folder)[1]
+    os.close(handle)
 
 
 def test_long_lists_and_long_names_are_cut() -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ _SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 def pytest_configure() -> None:
     torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets its background jobs ignore it
     if not os.environ.get("HOMOPHILY_DATA") and _SHARED_DATA.is_dir():
         os.environ["HOMOPHILY_DATA"] = str(_SHARED_DATA)
 

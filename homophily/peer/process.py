@@ -151,7 +151,9 @@ class Peer:
         try:
             self._links.renew(address_of(settings, self._insecure))
         except UserError as error:
-            self._log.error("the links could not be opened again: %s", error)
+            self._log.error("the links could not be opened again: %s; trying again", error)
+            assert self._keeper is not None
+            self._keeper.apply_again()
 
     def _settings_under(self, document: MembershipDocument) -> PeerSettings:
         """The settings under a new document; its shared settings are left out if this peer's file contradicts them."""

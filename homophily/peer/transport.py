@@ -11,6 +11,7 @@ import hashlib
 import json
 import logging
 import re
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -112,6 +113,7 @@ class ZenohLinks:
         self._declared: list[Any] = []
         self._bounds: tuple[Refusals, logging.Logger] | None = None
         self._layer: AcceptLayer | None = None
+        self._lock = threading.RLock()  # a session is renewed by one thread while another declares its handlers
         self._open(address)
 
     def _open(self, address: Address) -> None:
@@ -131,22 +133,28 @@ class ZenohLinks:
         Links cannot be closed one by one, and who is allowed on them is fixed when they are opened. What is under way
         fails and is tried again by those who asked.
         """
-        self._undeclare()
-        self.close()
-        for name in list(self._online):
-            self._online.discard(name)
+        with self._lock:
+            self._undeclare()
+            self.close()
+            for name in list(self._online):
+                self._online.discard(name)
+                if self._handlers is not None:
+                    self._handlers.on_disconnect(name)
+            self._open(address)
+            if self._bounds is not None:
+                self.bound_strangers(*self._bounds)
             if self._handlers is not None:
-                self._handlers.on_disconnect(name)
-        self._open(address)
-        if self._bounds is not None:
-            self.bound_strangers(*self._bounds)
-        if self._handlers is not None:
-            self.listen(self._handlers)
+                self.listen(self._handlers)
 
     def listen(self, handlers: LinkHandlers) -> None:
         """Start to call the handlers, in place of any earlier ones."""
-        self._undeclare()
-        self._handlers = handlers
+        with self._lock:
+            self._undeclare()
+            self._handlers = handlers
+            if not self._session.is_closed():  # otherwise the next renewal declares them
+                self._declared = self._declare(handlers)
+
+    def _declare(self, handlers: LinkHandlers) -> list[Any]:
         alive = f"{self._root}/alive"
 
         def on_link(event: zenoh.LinkEvent) -> None:
@@ -161,7 +169,7 @@ class ZenohLinks:
                 (handlers.on_connect if sample.kind == zenoh.SampleKind.PUT else handlers.on_disconnect)(name)
 
         prefix = f"{self._root}/ask/{self._name}/"
-        self._declared = [
+        return [
             self._session.info.declare_link_events_listener(on_link, history=True),
             self._subscriber("tell", handlers.on_message),
             self._subscriber("membership", handlers.on_document),

@@ -11,6 +11,7 @@ import ssl
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ import pytest
 from homophily.errors import UserError
 from homophily.peer.manifest import CHUNK
 from homophily.peer.refusals import Refusals
+from homophily.peer.transport import LinkHandlers
 from tests.peer.linked import HOST, Pair, Someone, address, eventually, free_port, opened
 from tests.peer.people import People
 
@@ -133,6 +135,25 @@ def test_links_that_are_renewed_are_bounded_again(layered: Layered) -> None:
     assert eventually(lambda: sum(layered.refusals.counts().values()) == STRANGERS)
 
 
+def test_handlers_can_be_replaced_while_links_are_renewed(layered: Layered) -> None:
+    """A new membership document renews the links in one thread, and its peer declares new handlers in another."""
+    links, again = layered.alice.links, replace(address(layered.people, "alice", layered.port), allowed=NAMES)
+    heard: list[bytes] = []
+    handlers = LinkHandlers(heard.append, lambda asked: None, lambda name: None, lambda name: None, lambda name: None)
+    with ThreadPoolExecutor(1) as pool:
+        for _ in range(5):
+            renewed = pool.submit(links.renew, again)
+            while not renewed.done():
+                links.listen(handlers)
+            renewed.result()
+
+    def arrives() -> bool:
+        layered.bob.links.broadcast(b"from bob")
+        return b"from bob" in heard
+
+    assert eventually(arrives, 20.0)
+
+
 def test_a_member_without_a_valid_certificate_is_told_so(layered: Layered, people: People) -> None:
     context = ssl.create_default_context(cafile=str(people.ca))
     with (
@@ -164,6 +185,7 @@ def test_a_killed_peer_leaves_its_port_free(tmp_path: Path) -> None:
     program = f"""
 import logging, pathlib, time
 from homophily.peer.refusals import Refusals
+from homophily.peer.transport import LinkHandlers
 from tests.peer.linked import Someone, address
 from tests.peer.people import People
 one = Someone(address(People(pathlib.Path({str(tmp_path / "authority")!r})), "alice", {port}))

@@ -101,8 +101,8 @@ class Data(OpenTable):
     validation: int | None = Field(
         None,
         ge=0,
-        description="validation samples per peer, for `training.patience` and `method.losses`. Left out: 0; for your "
-        "own data all of `validation_x`",
+        description="validation samples per peer, for `training.patience`, `method.losses` and `merge_guard`. Left "
+        "out: 0; for your own data all of `validation_x`",
     )
     test: _amount(1, "all") = Field(  # type: ignore[valid-type]
         None,
@@ -310,6 +310,14 @@ class Config(Table):
         "uniform",
         description="the aggregation rule (merge), which combines a peer's model with its partners' models: a "
         "registered name or `package.module:name`",
+    )
+    merge_guard: float | None = Field(
+        None,
+        ge=1,
+        allow_inf_nan=False,
+        description="a model whose loss on the peer's own validation samples is more than this many times that of its "
+        "own model is left out of the merge, and counted. Costs one forward pass over the validation samples for each "
+        "model to merge. Needs `data.validation`. Left out: every model is merged",
     )
     topology: Topology = Topology()
     engine: Literal["auto", "stacked", "vectorised", "one-by-one"] = Field(

@@ -205,6 +205,8 @@ class NamedObserver:
         }
         if record.similarity is not None:
             metrics["similarities"] = self._similarities(record)
+        if record.left_out is not None:
+            metrics["left_out"] = self._source.named(record.left_out)
         if self.recorded is not None:
             self.entries = self._entries(self.recorded, record, merged)
         return metrics

@@ -296,6 +296,8 @@ class Peer:
             "reachable": reachable,
             "merged": metrics.get("merged", []),
             "similarities": metrics.get("similarities", {}),
+            "left_out": metrics.get("left_out", []),
+            "models_left_out": metrics.get("models_left_out"),
             "unreachable": sorted(away.union(metrics.get("unreachable", []))),
             "heard": {name: round(seconds, 1) for name, seconds in network.members.ages().items()},
             "failed_connections": None if self._failures is None else self._failures.current(),
@@ -327,6 +329,7 @@ def _active_run(setup: PeerSetup, network: PeerNetwork, writer: RunWriter, callb
         NamedObserver(network.source, setup.notes, _recorded(setup) if setup.config.record else None),
         1,
         _CPU,
+        guard=setup.training.merge_guard(setup.config),
     )
     experiment = setup.training.experiment(setup.config, setup.start, exchange)
     if network.releases is not None:

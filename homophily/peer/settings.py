@@ -47,6 +47,7 @@ class Peer(Table):
     slots: int = Field(8, ge=1, le=64)  # requests answered at a time, for each distance in hops
     waiting: int = Field(256, ge=1, le=65536)  # requests that may wait to be answered, for each distance in hops
     cache_mb: int = Field(256, ge=8)  # size of the cache of relayed chunks
+    merge_guard: float | None = Field(None, ge=1, allow_inf_nan=False)  # left out: as the config's merge_guard
     log_mb: float = Field(1.0, ge=0.01, le=1024)  # size at which peer.log is renamed to peer.log.1
     log_files: int = Field(1, ge=1, le=1000)  # renamed files that are kept
     classes: int | None = Field(None, ge=2)  # classes in the whole federation; a peer's own data may lack some

@@ -191,7 +191,10 @@ def govern(authority: Authority, settings: PeerSettings) -> None:
 
 def _peer_config(settings: PeerSettings) -> Config:
     """A peer trains one model with the reference engine, and saves a checkpoint after every round."""
-    return _with_derived_keys(settings, settings.config.model_copy(update={"engine": "one-by-one", "checkpoint": 1}))
+    config, own = settings.config, settings.peer.merge_guard
+    guard = config.merge_guard if own is None else own
+    fixed = {"engine": "one-by-one", "checkpoint": 1, "merge_guard": guard}
+    return _with_derived_keys(settings, config.model_copy(update=fixed))
 
 
 def _with_derived_keys(settings: PeerSettings, config: Config) -> Config:

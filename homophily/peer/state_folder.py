@@ -37,7 +37,7 @@ def check_state_config(path: Path, stored: Config, now: Config, asked: Config) -
     for key, (before, after) in changes.items():
         open_then = key.startswith("method.") and before is None  # the state is of a version that did not store t1
         derived = open_then and key.removeprefix("method.") not in asked.method.keys
-        if key not in ("rounds", "peers", "evaluate", "data.name", "tracker") and not derived:
+        if key not in ("rounds", "peers", "evaluate", "data.name", "tracker", "merge_guard") and not derived:
             raise UserError(
                 f"{key} = {after!r}, but {path} holds a state with {before!r}: set peer.state to a new folder"
             )

@@ -44,7 +44,14 @@ class Discovered(TypedDict, total=False):
     """Of the models merged with a weight above 0, the share between peers of one cluster."""
 
 
-class RoundMetrics(Accuracies, Discovered, total=False):
+class Guarded(TypedDict, total=False):
+    """What ``merge_guard`` did."""
+
+    models_left_out: int
+    """With ``merge_guard``: models left out of merges so far, by all peers together."""
+
+
+class RoundMetrics(Accuracies, Discovered, Guarded, total=False):
     """A line of ``metrics.jsonl``."""
 
     round: int
@@ -61,6 +68,8 @@ class RoundMetrics(Accuracies, Discovered, total=False):
     """A real peer: the peers whose models came in this round."""
     merged: list[str]
     """A real peer: the peers whose models it merged in this round."""
+    left_out: list[str]
+    """A real peer with ``merge_guard``: the peers whose models it left out of this round's merge."""
     unreachable: list[str]
     """A real peer: the peers whose models it asked for in vain."""
     diverged: list[int]
@@ -73,7 +82,7 @@ class RoundMetrics(Accuracies, Discovered, total=False):
     """Time spent in rounds so far."""
 
 
-class Summary(Accuracies, Discovered, total=False):
+class Summary(Accuracies, Discovered, Guarded, total=False):
     """``summary.json``: the object that ``--json`` prints."""
 
     models_sent_per_peer: float

@@ -12,10 +12,12 @@ from torch import Tensor
 
 from homophily.data.types import Split
 from homophily.errors import UserError
+from homophily.federation.layout import Kept
 from homophily.federation.rows import Federation, all_finite
 from homophily.federation.view import View
 from homophily.runs.headline import Headline
 from homophily.simulation.shards import ONE_PROCESS, Shards
+from homophily.training.cross_evaluation import with_personal
 from homophily.training.losses import masked_mean
 from homophily.training.score_metrics import HeadlineMetric, Predictions, ScoreMetric, registered_metric
 from homophily.training.task import Engine, Task
@@ -93,25 +95,45 @@ class Scorer:
             )
         return columns["value"] if self.metric.headline.better == "lower" else -columns["value"]
 
+    def validation_losses(self, rows: Tensor, kept: Kept, model: Tensor, data: Tensor) -> Tensor:
+        """[Q] float64: mean loss of the models in rows ``model`` [Q] on the validation samples of peers ``data`` [Q].
+
+        Personal parameters are those of the peer whose data it is. NaN: the weights or outputs are not finite.
+        """
+        split = self.task.data.validation
+        assert split is not None
+        losses = torch.empty(len(model), dtype=torch.float64, device=rows.device)
+        for chunk in self._chunks(split, data):
+            peers = data[chunk]
+            chosen = with_personal(self.task, rows, model[chunk], peers)
+            losses[chunk] = self._evaluated(chosen, _of(kept, peers), split, peers, {})["loss"]
+        return losses
+
     def _score(self, federation: Federation, split: Split, metrics: Mapping[str, ScoreMetric]) -> dict[str, Tensor]:
         """The loss, the metrics and ``diverged`` of all peers, [N] float64 each."""
         peers = torch.arange(len(federation.rows), device=federation.rows.device)
-        counts = split.count.cpu()
+        chunks = self._chunks(split, peers)
+        parts = [
+            self._evaluated(federation.rows[chunk], _of(federation.kept, chunk), split, chunk, metrics)
+            for chunk in chunks
+        ]
+        back = torch.cat(chunks).argsort()
+        return {name: torch.cat([part[name] for part in parts])[back] for name in parts[0]}
+
+    def _chunks(self, split: Split, data: Tensor) -> list[Tensor]:
+        """Positions in ``data`` [Q], the peers whose samples are used, in chunks that are evaluated together."""
+        counts = split.count[data].cpu()
         # Peers with similar sample counts share a chunk, which keeps padding small.
-        order = counts.argsort(stable=True).to(peers.device)
+        order = counts.argsort(stable=True).to(data.device)
         groups = [order]
         if self.engine.name == "one-by-one":  # no padding: scores have the same bits, whoever else is in this process
             groups = list(order.split(counts.unique(return_counts=True)[1].tolist()))
-        chunks = [chunk for group in groups for chunk in group.split(self.peers)]
-        parts = [self._chunk(federation, split, chunk, metrics) for chunk in chunks]
-        back = order.argsort()
-        return {name: torch.cat([part[name] for part in parts])[back] for name in parts[0]}
+        return [chunk for group in groups for chunk in group.split(self.peers)]
 
-    def _chunk(
-        self, federation: Federation, split: Split, peers: Tensor, metrics: Mapping[str, ScoreMetric]
+    def _evaluated(
+        self, rows: Tensor, kept: Kept, split: Split, peers: Tensor, metrics: Mapping[str, ScoreMetric]
     ) -> dict[str, Tensor]:
-        rows = federation.rows[peers]
-        kept = {name: table[peers] for name, table in federation.kept.items()}
+        """Models, one for each of the ``peers`` [Q], on the samples of these peers."""
         count = split.count[peers, None]
         position = torch.arange(int(count.max()), device=peers.device)
         sample = split.samples(peers, len(position))  # repeated samples have weight 0
@@ -126,6 +148,10 @@ class Scorer:
         found = {"loss": masked_mean(losses, mask), **{name: metric(predictions) for name, metric in metrics.items()}}
         scores = {name: values.masked_fill(diverged, torch.nan) for name, values in found.items()}
         return {**scores, "diverged": diverged.double()}
+
+
+def _of(kept: Kept, peers: Tensor) -> Kept:
+    return {name: table[peers] for name, table in kept.items()}
 
 
 def precision_and_recall(

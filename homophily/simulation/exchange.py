@@ -26,9 +26,10 @@ from homophily.fingerprints.private import PrivateFingerprints
 from homophily.methods import dispatch
 from homophily.methods.base import Findings, Memory, Method, RoundContext
 from homophily.plugins.validation import answer
-from homophily.runs.fields import RoundMetrics, Summary
+from homophily.runs.fields import Guarded, RoundMetrics, Summary
 from homophily.runs.record_file import Arrays
 from homophily.simulation.communication import Traffic
+from homophily.simulation.merge_guard import MergeGuard
 from homophily.simulation.observers import Observer, RoundRecord
 from homophily.simulation.pairwise import PairwiseEvaluator, refuse_nan, similarity_table
 from homophily.simulation.recording import Entries, RecordedPeers
@@ -127,6 +128,7 @@ class _Round:
     compares: bool  # similarities are measured
     similarity: Tensor | None = None  # [P, B] float64
     partners: Tensor | None = None  # [P, B] bool
+    left_out: Tensor | None = None  # [P, B] bool: partners that the merge guard left out; None: there is no guard
     group: MergeGroup | None = None
 
 
@@ -144,10 +146,11 @@ class PeerExchange:
         device: torch.device,
         shards: Shards = ONE_PROCESS,
         everyone: int = 0,
+        guard: MergeGuard | None = None,
     ) -> None:
         """peers: how many decide in this process; device: of the decisions; everyone: peers of all processes."""
         self._shards, self._everyone = shards, everyone or peers
-        self.method, self.merge, self.evaluator = method, merge, evaluator
+        self.method, self.merge, self.evaluator, self.guard = method, merge, evaluator, guard
         self.source, self.observer = source, observer
         self.memory: Memory = {}
         self.traffic = Traffic(peers, device, shards, everyone)
@@ -241,6 +244,9 @@ class PeerExchange:
         if self.recorded is not None and self.method.reports(RoundContext(view, now.round, memory)):
             self._diagnostics |= self._watched_choices(self.recorded, now, memory, wanted)
         self.memory = {name: self._kept(name, table, keeps_memory) for name, table in memory.items()}
+        if self.guard is not None:
+            now.left_out = self.guard.left_out(models, view, now.partners)
+            now.partners = now.partners & ~now.left_out
         now.group = gather(view, now.partners, models.local, models.samples, now.similarity)
         return MergeRequest(now.federation, models, now.group, self.merge)
 
@@ -291,13 +297,19 @@ class PeerExchange:
         self._bill(now)
         self.source.merged(now.round)
         neighbours = dispatch.neighbours(self.method, now.view, now.round, self.memory, now.partners)
-        record = RoundRecord(now.view, now.stopped, now.models.met, now.similarity, now.group, merged, neighbours)
+        record = RoundRecord(
+            now.view, now.stopped, now.models.met, now.similarity, now.group, merged, neighbours, now.left_out
+        )
         self._now = None
         return {
             "models_sent_per_peer": self.traffic.models_per_peer,
             "bytes_sent_per_peer": self.traffic.bytes_per_peer,
+            **self._guarded(),
             **self.observer.observe(record),
         }
+
+    def _guarded(self) -> Guarded:
+        return {} if self.guard is None else {"models_left_out": self.guard.count}
 
     def _bill(self, now: _Round) -> None:
         """Count what travelled in this round. A diverged model does not; the tables of its peer travel without it."""
@@ -327,6 +339,7 @@ class PeerExchange:
         return {
             **self.observer.summary(),
             **self.traffic.summary(rounds),
+            **self._guarded(),
             "nominal_models_per_peer": nominal_models(self.method, self.merge, self.evaluator, view, rounds),
             "notes": self._notes(view),
         }
@@ -346,11 +359,18 @@ class PeerExchange:
         return {"received": self.traffic.received, **self.observer.tensors(), **self.source.tensors(), **memory}
 
     def numbers(self) -> dict[str, Any]:
-        return {"traffic": self.traffic.numbers(), **self.observer.numbers(), **self.source.numbers()}
+        return {
+            "traffic": self.traffic.numbers(),
+            **self._guarded(),
+            **self.observer.numbers(),
+            **self.source.numbers(),
+        }
 
     def restore(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
         tensors = {name: tensor.to(self._trained.device) for name, tensor in tensors.items()}
         self.traffic.restore(tensors["received"], numbers["traffic"])
+        if self.guard is not None:
+            self.guard.count = numbers.get("models_left_out", 0)  # a real peer may have been without a guard before
         self.observer.restore(tensors, numbers)
         memory = {n.removeprefix("memory/"): t for n, t in tensors.items() if n.startswith("memory/")}
         self.memory = self.source.restore(tensors, numbers, memory)

@@ -29,6 +29,7 @@ class RoundRecord:
     group: MergeGroup
     merged: Tensor  # [P, K] bool: whose models of the group were merged
     neighbours: Tensor  # [P, B] bool or weights: the peers that the method considers similar
+    left_out: Tensor | None = None  # [P, B] bool: partners that the merge guard left out; None: there is no guard
 
 
 class Observer(Protocol):

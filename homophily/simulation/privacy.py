@@ -122,6 +122,7 @@ def _refusals(config: Config, promise: Privacy, method: Method | ServerMethod, t
             f"method = {name!r} uses fingerprints without noise; it must define on_released, which gets private ones",
         ),
         (config.merge == "fedavg", "merge = 'fedavg' weights by exact sample counts, which are not released"),
+        (config.merge_guard is not None, "merge_guard chooses by losses on private data, and later models show it"),
         (config.training.patience > 0, "training.patience stops by losses on private data, and others see the stop"),
         (task.coupled, "this network couples the samples of a batch (BatchNorm), or draws random numbers itself, so "
          "a sample has no gradient of its own; use GroupNorm or LayerNorm"),

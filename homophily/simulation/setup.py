@@ -92,6 +92,7 @@ def prepare(
             config, method, task, engine, start, graph, plan.measure_pairs, recorded, ready.account,
             data.shares.cluster, shards, peers,
         )  # fmt: skip
+        exchange.guard = ready.merge_guard(config, shards)
     digest = digest_of(config, data.shares) if given.data is None else data.shares.digest
     experiment = ready.experiment(config, start, exchange, data.shares, shards, digest)
     keys = {"data": data.settings, "model": network.keys, "method": method_keys, "topology": topology_keys}
@@ -106,6 +107,7 @@ def _ignored_by_a_server(config: Config) -> list[str]:
         "topology": config.topology.name != "full",
         "contacts": config.contacts != "all",
         "merge": config.merge != "uniform",
+        "merge_guard": config.merge_guard is not None,
     }
     ignored = [key for key, said in asked.items() if said]
     return [f"{config.method.name} uses a server and ignores {', '.join(ignored)}"] if ignored else []

@@ -35,6 +35,7 @@ from homophily.plugins.registry import GIVEN
 from homophily.privacy.draws import Draws
 from homophily.simulation.evaluation import Scorer
 from homophily.simulation.exchange import Exchange
+from homophily.simulation.merge_guard import MergeGuard
 from homophily.simulation.privacy import PrivacyAccount, with_privacy
 from homophily.simulation.rounds import Experiment
 from homophily.simulation.run_metrics import RunMetrics, metrics_of_run
@@ -53,14 +54,8 @@ from homophily.training.token_range import check_tokens
 from homophily.training.tuning import with_fastest_step
 from homophily.training.vectorised import StepKind
 
-_NOT_SETTINGS = {
-    "loss",
-    "patience",
-    "stop_on",
-    "objective",
-    "lr_by_peer",
-    "epochs_by_peer",
-}  # keys of [training] that are read here
+# Keys of [training] that are read here.
+_NOT_SETTINGS = {"loss", "patience", "stop_on", "objective", "lr_by_peer", "epochs_by_peer"}
 
 
 @dataclass
@@ -100,14 +95,11 @@ class TrainingSetup:
         digest: str | None = None,
     ) -> Experiment:
         """everyone: the data of all peers; None: they are those of the task. digest: of data that may change."""
-        plan, metrics = self.plan, self.metrics
         everyone = everyone or self.task.data
         return Experiment(
             self.task,
             self.engine,
-            Scorer(
-                self.engine.task, self.engine, plan.score_peers, plan.score_samples, metrics.extra, metrics.headline
-            ),
+            self._scorer(),
             start,
             exchange,
             config.rounds,
@@ -119,6 +111,20 @@ class TrainingSetup:
             digest,
             self.account,
             shards,
+        )
+
+    def merge_guard(self, config: Config, shards: Shards = ONE_PROCESS) -> MergeGuard | None:
+        """The guard that the config asks for."""
+        if config.merge_guard is None:
+            return None
+        if self.task.data.validation is None:
+            raise UserError("merge_guard needs validation samples: set data.validation to at least 1")
+        return MergeGuard(config.merge_guard, self._scorer(), shards)
+
+    def _scorer(self) -> Scorer:
+        plan, metrics = self.plan, self.metrics
+        return Scorer(
+            self.engine.task, self.engine, plan.score_peers, plan.score_samples, metrics.extra, metrics.headline
         )
 
 

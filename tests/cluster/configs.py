@@ -35,6 +35,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "score": "after-training",
         "training": {"epochs": 1, "lr_by_peer": [0.1] * 7},
     },
+    "guarded": {
+        "method": {"name": "random", "k": 3},
+        "merge_guard": 1.05,
+        "data": {"angles": [0, 180], "train": 20, "test": 6, "validation": 8},
+        "rounds": 6,
+    },
     "diverging": {"method": "random", "training": {"epochs": 1, "lr": 1e30}},
     "personal": {"method": "random", "model": {"name": "mlp", "hidden": [4], "personal": ["*.bias"]}},
     "stacked": {"method": {"name": "pens", "k": 2, "l": 3}, "engine": "stacked"},

@@ -9,15 +9,18 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from homophily.peer import federation_folder
+from homophily.peer.network import address_of
 from homophily.peer.settings import load
+from homophily.peer.transport import NoAnswer, ZenohLinks
 from tests.docs.pages import NOT_RUN, blocks
 from tests.peer.field import until
-from tests.peer.linked import free_port
+from tests.peer.linked import QUIET, eventually, free_port, opened
 from tests.peer.test_joining import Office
 from tests.peer.test_membership_document import NAMES, Clinics
 
@@ -107,3 +110,44 @@ def test_a_running_peer_renews_its_certificate_and_a_revoked_one_is_out_within_a
     until(lambda: all("bob" not in clinics.status(i)["neighbours"] for i in (0, 2)), "no link of bob is left")
     assert time.monotonic() - began < 60
     assert "other peers will refuse" in (clinics.folder / "bob/peer.log").read_text()
+
+
+class Thief:
+    """A process with a copy of a peer's key that only listens and asks, and ignores membership documents."""
+
+    def __init__(self, clinics: Clinics, peer: int) -> None:
+        stolen = address_of(load(clinics.files[peer]), insecure=False)
+        dialled = tuple(address for file in clinics.files for address in load(file).peer.listen)
+        self.heard: list[float] = []
+        self.links = opened(ZenohLinks(replace(stolen, listen=(), connect=dialled, observer=True)))
+        self.links.observe(lambda sealed: self.heard.append(time.monotonic()))
+
+    def answer_of(self, name: str) -> str:
+        """What a member says to a request of the thief. A member that lets it in declines a request for nothing."""
+        try:
+            self.links.request(name, "nothing", timeout=2.0)
+        except NoAnswer as error:
+            return str(error)
+        return "an answer"
+
+
+def test_a_stolen_key_of_a_removed_member_is_refused_within_a_minute(governed: tuple[Office, Clinics]) -> None:
+    office, clinics = governed
+    clinics.start(0, 2)
+    clinics.all_meet(0, 2)
+    thief = Thief(clinics, 1)
+    assert eventually(lambda: thief.heard)
+    until(lambda: "no answer" not in (thief.answer_of("ann"), thief.answer_of("cid")), "members let the thief in")
+    said(office.folder.parent, "federation", "remove", "bob")
+    began = time.monotonic()
+    until(lambda: time.monotonic() - thief.heard[-1] > 10 * QUIET, "members stop to send to the thief")
+    assert thief.heard[-1] - began < 60
+    for late in (thief, Thief(clinics, 1)):  # also if it dials anew
+        assert (late.answer_of("ann"), late.answer_of("cid")) == ("no answer", "no answer")
+    clinics.go_on(0, 2)
+    clinics.all_meet(0, 2)
+    assert not [at for at in late.heard + thief.heard if at > began + 60]
+    assert late.heard == []
+    for peer in (0, 2):
+        assert "bob" not in clinics.status(peer)["reachable"]
+        assert "connection of a name not in peer.allow (bob)" in clinics.status(peer)["refused"]

@@ -10,6 +10,7 @@ says otherwise.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import platform
 import shutil
@@ -256,9 +257,9 @@ def page(results: Sequence[Result], skipped: Sequence[str]) -> str:
     pauses = [each.pause for each in results if each.pause is not None]
     back = [each.recovered for each in results if each.recovered is not None]
     summary = (
-        f"- No peer hangs: the others pause for at most {max(pauses):.0f} s.\n"
+        f"- No peer hangs: the others pause for at most {math.ceil(max(pauses))} s.\n"
         f"- Rounds lost: {sum(each.lost for each in results)}. A peer that ends repeats only the round in progress.\n"
-        f"- All peers meet again within {max(back):.0f} s.\n"
+        f"- All peers meet again within {math.ceil(max(back))} s.\n"
         "- A link that is too slow for the model costs the others up to `peer.deadline` (30 s) per round: they wait\n"
         "  for the model, then merge without it. A lower `deadline` costs them less, and excludes the peer more often."
     )

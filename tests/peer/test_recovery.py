@@ -60,6 +60,14 @@ def test_a_fault_that_cannot_be_played_is_skipped_with_its_reason(
     )
 
 
+def test_the_limits_on_the_page_are_rounded_upwards(play: Play) -> None:
+    import faults
+
+    page = faults.page([faults.Result("freeze", 1.0, 2.1, 18.2)], [])
+    assert "the others pause for at most 3 s." in page
+    assert "All peers meet again within 19 s." in page
+
+
 @pytest.mark.slow
 def test_a_clock_that_is_wrong_by_an_hour_from_the_start(play: Play) -> None:
     assert len(play("clock")) == 4

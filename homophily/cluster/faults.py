@@ -57,19 +57,12 @@ class Faults:
     def failed(self, message: str) -> bool:
         """Say that this rank fails; returns whether it is the one to print the message.
 
-        The ranks often fail for the same reason: then the lowest prints it. Others wait for its word.
+        The ranks often fail for the same reason: then the first of them prints it.
         """
         with suppress(RuntimeError):  # the store may be gone
             if not self._noticed:
                 self.store.set(f"failed/{self._rank}", message)
-            lower = [f"failed/{rank}" for rank in range(self._rank)]
-            wait_until = time.monotonic() + (1.0 if lower else 0.0)
-            while True:
-                if any(self.store.check([key]) and self.store.get(key).decode() == message for key in lower):
-                    return False
-                if time.monotonic() >= wait_until:
-                    return True
-                time.sleep(_POLL)
+            return self.store.add(f"said/{message}", 1) == 1
         return True
 
     def speaks(self) -> bool:

@@ -59,6 +59,7 @@ class MetricCost:
     displacement: bool = False  # the models' displacements from their initial weights
     common_start: bool = False  # the metric is meaningful only if all peers start from the same model
     losses: Literal["own", "peer"] | None = None  # the metric uses only losses, on one's own or on the peer's data
+    samples: LossSamples = "train"  # with models = 2: the samples of the peer that the loss is of
 
     @property
     def own_model(self) -> bool:
@@ -91,7 +92,7 @@ def cost_of(metric: Metric, keys: Mapping[str, Any]) -> MetricCost:
 
 
 def _cost_of_losses(on: Literal["own", "peer"] = "own", losses: LossSamples = "train") -> MetricCost:
-    return MetricCost(models=2 if on == "peer" else 1, losses=on)
+    return MetricCost(models=2 if on == "peer" else 1, losses=on, samples=losses)
 
 
 @metrics("loss")

@@ -221,6 +221,8 @@ class PeerExchange:
         asked = dispatch.meet(self.method, view, round, self.memory)
         met = asked & view.known & ~stopped[:, None]
         compares = self._compares(view, round)
+        if len(self._shards.gathered(torch.tensor([compares])).unique()) > 1:
+            raise UserError("method: compares must say the same of all peers of a round")
         models = self.source.fetch(round, met, updates=before is not None and self._updates(view, round))
         self._now = _Round(round, view, federation, models, asked, stopped, diverged, compares)
         if not compares:

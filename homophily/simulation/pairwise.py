@@ -30,6 +30,7 @@ class _Pairs:
     me: Tensor
     you: Tensor
     compared: Tensor | None  # [d]: columns of the shared parameters; None: all
+    peer_losses: dict[LossSamples, Tensor]  # [Q]: losses of me on the samples of you that are measured already
 
     def _rows(self, table: Tensor | None, peers: Tensor) -> Tensor:
         if table is None:
@@ -68,6 +69,13 @@ class _Pairs:
             raise UserError(f"metric: pairs.loss takes samples 'train' or 'validation', not {samples!r}")
         if self.task.private is not None:
             raise UserError("privacy: this metric uses losses on private data, and choices would show them")
+        if on == "peer" and samples in self.peer_losses:
+            return self.peer_losses[samples]
+        if on == "peer" and self.models.at_owners is not None:
+            raise UserError(
+                f"metric: it uses losses on the peer's {samples} samples; on several ranks, "
+                f"its MetricCost must declare models=2, samples={samples!r}"
+            )
         model, data = (self.you, self.me) if on == "own" else (self.me, self.you)
         return cross_loss(self.task, self.engine, self.models.rows, self.models.kept, model, data, samples)
 
@@ -116,21 +124,39 @@ class PairwiseEvaluator:
 
     def similarities(self, models: LocalModels, me: Tensor, you: Tensor) -> Tensor:
         """[Q] float64, on the device of the rows me [Q] and you [Q]; NaN if a model of a pair has diverged."""
+        peer_losses: dict[LossSamples, Tensor] = {}
+        if self.cost.models > 1 and models.at_owners is not None:  # asked for by all processes, or by none
+            peer_losses = {self.cost.samples: models.at_owners(me, you, self._losses)}
         if not len(me):
             return me.double()
         device = models.rows.device
         parts = []
         for pairs in self._chunks(me):
             mine, yours = me[pairs].to(device), you[pairs].to(device)
-            found = self.metric(_Pairs(self.task, self.engine, models, mine, yours, self.compared))
+            known = {samples: losses[pairs].to(device) for samples, losses in peer_losses.items()}
+            found = self.metric(_Pairs(self.task, self.engine, models, mine, yours, self.compared, known))
             parts.append(answer(found, mine.shape, "metric: must return a number for each pair"))
         return torch.cat(parts).to(me.device, torch.float64)
 
+    def _losses(self, rows: Tensor, kept: Kept, model: Tensor, data: Tensor) -> Tensor:
+        """[Q] float64: as ``cross_loss``, in chunks; on the device of model [Q] and data [Q]."""
+        device, samples = rows.device, self.cost.samples
+        parts = [
+            cross_loss(self.task, self.engine, rows, kept, model[some].to(device), data[some].to(device), samples)
+            for some in self._chunks(model)
+        ]
+        return torch.cat(parts).to(model.device) if parts else model.double()
+
     def _chunks(self, me: Tensor) -> list[Tensor]:
-        """Pairs in chunks; the plain engine takes one peer's at a time, as a real peer does."""
+        """Pairs in chunks; the plain engine takes one peer's at a time, as a real peer does.
+
+        With losses on the peer's data it takes one pair at a time, since the data may be in several processes.
+        """
         index = torch.arange(len(me), device=me.device)
         if self.engine.name != "one-by-one":
             return list(index.split(self.chunk))
+        if self.cost.models > 1:
+            return list(index.split(1)) if len(me) else []
         _, counts = me.unique_consecutive(return_counts=True)
         return [part for mine in index.split(counts.tolist()) for part in mine.split(self.chunk)]
 

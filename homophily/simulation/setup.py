@@ -66,11 +66,11 @@ def prepare(
     plan: how to compute; None: it is chosen here. cache: data and networks to use again; new ones are added to it.
     shards: the processes that the peers are divided among.
     """
+    if shards.size > 1 and config.privacy is not None:
+        raise UserError("privacy: a run with [privacy] is computed in one process only; leave out torchrun")
     cache = SetupCache() if cache is None else cache
     data, shares = data_of(config, given, device, cache, shards)
     peers = data.shares.peers
-    if shards.size > 1 and config.privacy is not None:
-        raise UserError("privacy: a run with [privacy] is computed in one process only; leave out torchrun")
     if peers < shards.size:
         raise UserError(f"peers = {peers}: {shards.size} processes need at least as many peers")
     _check_sizes(config, given, data.shares.peers)
@@ -207,8 +207,6 @@ def _peer_exchange(
     merge, evaluator = merges.get(config.merge), evaluator_of(method, task, engine, chunk)
     check_merge(config, evaluator)
     cost = metric_cost(method)
-    if shards.size > 1 and cost.models > 1:
-        raise UserError("method.on = 'peer': a loss on the peer's data is measured in one process only; use 'own'")
     limited = contacts is not None and contacts < peers - 1
     samples = released_counts(config, task.data.train.count).to(where)
     prints = partial(_fingerprints, config, task, peers, account)

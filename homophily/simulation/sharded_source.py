@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from homophily.errors import UserError
 from homophily.federation.view import View
 from homophily.fingerprints.fingerprint import Fingerprints
 from homophily.fingerprints.private import PrivateFingerprints
 from homophily.simulation.shards import Shards, rows_of
-from homophily.simulation.sources import Heard, InMemory, LocalModels
+from homophily.simulation.sources import Heard, InMemory, LocalModels, Losses, Published
 
 
 class Sharded(InMemory):
@@ -58,8 +58,6 @@ class Sharded(InMemory):
     def fetch(self, round: int, met: Tensor, updates: bool) -> LocalModels:
         own, view, shards = self._own, self._view, self._shards
         assert own is not None
-        if len(shards.gathered(torch.tensor([updates])).unique()) > 1:
-            raise UserError("method: compares must say the same of all peers of a round")
         wanted = view.contacts[met].unique()
         mine = shards.mine(self._peers)
         wanted = wanted[(wanted < mine.start) | (wanted >= mine.stop)]
@@ -72,7 +70,7 @@ class Sharded(InMemory):
             parts = [table[ids.to(table.device)] for ids in asked]
             return torch.cat([table, *shards.swapped(parts)])
 
-        entries = self._table_bytes(own.tables)
+        entries, ids = self._table_bytes(own.tables), torch.cat([view.me, wanted])
         return LocalModels(
             met,
             joined(own.federation.rows),
@@ -85,8 +83,31 @@ class Sharded(InMemory):
             {name: joined(table) for name, table in own.tables.items()},
             joined(view.contacts) if own.tables else view.contacts,
             None if entries is None else joined(entries),
-            torch.cat([view.me, wanted]),
+            ids,
+            partial(self._losses_at_owners, own, ids),
         )
+
+    def _losses_at_owners(self, own: Published, ids: Tensor, me: Tensor, you: Tensor, losses: Losses) -> Tensor:
+        """[Q] float64: losses of the models in rows me [Q] on the data of the peers ids[you] [Q], where that data is.
+
+        A model travels once to each process that has some of these peers.
+        """
+        shards, federation, data = self._shards, own.federation, ids[you]
+        owner = torch.searchsorted(self._ends, data, right=True)
+        pairs = [(owner == rank).nonzero()[:, 0] for rank in range(shards.size)]
+        asked = [me[those].unique(return_inverse=True) for those in pairs]
+        guests = shards.swapped([federation.rows[models.to(federation.rows.device)] for models, _ in asked])
+        wanted = shards.swapped(
+            [torch.stack([row, data[those]], 1) for (_, row), those in zip(asked, pairs, strict=True)]
+        )
+        first, peers = shards.mine(self._peers).start, len(federation.rows)
+        answers = [
+            losses(torch.cat([federation.rows, rows]), federation.kept, peers + pair[:, 0], pair[:, 1] - first)
+            for rows, pair in zip(guests, wanted, strict=True)
+        ]
+        found = torch.empty(len(me), dtype=torch.float64, device=me.device)
+        found[torch.cat(pairs)] = torch.cat(shards.swapped(answers))
+        return found
 
 
 class _Gathered(Fingerprints):

@@ -22,6 +22,8 @@ from homophily.fingerprints.private import PrivateFingerprints
 from homophily.simulation.communication import table_bytes
 
 Memory = dict[str, Tensor]
+# The losses [Q] of models in rows [M, D], with kept buffers, by row [Q], on the data of this process's peers [Q].
+Losses = Callable[[Tensor, Kept, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,9 @@ class LocalModels:
     contacts: Tensor  # [M, B'] int64: the peers that the tables are about, ascending, padded with -1
     table_bytes: Tensor | None  # [M] int64: what the tables of a peer take to send; None: nobody has any
     ids: Tensor | None = None  # [M]: whose model a row is; None: its number is the peer's id
+    # Losses [Q] of the models in rows me [Q] on the data of the peers in rows you [Q], which other processes may have;
+    # None: all data is here.
+    at_owners: Callable[[Tensor, Tensor, Losses], Tensor] | None = None
 
     def local(self, ids: Tensor) -> Tensor:
         """The rows of the peers ``ids``, which must be among them; anything for -1."""

@@ -16,6 +16,14 @@ from tests.cluster.test_ranks import LAUNCH, contents, tensors, torchrun
 
 KEYS = ["method=pens", "peers=7", "rounds=60", "engine=one-by-one", "data.train=8", "data.test=6", "checkpoint=5"]
 
+UNDECLARED = """
+from homophily.federation.similarity import MetricCost, costs
+
+@costs(MetricCost(models=2))
+def undeclared(pairs):
+    return -pairs.loss("peer", "validation")
+"""
+
 
 def rank_of(launcher: int, rank: int) -> int:
     """The process id of a rank."""
@@ -55,7 +63,51 @@ def test_a_killed_rank_is_named_and_the_run_continues_on_another_number_of_ranks
 
 
 @pytest.mark.usefixtures("here")
-def test_a_mistake_is_printed_once() -> None:
-    done = torchrun(2, "homophily", "run", "method=pens", "method.on=peer", "--device", "cpu")
+def test_a_rank_that_hangs_is_named_within_the_timeout() -> None:
+    words = ["-m", "homophily", "run", *KEYS, "rounds=2000", "--device", "cpu", "--out", "hangs"]
+    with subprocess.Popen(
+        [*LAUNCH, "--nproc-per-node", "3", *words],
+        stderr=subprocess.PIPE, text=True, env={**os.environ, "HOMOPHILY_RANK_TIMEOUT": "3"},
+    ) as launcher:  # fmt: skip
+        assert launcher.stderr is not None
+        wait_for_checkpoint(Path("hangs"))
+        hung = rank_of(launcher.pid, 2)
+        os.kill(hung, signal.SIGSTOP)
+        began = time.monotonic()
+        said = next((line for line in launcher.stderr if "did not answer" in line), "")
+        took = time.monotonic() - began
+        os.kill(hung, signal.SIGKILL)  # torchrun would do it after 30 seconds
+        launcher.communicate(timeout=40)
+    assert "rank 2 of 3 did not answer for 3 seconds" in said
+    assert took < 20
+    assert launcher.returncode != 0
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["rounds=-1"], "rounds = -1"),
+        (["privacy.epsilon=8", *KEYS], "privacy: a run with [privacy] is computed in one process only"),
+        (["data=synthetic", "data.clusters=2", "peers=2"], "peers = 2: 3 processes need at least as many peers"),
+    ],
+)
+def test_a_run_that_is_refused_on_all_ranks_ends_with_one_sentence(words: list[str], says: str) -> None:
+    began = time.monotonic()
+    done = torchrun(3, "homophily", "run", *words, "--device", "cpu", HOMOPHILY_RANK_TIMEOUT="60")
     assert done.returncode != 0
-    assert done.stderr.count("is measured in one process only") == 1
+    assert done.stderr.count(says) == 1
+    # torchrun may end ranks that are still starting after another has said why.
+    errors = [line for line in done.stderr.splitlines() if "error: " in line and says not in line]
+    assert all("of 3 has failed" in line for line in errors), errors
+    assert time.monotonic() - began < 50  # nobody waited for a rank
+    assert not Path("runs").exists()
+
+
+@pytest.mark.usefixtures("here")
+def test_a_loss_on_the_peers_data_that_the_metric_does_not_declare_is_refused_by_one_rank_for_all() -> None:
+    Path("mine.py").write_text(UNDECLARED)
+    done = torchrun(2, "homophily", "run", *KEYS, "method.metric=mine:undeclared", "data.validation=4", "--device=cpu")
+    assert done.returncode != 0
+    declare = "its MetricCost must declare models=2, samples='validation'"
+    assert done.stderr.count(declare) == 1

@@ -63,7 +63,7 @@ def tensors(run: Path) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.filterwarnings("ignore::homophily.DivergedWarning")
-@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_any_number_of_ranks_gives_the_same_run_folder(ranks: int, alone: Path, tmp_path: Path) -> None:
     done = torchrun(ranks, "tests.cluster.driver", str(tmp_path), *CONFIGS)
     assert done.returncode == 0, done.stderr

@@ -3,7 +3,8 @@
     python benchmarks/insiders.py    prints the tables of results/insiders.md
 
 16 peers in two clusters (digits upright and rotated by 180 degrees). 1 or 4 of them are bad: they train alone, and send
-altered models; or they send honest models of their own cluster with the fingerprint of a peer of the other one.
+altered models; or they send honest models of their own cluster with the fingerprint of a peer of the other one. All bad
+peers report ten times their number of training samples, which only the merge fedavg uses.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ from homophily.simulation.user_objects import UserObjects
 BAD = {1: [0], 4: [0, 1, 8, 9]}  # peers 0 to 7 are one cluster, and 8 to 15 the other
 SEEDS = (0, 1, 2)
 GUARD = 2.0
-RULES = ("uniform", "median", "trimmed-mean", "krum")
+REPORTED = 10  # times its training samples: what a bad peer reports
+RULES = ("uniform", "fedavg", "median", "trimmed-mean", "krum")
+ROWS = [*product(("kin", "random"), RULES), ("panm", "uniform"), ("panm", "fedsim")]  # fedsim needs similarities
 
 
 def noise(rows: Tensor) -> Tensor:
@@ -71,11 +74,11 @@ class WithInsiders:
 
     def fetch(self, round: int, met: Tensor, updates: bool) -> LocalModels:
         models = self._source.fetch(round, met, updates)
-        if self._attack not in ATTACKS:
-            return models
-        rows = models.rows.clone()
-        rows[self._bad] = ATTACKS[self._attack](rows[self._bad])
-        return replace(models, rows=rows)
+        rows, samples = models.rows.clone(), models.samples.clone()
+        samples[self._bad] *= REPORTED
+        if self._attack in ATTACKS:
+            rows[self._bad] = ATTACKS[self._attack](rows[self._bad])
+        return replace(models, rows=rows, samples=samples)
 
     def merged(self, round: int) -> None:
         self._own.federation.rows[self._bad] = self._trained
@@ -114,7 +117,7 @@ def print_table(guard: float | None, seeds: tuple[int, ...]) -> None:
     cases = [("none", 4), *product([*ATTACKS, "copied fingerprint"], BAD)]
     names = [attack if attack == "none" else f"{attack}, {count} bad" for attack, count in cases]
     print("| method, merge | " + " | ".join(names) + " |", "| --- |" + " ---: |" * len(names), sep="\n")
-    for method, merge in [*product(("kin", "random"), RULES), ("panm", "uniform")]:
+    for method, merge in ROWS:
         cells = []
         for attack, count in cases:
             if attack == "copied fingerprint" and method != "kin":

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from docutils import nodes
 from pygments.lexers.special import TextLexer
 from sphinx.application import Sphinx
 
@@ -36,6 +37,8 @@ nb_execution_show_tb = True
 autoclass_content = "both"  # the docstring of the class, then that of its constructor
 autodoc_member_order = "bysource"
 python_maximum_signature_line_length = 80
+
+LONGEST_LINE = 118  # characters of a code block that fit
 
 html_theme = "furo"
 html_title = f"homophily {release}"
@@ -93,9 +96,18 @@ def list_arguments(app: Sphinx, what: str, name: str, item: Any, options: Any, l
     lines[:] = out
 
 
+def wrap_long_lines(app: Sphinx, document: nodes.document) -> None:
+    """Mark commands and messages that are longer than the page is wide; the stylesheet wraps them, but no code."""
+    for block in document.findall(nodes.literal_block):
+        lines = block.astext().splitlines() if block.get("language") in ("text", "json", "sh") else []
+        if lines and (lines[0].startswith("error:") or max(map(len, lines)) > LONGEST_LINE):
+            block["classes"].append("wrapped")
+
+
 def setup(app: Sphinx) -> None:
     app.add_lexer("csv", TextLexer)
     app.connect("source-read", add_navigation)
     app.connect("autodoc-before-process-signature", drop_metadata)
     app.connect("autodoc-process-signature", shorten_defaults)
     app.connect("autodoc-process-docstring", list_arguments)
+    app.connect("doctree-read", wrap_long_lines)

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from homophily.atomic_io import in_use
 from homophily.cli.exit_codes import ExitCode
 from homophily.errors import UserError
 from homophily.experiments.callbacks import Callback
@@ -29,9 +30,12 @@ def follow_folder(
 ) -> None:
     """Show a run, a comparison or a real peer in the browser as it happens, until Ctrl-C."""
     check_installed()
-    if not is_run(folder) and not is_comparison(folder):
+    begun = is_run(folder) or is_comparison(folder)
+    if not begun and not _may_begin(folder):
         raise UserError(f"{folder}: has no config.toml (a run or a peer) and no comparison.json (a comparison)")
     access, listening = Access(host), bound(host, port)
+    if not begun:
+        _say(f"no run has begun in {folder}: the page waits for one")
     _announce(address(access, listening))
     try:
         LiveServer(folder, access, listening).serve()
@@ -57,5 +61,14 @@ def live_page(wanted: bool) -> Iterator[list[Callback]]:
         yield [LiveRun(serve)]
 
 
+def _may_begin(folder: Path) -> bool:
+    """Whether a run may begin in a folder: it does not exist, is empty, or a process is about to begin one."""
+    return not folder.exists() or (folder.is_dir() and (in_use(folder) or not any(folder.iterdir())))
+
+
 def _announce(where: str) -> None:
-    Console(stderr=True, soft_wrap=True).print(f"live page: {where}", highlight=False, markup=False)
+    _say(f"live page: {where}")
+
+
+def _say(text: str) -> None:
+    Console(stderr=True, soft_wrap=True).print(text, highlight=False, markup=False)

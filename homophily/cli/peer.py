@@ -105,8 +105,9 @@ def status(
     if as_json:
         print(json.dumps(found, ensure_ascii=False))
         return
-    if isinstance(found.get("time"), float):
-        found["time"] = datetime.fromtimestamp(found["time"]).isoformat(" ", "seconds")
+    for field in ("time", "certificate_expires"):
+        if isinstance(found.get(field), float):
+            found[field] = datetime.fromtimestamp(found[field]).isoformat(" ", "seconds")
     print_pairs(Console(), {key.replace("_", " "): formatted(value) for key, value in found.items()})
 
 

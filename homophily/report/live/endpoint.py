@@ -29,15 +29,20 @@ def serving(folder: Path, where: str) -> Iterator[str]:
 
         def do_GET(self) -> None:
             headers = {name.lower(): value for name, value in self.headers.items()}
-            refused = access.refusal("GET", headers, None)
+            refused = access.refusal(self.command, headers, None)
             status, kind, text = (refused.status, _TEXT, refused.why) if refused else _answer(folder, self.path)
             body = f"{text.rstrip()}\n".encode()
             self.send_response(status)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
             self.send_header("X-Content-Type-Options", "nosniff")
+            if status == HTTPStatus.METHOD_NOT_ALLOWED:
+                self.send_header("Allow", "GET")
             self.end_headers()
-            self.wfile.write(body)
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
+        do_POST = do_PUT = do_DELETE = do_PATCH = do_HEAD = do_OPTIONS = do_GET  # refused
 
         def version_string(self) -> str:
             return "homophily"

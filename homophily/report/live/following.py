@@ -5,19 +5,21 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from homophily.atomic_io import in_use
-from homophily.errors import UserError
-from homophily.report.live.vitals import Vitals
+from homophily.report.live.vitals import UNREADABLE, Vitals
 from homophily.report.page.document import data_of, page_of, views_of
 from homophily.report.page.figures import Absent, Tab, View
-from homophily.report.page.sources import is_run, shortened
+from homophily.report.page.sources import is_comparison, is_run, shortened
 
 _NOT_SHOWN = ("checkpoints",)  # large, and no part of the page
 _NAMED = 12  # peers in trouble that are named
+_WARNED = 30 * 86400  # seconds before a certificate expires
 _DEPTH = 2  # a comparison, its runs, their history
 
 
@@ -26,6 +28,7 @@ class Snapshot:
     """The views of a folder at one time."""
 
     version: str
+    changed: float | None  # when a file changed last, in seconds since 1970; None: there is none
     views: list[View]
     body: bytes  # the views as JSON
 
@@ -60,11 +63,12 @@ class Following:
     def _read(self, version: str, last: Snapshot | None) -> Snapshot:
         try:
             views = [_with_progress(view, self.folder) for view in views_of([self.folder])]
-        except (UserError, OSError, ValueError, KeyError) as error:
-            if last is not None:
+        except UNREADABLE as error:
+            if last is not None and last.changed is not None:
                 return replace(last, version=version)
-            views = [_waiting(self.folder, str(error))]
-        return Snapshot(version, views, data_of(views).encode())
+            views = [_nothing(self.folder, str(error))]
+        times = [changed for _, changed, _ in _files(self.folder, _DEPTH)]
+        return Snapshot(version, max(times) / 1e9 if times else None, views, data_of(views).encode())
 
 
 def _files(folder: Path, depth: int) -> Iterator[tuple[str, int, int]]:
@@ -119,6 +123,13 @@ def _trouble(now: Vitals, names: Sequence[str]) -> Iterator[str]:
         yield "waits for other peers before its first round since it started"
     if away:
         yield f"unreachable: {enumerated(away)}"
+    if in_use(now.path):
+        failed = now.status.get("failed_connections") or {}
+        for address, reason in sorted(failed.items())[:_NAMED]:
+            yield f"connection to {shortened(str(address))} fails: {reason}"
+    if (expires := now.status.get("certificate_expires")) is not None and expires < time.time() + _WARNED:
+        day = datetime.fromtimestamp(expires, UTC).date()
+        yield f"the certificate of this peer {'expired' if expires < time.time() else 'expires'} on {day}"
 
 
 def enumerated(names: Sequence[str]) -> str:
@@ -137,6 +148,15 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-def _waiting(folder: Path, why: str) -> View:
-    absent = Absent("waiting", "Nothing to show yet", why)
-    return View(str(folder), "Waiting for the first round", "running", [], [Tab("Waiting", [absent])])
+def _nothing(folder: Path, why: str) -> View:
+    """The view of a folder in which no run has begun, or that this version cannot read."""
+    if is_run(folder):
+        absent = Absent("unreadable", "This folder cannot be shown", why)
+        return View(str(folder), "A folder that cannot be read", "unreadable", [], [Tab("Problem", [absent])])
+    if not is_comparison(folder):
+        why = f"no run has begun in {folder}; the page shows it as soon as it does"
+    state = "running" if in_use(folder) else "stopped" if is_comparison(folder) else "waiting"
+    return View(
+        str(folder), "Waiting for the first round", state, [],
+        [Tab("Waiting", [Absent("waiting", "Nothing to show yet", why)])],
+    )  # fmt: skip

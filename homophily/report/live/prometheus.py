@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from homophily.errors import UserError
-from homophily.report.live.vitals import Vitals, health_of, vitals_of
+from homophily.report.live.vitals import UNREADABLE, Vitals, health_of, vitals_of
 from homophily.report.page.refusals import by_kind
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -28,6 +27,7 @@ _METRICS = {
     "homophily_seconds_left": ("gauge", "Expected time until the last round ends"),
     "homophily_neighbours_online": ("gauge", "Peers to which there is a direct connection"),
     "homophily_unreachable_peers": ("gauge", "Peers that are offline, or whose models did not arrive"),
+    "homophily_failed_connections": ("gauge", "Addresses in peer.connect that this peer does not reach"),
     "homophily_bytes_received_total": ("counter", "Bytes received by this peer, each counted once per hop"),
     "homophily_bytes_served_total": ("counter", "Bytes sent to other peers since this peer started"),
     "homophily_refusals_total": ("counter", "Refused messages and connections since this peer started"),
@@ -37,24 +37,30 @@ _METRICS = {
 
 
 def exposition(folder: Path) -> str:
-    """All metrics of a folder; before its run has begun, only ``homophily_up``."""
+    """All metrics of a folder; if its run has not begun or cannot be read, only ``homophily_up``."""
     found: dict[str, list[str]] = {name: [] for name in _METRICS}
     found["homophily_up"].append(_line("homophily_up", {}, float(health_of(folder).good)))
-    try:
-        runs = vitals_of(folder)
-    except UserError:
-        runs = []
-    for one in runs:
-        labels = _labels(one)
-        for name, more, value in (*_run(one), *_peer(one)):
-            if value is not None:
-                found[name].append(_line(name, {**labels, **more}, value))
+    for name, line in _lines(folder):
+        found[name].append(line)
     out = []
     for name, lines in found.items():
         if lines:
             kind, about = _METRICS[name]
             out += [f"# HELP {name} {about}\n", f"# TYPE {name} {kind}\n", *lines]
     return "".join(out)
+
+
+def _lines(folder: Path) -> list[tuple[str, str]]:
+    """The name of the metric and the line of each sample."""
+    try:
+        return [
+            (name, _line(name, {**_labels(one), **more}, value))
+            for one in vitals_of(folder)
+            for name, more, value in (*_run(one), *_peer(one))
+            if value is not None
+        ]
+    except UNREADABLE:  # /health says why
+        return []
 
 
 def _labels(one: Vitals) -> Labels:
@@ -86,6 +92,8 @@ def _peer(one: Vitals) -> Iterator[Sample]:
         return
     yield "homophily_neighbours_online", {}, len(status.get("neighbours", []))
     yield "homophily_unreachable_peers", {}, len(status.get("unreachable", []))
+    failed = status.get("failed_connections")
+    yield "homophily_failed_connections", {}, None if failed is None else len(failed)
     yield "homophily_bytes_received_total", {}, status.get("bytes_received")
     yield "homophily_bytes_served_total", {}, status.get("bytes_served")
     yield "homophily_certificate_expiry_timestamp_seconds", {}, status.get("certificate_expires")

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
+from email.utils import formatdate
 from http import HTTPStatus
 from importlib.util import find_spec
 from pathlib import Path
@@ -126,6 +127,8 @@ def application(server: LiveServer) -> Any:
     async def data(request: Request) -> Response:
         found = await run_in_threadpool(following.snapshot)
         headers = {**_HEADERS, "ETag": f'"{found.version}"'}
+        if found.changed is not None:
+            headers["Last-Modified"] = formatdate(found.changed, usegmt=True)
         if request.headers.get("if-none-match") == headers["ETag"]:
             return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
         return Response(found.body, media_type="application/json", headers=headers)

@@ -20,6 +20,7 @@ _RECENT = 10  # rounds whose mean time is the recent round time
 _PATIENCE = 10  # round times without a new round after which a run does not advance
 _LEAST = 60.0  # seconds, at least
 _FIRST = 600.0  # seconds for the first round, which also loads data
+UNREADABLE = (UserError, OSError, ValueError, KeyError)  # what reading a folder raises if it is damaged
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Vitals:
 
     def __init__(self, path: Path) -> None:
         self.path, self.run = path, Run(path)
+        self.about = self.run.about  # a folder of another format raises UserError
 
     @cached_property
     def lines(self) -> list[dict[str, Any]]:
@@ -102,17 +104,22 @@ class Vitals:
 
     @property
     def seconds_left(self) -> float | None:
-        """None: not known, or nothing is left."""
-        if self.run.finished or self.round_seconds is None:
+        """None: not known, or no process works on what is left."""
+        if self.run.finished or not self.working or self.round_seconds is None:
             return None
         return float(self.rounds - self.round) * self.round_seconds
+
+    @property
+    def working(self) -> bool:
+        """Whether a process works on this run, or on the comparison that it belongs to."""
+        return in_use(self.path) or in_use(self.path.parent)
 
     @property
     def health(self) -> Health:
         if self.run.finished:
             return Health(True, "finished")
         at = f"round {self.round} of {self.rounds}"
-        if not (in_use(self.path) or in_use(self.path.parent)):
+        if not self.working:
             return Health(False, f"stopped at {at}: no process works on {self.path}")
         if self.status.get("waiting"):
             away = ", ".join(map(str, self.status.get("unreachable", []))) or "none"
@@ -140,7 +147,7 @@ def health_of(folder: Path) -> Health:
     """A comparison advances if one of its runs does."""
     try:
         found = [one.health for one in vitals_of(folder)]
-    except (UserError, OSError, ValueError) as error:
+    except UNREADABLE as error:
         return Health(False, str(error))
     if len(found) == 1:
         return found[0]

@@ -300,7 +300,7 @@ class View:
 
     name: str  # of the folder
     title: str
-    state: str  # finished, running or stopped
+    state: str  # finished, running or stopped; of the live page also waiting or unreadable
     facts: Sequence[tuple[str, str]]  # shown first: what, and its value
     tabs: Sequence[Tab]
     notes: Sequence[str] = ()

@@ -15,6 +15,7 @@ from homophily.report.page.refusals import by_kind
 from homophily.report.page.settings import settings_tab
 from homophily.report.page.sources import Source, shortened
 
+_ROUNDS = 60  # rounds of the exchange with others that fit beside their names
 _MEANING = ("nothing", "model received, not merged", "merged", "asked, but no model came")
 
 
@@ -72,12 +73,14 @@ def _partners(source: Source) -> Figure:
     if not names:
         return Absent("partners", "Exchange with other peers", "this peer has not asked another peer for a model")
     row = {name: place for place, name in enumerate(names)}
-    events = np.zeros((len(names), len(lines)), dtype=np.uint8)
-    for column, line in enumerate(lines):
+    last = lines[-_ROUNDS:]
+    events = np.zeros((len(names), len(last)), dtype=np.uint8)
+    for column, line in enumerate(last):
         for field, event in fields.items():
             events[[row[name] for name in line.get(field, ())], column] = event
-    text = "What happened between this peer and each other peer in each round."
-    rounds = [line["round"] for line in lines]
+    which = f"of the last {_ROUNDS} rounds" if len(lines) > _ROUNDS else "round"
+    text = f"What happened between this peer and each other peer in each {which}."
+    rounds = [line["round"] for line in last]
     return Timeline("partners", "Exchange with other peers", text, [*map(shortened, names)], rounds, events, _MEANING)
 
 

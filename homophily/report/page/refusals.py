@@ -1,9 +1,13 @@
-"""What a real peer refused, by kind: a reason without the peer that caused it."""
+"""What a real peer refused, by kind: a reason without the peer that caused it, its certificate and dates."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+_WHOSE = re.compile(r"^certificate (?:\S+ )?of \S+ (?:is )?")  # certificate 5c1f of hospital-b is
+_DAY = re.compile(r" on \d{4}-\d\d-\d\d$")
 
 
 @dataclass(frozen=True)
@@ -26,5 +30,6 @@ def by_kind(reasons: Mapping[str, int]) -> list[Refused]:
 
 
 def kind_of(reason: str) -> str:
-    """A reason without the peer that caused it, which stands in brackets at its end."""
-    return reason.rpartition(" (")[0] if reason.endswith(")") and " (" in reason else reason
+    """A reason without the peer that caused it, which stands in brackets at its end, and without dates."""
+    kind = reason.rpartition(" (")[0] if reason.endswith(")") and " (" in reason else reason
+    return _DAY.sub("", _WHOSE.sub("certificate ", kind))

@@ -115,6 +115,19 @@ def test_a_real_peer_in_a_narrow_window(browser: Any, state: Path) -> None:
         assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
 
 
+def test_a_page_that_waits_shows_the_run_when_it_begins(browser: Any, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with served(out) as (port, _), opened(browser, f"http://127.0.0.1:{port}/") as page:
+        page.get_by_text("not begun", exact=True).wait_for()
+        page.get_by_text(f"no run has begun in {out}").wait_for()
+        run = begun(out)
+        wait_for_fact(page, "3 of 8")
+        tab(page, "Merges")
+        advance(run)
+        wait_for_fact(page, "4 of 8")
+        assert page.get_by_role("tab", selected=True).inner_text() == "Merges"
+
+
 def test_a_server_that_goes_away_and_comes_back(browser: Any, tmp_path: Path) -> None:
     run = begun(tmp_path / "run")
     with socket.socket() as free:

@@ -6,11 +6,14 @@ import fcntl
 import json
 import os
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
 import homophily
+from homophily.atomic_io import locked
 from homophily.report.live.following import Following, enumerated
+from homophily.report.page.figures import Timeline
 from tests.report.page.folders import HOSTILE, network, peers
 
 
@@ -73,6 +76,49 @@ def test_unreachable_peers_are_named(state: Path, tmp_path: Path) -> None:
     facts, notes = shown(folder)
     assert (facts["unreachable peers"], facts["diverged peers"]) == ("2", "1")
     assert notes[-2:] == ["the model of this peer had diverged in round 3", "unreachable: clinic-a, clinic-b"]
+
+
+def test_failing_connections_and_the_end_of_the_certificate_are_noted(state: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "peer"
+    shutil.copytree(state, folder)
+    (folder / "summary.json").unlink()
+    status = json.loads((state / "status.json").read_text())
+    failing = {"failed_connections": {"10.0.0.7:7447": "connection refused"}}
+
+    def notes_with(expires: float) -> list[str]:
+        (folder / "status.json").write_text(json.dumps(status | failing | {"certificate_expires": expires}))
+        return shown(folder)[1]
+
+    now = time.time()
+    assert notes_with(now + 31 * 86400) == []  # no process works on the folder, so that nothing is dialled
+    assert notes_with(now - 86400)[-1].startswith("the certificate of this peer expired on 20")
+    with locked(folder):
+        *_, dial, end = notes_with(now + 29 * 86400)
+        assert dial == "connection to 10.0.0.7:7447 fails: connection refused"
+        assert end.startswith("the certificate of this peer expires on 20")
+
+
+def test_a_peer_of_many_rounds_shows_the_last_exchanges(state: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "peer"
+    shutil.copytree(state, folder)
+    line = json.loads((folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1])
+    lines = [json.dumps(line | {"round": i, "merged": [f"peer-{1 + (i == 1)}"], "met": []}) for i in range(1, 201)]
+    (folder / "metrics.jsonl").write_text("\n".join([*lines, ""]), encoding="utf-8")
+    (view,) = Following(folder).snapshot().views
+    figure = next(one for tab in view.tabs for one in tab.figures if one.id == "partners")
+    assert isinstance(figure, Timeline)
+    assert figure.rounds == list(range(141, 201))
+    assert figure.rows == ["peer-1", "peer-2"]  # also the one of the first round
+    assert figure.events.tolist() == [[2] * 60, [0] * 60]
+    assert "the last 60 rounds" in figure.text
+
+
+def test_a_run_appears_in_a_folder_that_was_not_there(tmp_path: Path) -> None:
+    following = Following(tmp_path / "run")
+    (view,) = following.snapshot().views
+    assert (view.state, view.title) == ("waiting", "Waiting for the first round")
+    begun(tmp_path / "run")
+    assert dict(following.snapshot().views[0].facts)["progress"] == "2 of 5"
 
 
 def test_a_peer_that_waits_for_others_says_so(state: Path, tmp_path: Path) -> None:

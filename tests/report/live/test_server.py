@@ -6,6 +6,7 @@ import http.client
 import json
 import socket
 import threading
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,10 @@ def test_the_page_has_a_strict_policy_and_its_data_an_etag(run: homophily.Simula
         status, headers, body = get(port, "/data")
         facts = dict(map(tuple, json.loads(body)["views"][0]["facts"]))
         assert (status, facts["progress"]) == (200, "2 of 4")
-        assert facts["time left"].endswith(" s")
+        assert facts["time left"] == "-"  # no process works on the run
+        changed = parsedate_to_datetime(headers["last-modified"]).timestamp()
+        files = [path for path in run.path.glob("**/*") if path.is_file() and "checkpoints" not in path.parts]
+        assert changed == int(max(path.stat().st_mtime for path in files))
         assert get(port, "/data", **{"If-None-Match": headers["etag"]})[::2] == (304, "")
 
 
@@ -121,8 +125,10 @@ def test_an_event_follows_each_change_and_the_end_is_announced(run: homophily.Si
 
 
 def test_a_folder_that_is_not_a_run_and_a_port_in_use_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"has no config\.toml"):
-        follow_folder(tmp_path)
+    (tmp_path / "notes.txt").write_text("no run")
+    for folder in (tmp_path, tmp_path / "notes.txt"):
+        with pytest.raises(UserError, match=r"has no config\.toml"):
+            follow_folder(folder)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -91,8 +91,9 @@ def test_a_slow_run_has_ten_times_its_round_time(half: Path) -> None:
     lines = [{"round": i, "seconds": 30.0 * i} for i in (1, 2)]
     (half / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert Vitals(half).round_seconds == 30.0
-    assert Vitals(half).seconds_left == 90.0
+    assert Vitals(half).seconds_left is None  # no process works on the rest
     with locked(half):
+        assert Vitals(half).seconds_left == 90.0
         for age, good in ((290, True), (310, False)):
             old = time.time() - age
             os.utime(half / "metrics.jsonl", (old, old))
@@ -110,6 +111,27 @@ def test_a_finished_run_a_comparison_and_an_empty_folder(folders: Path, tmp_path
     assert health_of(folders / "panm").reason == "finished"
     assert not health_of(tmp_path).good
     assert parsed(exposition(tmp_path)) == {"homophily_up": [("", 0.0)]}
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "why"),
+    [
+        ("run.json", '{"format": 99}', "run.json: its format is 99, and this version reads format 3"),
+        ("config.toml", "x = 1\n", "x = 1: extra inputs are not permitted"),
+        ("metrics.jsonl", "{]\n", "Expecting property name"),
+    ],
+)
+def test_a_folder_that_cannot_be_read_says_why(half: Path, file: str, text: str, why: str) -> None:
+    (half / file).write_text(text)
+    with served(half) as (port, _), locked(half):
+        status, _, body = get(port, "/health")
+        assert (status, why in body) == (503, True), body
+        status, _, body = get(port, "/metrics")
+        assert status == 200
+        assert parsed(body) == {"homophily_up": [("", 0.0)]}
+        view = json.loads(get(port, "/data")[2])["views"][0]
+        assert view["state"] == "unreadable"
+        assert why in view["tabs"][0]["figures"][0]["text"]
 
 
 def test_metrics_are_those_of_the_folder(half: Path) -> None:
@@ -137,6 +159,7 @@ def test_a_real_peer_with_hostile_names(state: Path, tmp_path: Path) -> None:
     shutil.copytree(state, copy)
     status = json.loads((state / "status.json").read_text())
     status["peer"] = 'a"b\\c\nd'
+    status["failed_connections"] = {"127.0.0.1:7447": "connection refused"}
     status["refused"] = {"wrong signature (peer-2)": 2, "wrong signature (peer-3)": 1, "handshake: x": 4}
     (copy / "status.json").write_text(json.dumps(status))
     found = parsed(exposition(copy))
@@ -147,6 +170,7 @@ def test_a_real_peer_with_hostile_names(state: Path, tmp_path: Path) -> None:
     assert found["homophily_bytes_served_total"][0][1] == status["bytes_served"] > 0
     assert found["homophily_certificate_expiry_timestamp_seconds"][0][1] > time.time()
     assert found["homophily_neighbours_online"][0][1] == len(status["neighbours"])
+    assert found["homophily_failed_connections"][0][1] == 1
 
 
 def test_a_peer_that_waits_for_others_is_not_healthy(state: Path, tmp_path: Path) -> None:
@@ -173,4 +197,6 @@ def test_both_servers_answer_the_same(half: Path) -> None:
         assert get(other, "/health")[0] == 503
         assert get(other, "/data")[0] == 404
         assert get(other, "/metrics", Host="evil.example")[0] == 421
-        assert get(other, "/metrics", "POST")[0] == 501
+        for method in ("POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS"):
+            status, headers, _ = get(other, "/metrics", method)
+            assert (status, headers["allow"]) == (405, "GET"), method

@@ -74,8 +74,8 @@ function points(figure, card, view) {
   function draw() {
     const { pen, width, height } = start(), look = theme();
     const [x0, x1] = figure.regions.length ? [0, xs.length + 1] : range(xs, 0.05), [y0, y1] = range(ys, 0.06);
-    const levels = ticks(y0, y1, height / 45), marks = tickTexts(levels);
-    const edge = { left: 30 + 7 * Math.max(...marks.map((text) => text.length)), right: 14, top: 18, bottom: 40 };
+    const levels = ticks(y0, y1, height / 45), texts = tickTexts(levels);
+    const edge = { left: 30 + 7 * Math.max(...texts.map((text) => text.length)), right: 14, top: 18, bottom: 40 };
     const x = (value) => edge.left + ((value - x0) / (x1 - x0)) * (width - edge.left - edge.right);
     const y = (value) => height - edge.bottom - ((value - y0) / (y1 - y0)) * (height - edge.top - edge.bottom);
     place = (i) => [x(xs[i]), y(ys[i])];
@@ -96,7 +96,7 @@ function points(figure, card, view) {
       pen.lineTo(width - edge.right, y(value));
       pen.stroke();
       pen.textAlign = "right";
-      pen.fillText(marks[i], edge.left - 6, y(value) + 4);
+      pen.fillText(texts[i], edge.left - 6, y(value) + 4);
     });
     pen.textAlign = "center";
     for (const value of ticks(x0, x1, width / 90)) pen.fillText(format(value), x(value), height - edge.bottom + 16);

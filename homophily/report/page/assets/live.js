@@ -4,7 +4,8 @@ const QUIET = 2500; // ms without a movement after which figures under the point
 const RETRY = 2000; // ms
 const FOCUSABLE = "button, input, select, summary, [tabindex]";
 const line = el("p", { class: "live soft", role: "status" }, "connecting…");
-const clock = () => new Date().toLocaleTimeString();
+const clock = (time = new Date()) =>
+  time.toDateString() === new Date().toDateString() ? time.toLocaleTimeString() : time.toLocaleString();
 let shown = null, wanted = false, busy = false, pressed = false, moved = 0;
 
 document.getElementById("page").prepend(line);
@@ -94,7 +95,8 @@ async function refresh() {
       choose(before);
       shown = version;
     }
-    say(`following this folder; last change ${clock()}`);
+    const changed = answer.headers.get("Last-Modified");
+    say(`following this folder${changed ? `; last change ${clock(new Date(changed))}` : ""}`);
   } catch (error) {
     say(`connection lost at ${clock()}: ${error.message}; trying again`, true);
   } finally {

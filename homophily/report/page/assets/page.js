@@ -2,7 +2,7 @@
 
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const KINDS = { lines, intervals, bars, points, matrix, graph, histogram, timeline, table, absent };
-const STATES = { finished: "finished", running: "running", stopped: "stopped before its end" };
+const STATES = { finished: "finished", running: "running", stopped: "stopped before its end", waiting: "not begun", unreadable: "cannot be shown" };
 let counter = 0;
 
 function grid(headings, rows, label) {

@@ -213,3 +213,25 @@ def test_thousands_of_peers_do_not_freeze_the_page(browser: Any, tmp_path: Path,
         )
         assert slider.count() == 1
         assert seconds < 1.0, f"one step of the slider takes {seconds:.2f} s"
+
+
+def test_marks_have_the_shape_of_their_cluster(browser: Any, panm: Path) -> None:
+    record = """() => {
+        const fill = CanvasRenderingContext2D.prototype.fill, begin = CanvasRenderingContext2D.prototype.beginPath;
+        const line = CanvasRenderingContext2D.prototype.lineTo;
+        window.corners = [];
+        let count = 0;
+        CanvasRenderingContext2D.prototype.beginPath = function () { count = 0; return begin.call(this); };
+        CanvasRenderingContext2D.prototype.lineTo = function (x, y) { count += 1; return line.call(this, x, y); };
+        CanvasRenderingContext2D.prototype.fill = function () {
+            window.corners.push([this.fillStyle, count]);
+            return fill.call(this);
+        };
+    }"""
+    with opened(browser, panm) as page:
+        page.evaluate(record)
+        tab(page, "Settings")
+        tab(page, "Scores")
+        found = page.evaluate("window.corners")
+        assert len({tuple(one) for one in found}) == len({colour for colour, _ in found}) > 1
+        assert {corners for _, corners in found} == {0, 4}  # two clusters: discs and squares

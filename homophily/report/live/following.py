@@ -12,7 +12,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from homophily.atomic_io import in_use
-from homophily.report.live.vitals import UNREADABLE, Vitals
+from homophily.errors import UserError
+from homophily.report.live.vitals import UNREADABLE, ComparisonProgress, Vitals
 from homophily.report.page.document import data_of, page_of, views_of
 from homophily.report.page.figures import Absent, Tab, View
 from homophily.report.page.sources import is_comparison, is_run, shortened
@@ -92,7 +93,10 @@ def _files(folder: Path, depth: int) -> Iterator[tuple[str, int, int]]:
 def _with_progress(view: View, folder: Path) -> View:
     """The view with what changes while a run runs; the facts stay at their places, so that nothing jumps."""
     if not is_run(folder):
-        return view
+        whole = ComparisonProgress.of(folder)
+        facts = dict(view.facts) | {"runs finished": f"{whole.finished} of {whole.runs}"}
+        facts["time left"] = _left(whole.seconds_left)
+        return replace(view, facts=list(facts.items()))
     now = Vitals(folder)
     last, facts = now.last, dict(view.facts)
     if not now.run.finished:
@@ -101,8 +105,7 @@ def _with_progress(view: View, folder: Path) -> View:
         same, sent = last.get("same_cluster_merges"), last.get("bytes_sent_per_peer")
         facts["same-cluster merges"] = "-" if same is None else f"{100 * same:.0f}%"
         facts["MB sent per peer"] = "-" if sent is None else f"{sent / 1e6:.3g}"
-    left = now.seconds_left
-    facts["time left"] = "-" if left is None else duration(left)
+    facts["time left"] = _left(now.seconds_left)
     facts["diverged peers"] = str(len(last.get("diverged", [])))
     if now.status:
         facts["unreachable peers"] = str(len(now.status.get("unreachable", [])))
@@ -138,6 +141,10 @@ def enumerated(names: Sequence[str]) -> str:
     return ", ".join(shortened(str(name)) for name in names[:_NAMED]) + more
 
 
+def _left(seconds: float | None) -> str:
+    return "-" if seconds is None else duration(seconds)
+
+
 def duration(seconds: float) -> str:
     """Seconds in words: 8 s, 3 min 20 s, 2 h 5 min."""
     whole = round(seconds)
@@ -150,12 +157,16 @@ def duration(seconds: float) -> str:
 
 def _nothing(folder: Path, why: str) -> View:
     """The view of a folder in which no run has begun, or that this version cannot read."""
-    if is_run(folder):
+    try:
+        compared = is_comparison(folder)
+    except UserError:
+        compared = None
+    if is_run(folder) or compared is None:
         absent = Absent("unreadable", "This folder cannot be shown", why)
         return View(str(folder), "A folder that cannot be read", "unreadable", [], [Tab("Problem", [absent])])
-    if not is_comparison(folder):
+    if not compared:
         why = f"no run has begun in {folder}; the page shows it as soon as it does"
-    state = "running" if in_use(folder) else "stopped" if is_comparison(folder) else "waiting"
+    state = "running" if in_use(folder) else "stopped" if compared else "waiting"
     return View(
         str(folder), "Waiting for the first round", state, [],
         [Tab("Waiting", [Absent("waiting", "Nothing to show yet", why)])],

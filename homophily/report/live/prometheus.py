@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from homophily.report.live.vitals import UNREADABLE, Vitals, health_of, vitals_of
+from homophily.report.live.vitals import UNREADABLE, ComparisonProgress, Vitals, health_of, vitals_of
 from homophily.report.page.refusals import by_kind
+from homophily.report.page.sources import is_run
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Labels = Mapping[str, str]
@@ -14,6 +15,8 @@ Sample = tuple[str, Labels, float | None]  # the metric's name, labels beside th
 
 _METRICS = {
     "homophily_up": ("gauge", "1 while rounds advance or the run has finished, else 0"),
+    "homophily_runs": ("gauge", "Runs of the comparison"),
+    "homophily_runs_finished": ("gauge", "Runs of the comparison that have finished"),
     "homophily_round": ("gauge", "Rounds that are over"),
     "homophily_rounds": ("gauge", "Rounds of the whole run"),
     "homophily_score": ("gauge", "The headline metric, mean over peers"),
@@ -53,12 +56,17 @@ def exposition(folder: Path) -> str:
 def _lines(folder: Path) -> list[tuple[str, str]]:
     """The name of the metric and the line of each sample."""
     try:
-        return [
+        found = [
             (name, _line(name, {**_labels(one), **more}, value))
             for one in vitals_of(folder)
             for name, more, value in (*_run(one), *_peer(one))
             if value is not None
         ]
+        if is_run(folder):
+            return found
+        whole = ComparisonProgress.of(folder)
+        counts = {"homophily_runs": whole.runs, "homophily_runs_finished": whole.finished}
+        return [*((name, _line(name, {}, value)) for name, value in counts.items()), *found]
     except UNREADABLE:  # /health says why
         return []
 

@@ -143,6 +143,29 @@ def vitals_of(folder: Path) -> list[Vitals]:
     raise UserError(f"{folder}: no run has begun in it")
 
 
+@dataclass(frozen=True)
+class ComparisonProgress:
+    """How many runs of a comparison have finished, of how many, and the time that the rest takes."""
+
+    finished: int
+    runs: int
+    seconds_left: float | None  # None: not known, or no process works on the rest
+
+    @classmethod
+    def of(cls, folder: Path) -> ComparisonProgress:
+        begun = vitals_of(folder)
+        open_runs = [one for one in begun if not one.run.finished]
+        finished = len(begun) - len(open_runs)
+        runs = finished + len(Comparison(folder).unfinished)
+        paces = [one.last["seconds"] / one.round for one in begun if one.round and one.last.get("seconds") is not None]
+        working = sum(one.working for one in open_runs) or int(in_use(folder))
+        if runs == finished or not working or not paces:
+            return cls(finished, runs, None)
+        rounds = sum(one.rounds - one.round for one in open_runs)
+        rounds += (runs - len(begun)) * begun[0].rounds
+        return cls(finished, runs, rounds * sum(paces) / len(paces) / working)
+
+
 def health_of(folder: Path) -> Health:
     """A comparison advances if one of its runs does."""
     try:

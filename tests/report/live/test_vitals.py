@@ -17,7 +17,7 @@ from homophily.atomic_io import locked
 from homophily.report.live.endpoint import serving
 from homophily.report.live.following import Following
 from homophily.report.live.prometheus import exposition
-from homophily.report.live.vitals import Vitals, health_of
+from homophily.report.live.vitals import ComparisonProgress, Vitals, health_of
 from tests.report.live.serving import get, served
 from tests.report.page.folders import network, peers
 
@@ -152,6 +152,26 @@ def test_the_runs_of_a_comparison_differ_in_their_labels(folders: Path) -> None:
     found = parsed(exposition(folders / "compare"))["homophily_score"]
     assert len({labels for labels, _ in found}) == len(found) == 15
     assert any('method="oracle",seed="3",headline="accuracy"' in labels for labels, _ in found)
+    assert parsed(exposition(folders / "compare"))["homophily_runs"] == [("", 15.0)]
+
+
+def test_a_comparison_counts_the_runs_that_have_not_begun(folders: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "compare"
+    shutil.copytree(folders / "compare", folder)
+    shutil.rmtree(folder / "oracle-4")
+    for name in ("summary.json", "scores.json"):
+        (folder / "oracle-3" / name).unlink()
+    for run in folder.glob("*-[0-4]"):
+        rounds = 1 if run.name == "oracle-3" else 3
+        lines = [json.dumps({"round": i, "seconds": 2.0 * i}) for i in range(1, rounds + 1)]
+        (run / "metrics.jsonl").write_text("\n".join([*lines, ""]), encoding="utf-8")
+    assert ComparisonProgress.of(folder) == ComparisonProgress(13, 15, None)
+    with locked(folder / "oracle-3"):
+        assert ComparisonProgress.of(folder) == ComparisonProgress(13, 15, 10.0)  # 2 and 3 rounds of 2 s
+        found = parsed(exposition(folder))
+        facts = dict(Following(folder).snapshot().views[0].facts)
+    assert (found["homophily_runs"], found["homophily_runs_finished"]) == ([("", 15.0)], [("", 13.0)])
+    assert (facts["runs finished"], facts["time left"]) == ("13 of 15", "10 s")
 
 
 def test_a_real_peer_with_hostile_names(state: Path, tmp_path: Path) -> None:

@@ -47,9 +47,12 @@ class Mlflow(Tracker):
         if uri.startswith("file:"):
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # without it, MLflow 3 refuses a folder
         self._client = self._mlflow.MlflowClient(uri)
+        self._last: dict[str, int] = {}  # the last round of each metric that an earlier process has logged
         if identity is not None:
             self._run = identity["run"]
             self._client.update_run(self._run, "RUNNING")
+            for name in self._client.get_run(self._run).data.metrics:
+                self._last[name] = max(one.step for one in self._client.get_metric_history(self._run, name))
         else:
             tags = {"homophily.folder": str(run.path), **({"homophily.comparison": run.group} if run.group else {})}
             experiment = self._experiment_id(self._experiment or run.group or "homophily")
@@ -64,7 +67,11 @@ class Mlflow(Tracker):
 
     def log(self, round: int, values: Mapping[str, float]) -> None:
         self._round, now = round, int(time.time() * 1000)
-        found = [self._entities.Metric(ascii_name(name), value, now, round) for name, value in values.items()]
+        found = [
+            self._entities.Metric(name, value, now, round)
+            for name, value in ((ascii_name(name), value) for name, value in values.items())
+            if round > self._last.get(name, -1)  # else a process logged it, and was killed before it noted that
+        ]
         for some in _batches(found):
             self._client.log_batch(self._run, metrics=some)
 

@@ -46,6 +46,9 @@ class TensorBoard(Tracker):
         folder.mkdir(parents=True, exist_ok=True)
         # TensorBoard reads the files of a folder in the order of their names: a resumed run adds a file.
         self._writer = self._files.EventsWriter(str(folder / "events"), f".{run.logged:09d}")
+        if identity is not None:  # hide rounds that a process wrote, and was killed before it noted them
+            start = self._events.SessionLog(status=self._events.SessionLog.START)
+            self._writer.write_event(self._events.Event(wall_time=time.time(), step=run.logged + 1, session_log=start))
         self._parameters, self._round = run.parameters, run.logged
         return {"folder": str(folder)}
 

@@ -67,6 +67,19 @@ def test_a_resumed_run_continues_in_the_tracker(kind: str, tmp_path: Path) -> No
     assert [step for step, _ in points(kind, run.path, "loss")] == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.parametrize("kind", ["csv", "mlflow", "tensorboard"])
+def test_a_round_that_was_logged_but_not_noted_is_in_the_tracker_once(kind: str, tmp_path: Path) -> None:
+    """The process was killed after it had logged round 3, and before it had noted that."""
+    with pytest.raises(KeyboardInterrupt):
+        homophily.run({**SMALL, "tracker": kind}, callbacks=[InterruptAt(4)], out=tmp_path / "run")
+    noted = tmp_path / "run" / "trackers.jsonl"
+    entry = {**json.loads(noted.read_text(encoding="utf-8").splitlines()[0]), "round": 2}
+    noted.write_text(json.dumps(entry) + "\n", encoding="utf-8")
+    run = homophily.resume(tmp_path / "run")
+    for name in ("accuracy", "loss", "models_sent_per_peer"):
+        assert points(kind, run.path, name) == approximately(logged(run, name))
+
+
 def test_tensorboard_has_the_config_and_the_results(tmp_path: Path) -> None:
     run = homophily.run({**SMALL, "tracker": "tensorboard"}, out=tmp_path / "run")
     found = scalars(run.path / "tensorboard")

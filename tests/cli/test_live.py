@@ -1,10 +1,28 @@
 """The option --live of run: the page is there from the start of the run to its end."""
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from urllib.request import urlopen
+
+
+def test_a_signal_ends_the_server_quietly_though_a_page_is_open(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "homophily", "live", str(tmp_path / "later")]
+    server = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert server.stderr is not None
+        assert server.stderr.readline() == f"no run has begun in {tmp_path / 'later'}: the page waits for one\n"
+        address = server.stderr.readline().removeprefix("live page: ").strip()
+        with urlopen(f"{address}events", timeout=60) as events:
+            assert events.readline() == b"retry: 1000\n"
+            server.terminate()
+            assert b"event: ended" not in events.read()  # the page tries to reach the next server
+        out, err = server.communicate(timeout=60)
+    finally:
+        server.kill()
+    assert (server.returncode, out, err) == (-signal.SIGTERM, "", "")
 
 
 def test_a_run_serves_its_page_and_tells_it_the_end(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ class LiveServer:
         try:
             yield "retry: 1000\n\n"
             sent, spoken = None, time.monotonic()
-            while True:
+            while not self._server.should_exit:  # after a signal; the page then tries to reach another server
                 ending = self.ending
                 version = await to_thread.run_sync(self.following.version)
                 if version != sent:
@@ -100,7 +100,7 @@ class LiveServer:
         from anyio import sleep
 
         for _ in range(10):
-            if not self.ending:
+            if not self.ending and not self._server.should_exit:
                 await sleep(_POLL_SECONDS / 10)
 
 

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 import homophily
 from homophily.experiments.runner import chosen_device, machine, torch_settings
-from homophily.training.vectorised import Vectorised
+from homophily.training.vectorised import COMPILED, Vectorised
 
 NETWORKS: dict[str, dict[str, Any]] = {
     "residual network, 2 blocks": {"name": "any_module:ResidualNetwork", "widths": [16, 32]},
@@ -32,9 +32,9 @@ NETWORKS: dict[str, dict[str, Any]] = {
     "vision transformer, 64 patches": {"name": "kin_transformer:VisionTransformer", "patch": 4},
 }
 WAYS = {
-    "full": ("plain", "recorded", "compiled"),
-    "fast": ("plain", "recorded", "compiled"),
-    "bf16": ("recorded", "compiled"),
+    "full": ("plain", "recorded", "compiled", "patched"),
+    "fast": ("plain", "recorded", "compiled", "patched"),
+    "bf16": ("recorded", "compiled", "patched"),
 }
 
 
@@ -95,6 +95,7 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--peers", type=int, default=100)
     parser.add_argument("--networks", nargs="+", choices=list(NETWORKS), default=list(NETWORKS))
     parser.add_argument("--precisions", nargs="+", choices=list(WAYS), default=list(WAYS))
+    parser.add_argument("--ways", nargs="+", choices=WAYS["full"], default=WAYS["full"])
     residual = [name for name in NETWORKS if name.startswith("residual")]
     parser.add_argument("--compile", nargs="+", choices=list(NETWORKS), default=residual)
     parser.add_argument("--repeats", type=int, default=5)
@@ -108,7 +109,8 @@ def main(words: list[str] | None = None) -> None:
         for precision in options.precisions:
             config = {"model": NETWORKS[name], "precision": precision, "compile": "never"}
             setup = Setup(name, name, (3, 32, 32), 32, 10, config, options.peers)
-            ways = tuple(way for way in WAYS[precision] if way != "compiled" or name in options.compile)
+            possible = [way for way in WAYS[precision] if way not in COMPILED or name in options.compile]
+            ways = tuple(way for way in possible if way in options.ways)
             found: dict[str, list[float]] = {}
             first, peak = {}, {}
             made = timers(setup, ways, device)

@@ -65,8 +65,8 @@ def from_datasets(
     """Return the data of the peers in a Hugging Face dataset.
 
     dataset: a ``datasets.Dataset``, or a ``datasets.DatasetDict`` with the splits train, validation and test.
-    target, peer, features, cluster: columns, as for ``homophily.data.from_frame``. Inputs may be one column of token
-    lists, such as ``input_ids``, of arrays or of images.
+    target, peer, features, cluster: columns, as for ``homophily.data.from_frame``. Inputs may be columns of token
+    lists, such as ``input_ids``, or one column of arrays or of images.
     Raises UserError for bad input.
     """
     package = imported("datasets", "huggingface", "from_datasets")

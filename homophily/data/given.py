@@ -25,19 +25,31 @@ def given_peers(data: Peers | None) -> list[PeerData] | None:
     """
     if data is None:
         return None
+    divided = _reader(data)
+    kind = "Dataset" if isinstance(data, Dataset) else type(data).__name__
+    if divided is not None:
+        raise UserError(f"{_WANTED}, not a single {kind}; divide it with homophily.data.{divided}")
     if isinstance(data, Mapping):
         return [replace(_peer(one, f"peer {name!r}"), name=str(name)) for name, one in data.items()]
     if isinstance(data, str):
         raise UserError(f"{_WANTED}, not {data!r}; a name goes into the config as data.name")
     if isinstance(data, PeerData):
         raise UserError(f"{_WANTED}, not a single PeerData")
-    if isinstance(data, Dataset):
-        raise UserError(f"{_WANTED}, not a single Dataset; divide it with homophily.data.from_dataset(data, peer=...)")
-    if type(data).__name__ == "DataFrame":
-        raise UserError(f"{_WANTED}, not a DataFrame; divide it with homophily.data.from_frame(data, peer=...)")
     if not isinstance(data, Sequence):
-        raise UserError(f"{_WANTED}, not {type(data).__name__}")
+        raise UserError(f"{_WANTED}, not {kind}")
     return [_peer(one, f"item {number}") for number, one in enumerate(data)]
+
+
+def _reader(data: object) -> str | None:
+    """Return the call that divides an object with the samples of all peers; None: it is none."""
+    kind = type(data).__name__
+    if isinstance(data, Dataset):
+        return "from_dataset(data, peer=...)"
+    if kind == "DataFrame":
+        return "from_frame(data, peer=..., target=...)"
+    if kind == "DatasetDict" or (kind == "Dataset" and hasattr(data, "column_names")):  # of Hugging Face
+        return "from_datasets(data, peer=..., target=...)"
+    return None
 
 
 def _peer(one: object, where: str) -> PeerData:

@@ -60,8 +60,8 @@ def from_frame(
     target: the target column. Whole numbers, booleans or strings are classes, other numbers a regression; a list of
     columns is a regression with several outputs.
     peer: the column that names the peer of each row; None: all rows are of one peer.
-    features: the input columns, numbers (NaN: missing), or one column of lists or arrays; None: all columns that have
-    no other use.
+    features: the input columns: numbers (NaN: missing), one column of lists or arrays, or several such columns, which
+    become named inputs; None: all columns that have no other use.
     split: the column that is "train", "validation" or "test"; None: all rows are for training.
     cluster: the column with the true cluster of the peer; None: it is not known.
     Raises UserError for bad input, with the column and the row (counted from 1).
@@ -246,16 +246,18 @@ def _peers(
     return found
 
 
-def _inputs(table: _Table, features: str | Sequence[str]) -> _Column:
-    """Return the inputs: numbers [n, features], or the arrays of one column."""
+def _inputs(table: _Table, features: str | Sequence[str]) -> _Column | dict[str, _Column]:
+    """Return the inputs: numbers [n, features], the arrays of one column, or those of several columns by name."""
     columns = [features] if isinstance(features, str) else list(features)
     if not columns:
         raise UserError(f"{table.where}: there are no input columns")
-    if len(columns) == 1 and table.has_arrays(columns[0]):
-        return _stacked(table.arrays(columns[0]))
-    for name in columns:
-        if table.has_arrays(name):
-            raise UserError(f"{table.where}: column {name!r} holds lists: it must be the only one in features")
+    lists = [name for name in columns if table.has_arrays(name)]
+    if lists and len(lists) < len(columns):
+        other = next(name for name in columns if name not in lists)
+        raise UserError(f"{table.where}: column {lists[0]!r} holds lists, and {other!r} does not: name one kind in features")
+    if lists:
+        found = {name: _stacked(table.arrays(name)) for name in lists}
+        return found[lists[0]] if len(found) == 1 else found
     remedy = "; encode the column as numbers (0 and 1 for each category), or leave it out of features"
     return np.stack([table.numbers(name, remedy) for name in columns], axis=1)
 
@@ -285,7 +287,9 @@ def _stacked(arrays: list[np.ndarray[Any, Any]]) -> _Column:
     return np.stack(arrays) if len({array.shape for array in arrays}) == 1 else arrays
 
 
-def _rows(column: _Column, which: np.ndarray[Any, Any]) -> _Column:
+def _rows(column: _Column | dict[str, _Column], which: np.ndarray[Any, Any]) -> Any:
+    if isinstance(column, dict):
+        return {name: _rows(one, which) for name, one in column.items()}
     return [column[int(row)] for row in which] if isinstance(column, list) else column[which]
 
 

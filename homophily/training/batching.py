@@ -1,8 +1,8 @@
-"""torch.vmap over peers, with attention in a form that it can batch."""
+"""torch.vmap over peers, with attention and convolutions in forms that it can batch, or batches well."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -70,3 +70,50 @@ def _attention(
     if attn_mask is not None:
         scores = scores.masked_fill(~attn_mask, -torch.inf) if attn_mask.dtype == torch.bool else scores + attn_mask
     return scores.softmax(-1).to(value.dtype) @ value
+
+
+class PatchConvolutions(TorchFunctionMode):
+    """Within this context a 2-d convolution is the product of the patches of its input and its weight.
+
+    torch.vmap over weights makes one convolution with a group for every peer, which GPUs compute slowly; products are
+    batched well. Patches take as many times the memory of the input as the kernel has entries.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        named = dict(zip(_CONVOLUTION, args, strict=False)) | (kwargs or {}) if func is F.conv2d else {}
+        if not named or named.get("groups", 1) != 1 or named["input"].dim() != 4 or isinstance(named.get("padding"), str):
+            return func(*args, **(kwargs or {}))
+        return _convolution(**named)
+
+
+_CONVOLUTION = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
+
+
+def _convolution(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+) -> Tensor:
+    """Return F.conv2d of images [b, C, H, W] with kernels [O, C, h, w], for one group."""
+    (down, right), (high, wide), (tall, broad) = (_pair(value) for value in (stride, padding, dilation))
+    x = F.pad(input, (wide, wide, high, high))
+    outputs, _, h, w = weight.shape
+    rows = (x.shape[2] - tall * (h - 1) - 1) // down + 1
+    columns = (x.shape[3] - broad * (w - 1) - 1) // right + 1
+    tops, lefts = range(0, tall * h, tall), range(0, broad * w, broad)
+    bands = torch.stack([x[:, :, top : top + down * (rows - 1) + 1 : down] for top in tops], dim=2)
+    patches = torch.stack([bands[..., left : left + right * (columns - 1) + 1 : right] for left in lefts], dim=3)
+    patches = patches.flatten(4).flatten(1, 3)  # [b, C * h * w, rows * columns]
+    found = torch.bmm(weight.flatten(1).expand(len(x), -1, -1), patches)
+    if bias is not None:
+        found = found + bias.to(found.dtype)[:, None]
+    return found.view(len(x), outputs, rows, columns)
+
+
+def _pair(value: int | Sequence[int]) -> tuple[int, int]:
+    pair = (value, value) if isinstance(value, int) else tuple(value)
+    return pair[0], pair[-1]

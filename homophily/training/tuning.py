@@ -7,6 +7,7 @@ from math import ceil
 from typing import Literal
 
 import torch
+from torch import nn
 
 from homophily.training.resources import ExecutionPlan
 from homophily.training.task import Task
@@ -36,7 +37,10 @@ def with_fastest_step(
     if plain_rows and (compiling == "always" or (compiling == "auto" and long)):
         compiled = _seconds(task, plan.chunk, "compiled")
         if compiled < (float("inf") if compiling == "always" else _CLEARLY * best):
-            step = "compiled"
+            step, best = "compiled", compiled
+        convolves = any(isinstance(layer, nn.Conv2d) for layer in task.module.modules())
+        if convolves and _seconds(task, plan.chunk, "patched") < _CLEARLY * best:
+            step = "patched"
     return replace(plan, step=step)
 
 

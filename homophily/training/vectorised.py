@@ -18,7 +18,7 @@ from homophily.federation.layout import Column, Kept
 from homophily.models.copying import shallow
 from homophily.models.keyed_dropout import dropout_keys
 from homophily.randomness import Purpose, bits
-from homophily.training.batching import WrittenOutAttention, over_peers
+from homophily.training.batching import PatchConvolutions, WrittenOutAttention, over_peers
 from homophily.training.cross_evaluation import CrossEvaluation
 from homophily.training.graphs import RecordedStep
 from homophily.training.objectives import Objective, Trains
@@ -27,10 +27,12 @@ from homophily.training.private import Private, clipped_sum
 from homophily.training.schedule import Step, batches, chunks
 from homophily.training.task import Task
 
-StepKind = Literal["plain", "recorded", "compiled"]
-"""How a step is computed: operation by operation; as a CUDA graph; or compiled, and then as a CUDA graph."""
+StepKind = Literal["plain", "recorded", "compiled", "patched"]
+"""How a step is computed: operation by operation; as a CUDA graph; compiled, and then as a CUDA graph; or the same with
+convolutions as products of patches."""
 
 _MOST_GRAPHS = 8  # CUDA graphs that are recorded for one chunk size
+COMPILED: tuple[StepKind, ...] = ("compiled", "patched")
 _TIMED = 5  # steps of a measurement
 
 
@@ -147,7 +149,7 @@ class Vectorised(CrossEvaluation):
     @cached_property
     def _sizes(self) -> list[int]:
         """The numbers of peers for which a step is recorded: few, since each takes time and memory."""
-        return [self.chunk] if self.step == "compiled" else sorted({-(-self.chunk // part) for part in (1, 2, 4)})
+        return [self.chunk] if self.step in COMPILED else sorted({-(-self.chunk // part) for part in (1, 2, 4)})
 
     def _padded(self, step: Step, keys: Sequence[Tensor]) -> tuple[Step, Tensor | None, Sequence[Tensor]]:
         """Return the step with full batches for one of few numbers of peers, who takes it, and dropout keys.
@@ -198,7 +200,7 @@ class Vectorised(CrossEvaluation):
         """Change the chunk's rows ``which`` by one step on a batch. number: [P], as of a Step."""
         rows, reference, kept = chunk.rows[which], chunk.reference[which], {n: t[which] for n, t in chunk.kept.items()}
         buffers: dict[str, Tensor] = {}
-        if self.step == "compiled":
+        if self.step in COMPILED:
             flat = self._compiled(rows, reference, x, y, share, *keys)
         else:
             flat, buffers = self._gradients(rows, reference, kept, x, y, share, *keys)
@@ -301,7 +303,7 @@ class Vectorised(CrossEvaluation):
         share: Tensor,
     ) -> Tensor:
         """Return one peer's mean loss over its batch, with the penalty of the objective."""
-        with self._in_precision():
+        with self._in_precision(), PatchConvolutions() if self.step == "patched" else nullcontext():
             outputs = functional_call(self.training, (trained, fixed), (x,))
         losses = self.task.loss(self.task.cast(outputs), y)
         return (losses * share).sum() + self.task.objective.penalty(trained, reference)

@@ -15,6 +15,7 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from homophily.data import datasets as module
 from homophily.data import from_dataset, from_datasets
+from homophily.data.packing import packed
 from homophily.errors import UserError
 
 
@@ -115,6 +116,20 @@ def test_a_hugging_face_dataset_of_tokens() -> None:
     assert (a.name, b.name) == ("a", "b")
     assert [one.tolist() for one in b.x] == [[1, 2, 3], [5, 6]]
     assert np.asarray(b.y).tolist() == [0, 1]
+
+
+def test_several_columns_of_tokens_are_named_inputs_and_padded_with_their_masks() -> None:
+    masks = [[1] * len(tokens) for tokens in TEXT["input_ids"]]
+    whole = datasets.Dataset.from_dict({**TEXT, "attention_mask": masks})
+    peers = from_datasets(whole, peer="who", target="label", features=["input_ids", "attention_mask"])
+    assert [{name: [one.tolist() for one in x] for name, x in peer.x.items()} for peer in peers[1:]] == [
+        {"input_ids": [[1, 2, 3], [5, 6]], "attention_mask": [[1, 1, 1], [1, 1]]}
+    ]
+    _, fields = packed(peers, None, 7)
+    assert fields is not None
+    found = fields.unpack(packed(peers, None, 7)[0][1].x)
+    assert found["input_ids"][1].tolist() == [5, 6, 7]
+    assert found["attention_mask"][1].tolist() == [1, 1, 0]
 
 
 def test_the_splits_of_a_hugging_face_dataset() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import datasets
 import numpy as np
 import pandas as pd
 import pytest
@@ -58,7 +59,15 @@ def test_lists_may_mix_forms_and_have_no_names() -> None:
         ("digits", ", not 'digits'; a name goes into the config as data.name"),
         (homophily.PeerData(*arrays(0)), ", not a single PeerData"),
         (dataset(0), ", not a single Dataset; divide it with homophily.data.from_dataset(data, peer=...)"),
-        (pd.DataFrame({"x": [1]}), ", not a DataFrame; divide it with homophily.data.from_frame(data, peer=...)"),
+        (pd.DataFrame({"x": [1]}), ", not a single DataFrame; divide it with homophily.data.from_frame(data, peer=..., target=...)"),
+        (
+            datasets.Dataset.from_dict({"x": [1.0]}),
+            ", not a single Dataset; divide it with homophily.data.from_datasets(data, peer=..., target=...)",
+        ),
+        (
+            datasets.DatasetDict({"train": datasets.Dataset.from_dict({"x": [1.0]})}),
+            ", not a single DatasetDict; divide it with homophily.data.from_datasets(data, peer=..., target=...)",
+        ),
         ([arrays(0), 3], ", and item 1 is int, not PeerData, (x, y) or a torch Dataset"),
         ({"a": arrays(0), "b": [1]}, ", and peer 'b' is list, not PeerData, (x, y) or a torch Dataset"),
     ],

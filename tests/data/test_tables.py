@@ -139,7 +139,7 @@ def test_a_split_column_gives_validation_and_test_samples() -> None:
             {"cluster": "region"},
             "the frame: column 'region', row 4: peer 'bern' is in cluster 'd' here, but in 'b' in row 2",
         ),
-        ({"ids": [[1], [2], [3], [4], [5]]}, {}, "the frame: column 'ids' holds lists: it must be the only one"),
+        ({"ids": [[1], [2], [3], [4], [5]]}, {}, "the frame: column 'ids' holds lists, and 'age' does not: name one"),
         (
             {"ids": [[1], ["a"], [3], [4], [5]]},
             {"features": "ids"},

@@ -14,14 +14,14 @@ from homophily.errors import UserError
 from homophily.federation.similarity import LossSamples
 from homophily.models import models
 from homophily.training import vectorised
-from homophily.training.batching import WrittenOutAttention
+from homophily.training.batching import PatchConvolutions, WrittenOutAttention
 from homophily.training.in_threads import OneByOneInThreads
 from homophily.training.losses import mse
 from homophily.training.one_by_one import OneByOne
 from homophily.training.stacked.chain import chain_of
 from homophily.training.stacked.cpu import Stacked
 from homophily.training.task import Engine, Task
-from homophily.training.vectorised import StepKind, Vectorised
+from homophily.training.vectorised import COMPILED, StepKind, Vectorised
 from tests.training.nets import Drawing, Everything, shares, task, trained
 
 SMALL = {"cnn": (1, 14, 14), "dac-cnn": (3, 32, 32), "cifar-cnn": (3, 8, 8), "mlp": (1, 8, 8), "linear": (6,)}
@@ -229,9 +229,9 @@ class Unrecorded:
         self.step(*self.inputs)
 
 
-@pytest.mark.parametrize("kind", ["recorded", "compiled"])
+@pytest.mark.parametrize("kind", ["recorded", "compiled", "patched"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-@pytest.mark.parametrize("name", ["mlp", "dropout", "everything"])
+@pytest.mark.parametrize("name", ["mlp", "cnn", "dropout", "everything"])
 def test_steps_padded_for_cuda_graphs_agree(
     name: str, optimizer: str, kind: StepKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,7 +241,7 @@ def test_steps_padded_for_cuda_graphs_agree(
     monkeypatch.setattr(torch, "compile", lambda traced: traced)
     dropout = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 10))
     net, inputs = (dropout, (1, 8, 8)) if name == "dropout" else nets()[name]
-    if kind == "compiled" and name == "everything":
+    if kind in COMPILED and name == "everything":
         return  # it has buffers, for which steps are not compiled
     problem = task(net, shares(UNEQUAL, inputs), optimizer=optimizer, lr=0.01)
     some = torch.tensor([0, 2, 3, 5, 1])
@@ -302,6 +302,30 @@ def test_written_out_attention_reaches_into_multihead_attention() -> None:
     assert torch.allclose(found, expected, atol=1e-6)
     assert weights is None
     assert not any("scaled_dot_product" in event.key for event in seen.key_averages())
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"kernel_size": 3, "padding": 1},
+        {"kernel_size": 3, "padding": "same"},
+        {"kernel_size": (3, 2), "stride": (2, 1), "padding": (0, 1), "dilation": (1, 2)},
+        {"kernel_size": 1, "stride": 2, "bias": False},
+        {"kernel_size": 3, "groups": 2},
+        {"kernel_size": 3, "padding": 1, "padding_mode": "reflect"},
+    ],
+)
+def test_a_convolution_is_a_product_of_patches(keys: dict[str, Any]) -> None:
+    layer, x = nn.Conv2d(4, 6, **keys).double(), torch.randn(2, 4, 7, 8, dtype=torch.float64, requires_grad=True)
+    tensors = [x, *layer.parameters()]
+    expected = layer(x)
+    with PatchConvolutions(), profile(activities=[ProfilerActivity.CPU]) as seen:
+        found = layer(x)
+    assert torch.allclose(found, expected, atol=1e-12)
+    gradients = (torch.autograd.grad(outputs.square().sum(), tensors) for outputs in (expected, found))
+    assert all(torch.allclose(a, b, atol=1e-9) for a, b in zip(*gradients, strict=True))
+    written_out = not isinstance(keys.get("padding"), str) and "groups" not in keys
+    assert written_out == (not any("convolution" in event.key for event in seen.key_averages()))
 
 
 @pytest.mark.parametrize("name", ["mlp", "everything"])

@@ -254,7 +254,9 @@ def _inputs(table: _Table, features: str | Sequence[str]) -> _Column | dict[str,
     lists = [name for name in columns if table.has_arrays(name)]
     if lists and len(lists) < len(columns):
         other = next(name for name in columns if name not in lists)
-        raise UserError(f"{table.where}: column {lists[0]!r} holds lists, and {other!r} does not: name one kind in features")
+        raise UserError(
+            f"{table.where}: column {lists[0]!r} holds lists, and {other!r} does not: name one kind in features"
+        )
     if lists:
         found = {name: _stacked(table.arrays(name)) for name in lists}
         return found[lists[0]] if len(found) == 1 else found

@@ -58,9 +58,13 @@ def add_adapters(module: nn.Module, lora: Lora) -> None:
         if any(part in dict(layers[name].named_parameters(recurse=False)) for part in (A, B)):
             raise UserError(f"model.lora: layer {name!r} has parameters named {A} or {B} already")
     chosen = selected(lora.targets, layers, "model.lora.targets", "linear layer")
-    for name, layer in layers.items():
-        if name in chosen and not any(matches(name, pattern) for pattern in lora.train):
-            _adapt(layer, lora)
+    adapted = [name for name in layers if name in chosen and not any(matches(name, pattern) for pattern in lora.train)]
+    if not adapted:
+        raise UserError(
+            "model.lora.targets: no layer gets adapters, because model.lora.train trains all of them in full"
+        )
+    for name in adapted:
+        _adapt(layers[name], lora)
 
 
 def _adapt(layer: nn.Module, lora: Lora) -> None:

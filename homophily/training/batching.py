@@ -81,7 +81,14 @@ class PatchConvolutions(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         named = dict(zip(_CONVOLUTION, args, strict=False)) | (kwargs or {}) if func is F.conv2d else {}
-        if not named or named.get("groups", 1) != 1 or named["input"].dim() != 4 or isinstance(named.get("padding"), str):
+        if named.get("padding") == "valid":
+            named["padding"] = 0
+        if (
+            not named
+            or named.get("groups", 1) != 1
+            or named["input"].dim() != 4
+            or isinstance(named.get("padding"), str)
+        ):
             return func(*args, **(kwargs or {}))
         return _convolution(**named)
 

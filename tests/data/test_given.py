@@ -59,7 +59,10 @@ def test_lists_may_mix_forms_and_have_no_names() -> None:
         ("digits", ", not 'digits'; a name goes into the config as data.name"),
         (homophily.PeerData(*arrays(0)), ", not a single PeerData"),
         (dataset(0), ", not a single Dataset; divide it with homophily.data.from_dataset(data, peer=...)"),
-        (pd.DataFrame({"x": [1]}), ", not a single DataFrame; divide it with homophily.data.from_frame(data, peer=..., target=...)"),
+        (
+            pd.DataFrame({"x": [1]}),
+            ", not a single DataFrame; divide it with homophily.data.from_frame(data, peer=..., target=...)",
+        ),
         (
             datasets.Dataset.from_dict({"x": [1.0]}),
             ", not a single Dataset; divide it with homophily.data.from_datasets(data, peer=..., target=...)",

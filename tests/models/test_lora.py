@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,7 @@ def test_bundled_networks_and_the_server_take_adapters(tmp_path: Path) -> None:
         ({"targets": ["2"]}, r"model\.lora\.targets: no linear layer matches '2'; the names are 1, 3"),
         ({"targets": []}, r"model\.lora\.targets: name at least one layer; the linear layers are 1, 3"),
         ({"train": ["head"]}, r"model\.lora\.train: no layer matches 'head'"),
+        ({"targets": ["3"]}, r"model\.lora\.targets: no layer gets adapters, because model\.lora\.train trains all"),
         ({"rank": 0}, r"model\.lora\.rank = 0"),
         ({"ranks": 4}, r"model\.lora\.ranks"),
         ({"merge": "mean"}, r"model\.lora\.merge"),
@@ -141,6 +143,45 @@ def test_peft_loads_the_exported_adapters_with_equal_outputs(tmp_path: Path) -> 
     assert torch.allclose(loaded(x), run.model(2)(x), atol=1e-5)
     with pytest.raises(UserError, match=r"has no table \[model\.lora\]"):
         homophily.run({"peers": 4, "rounds": 1, "method": "local"}, out=tmp_path / "none").export_adapter(0, tmp_path)
+
+
+class Named(nn.Module):
+    """Layers whose names end alike, and parameters outside of layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(64))
+        self.first = nn.Linear(64, 16)
+        self.norm = nn.LayerNorm(16)
+        self.norm.extra = nn.Linear(16, 16)
+        self.pre_head, self.head = nn.Linear(16, 16), nn.Linear(16, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm.extra(self.norm(self.first(x.flatten(1) * self.scale)).relu())  # type: ignore[operator]
+        found: Tensor = self.head(self.pre_head(x).relu())
+        return found
+
+
+@pytest.mark.parametrize("train", [["head"], ["norm.weight"], ["head", "norm"]])
+def test_peft_loads_layers_whose_names_end_alike_and_modules_with_frozen_parts(
+    train: list[str], tmp_path: Path
+) -> None:
+    """peft saves whole modules: all whose names end with a given name."""
+    peft = pytest.importorskip("peft", reason="the extra huggingface is not installed")
+    torch.manual_seed(0)
+    net = Named()
+    run = homophily.run(config({"targets": ["first"], "train": train}), model=net, out=tmp_path / "run")
+    loaded = peft.PeftModel.from_pretrained(copy.deepcopy(net), str(run.export_adapter(2, tmp_path / "adapter"))).eval()
+    x = torch.randn(4, 1, 8, 8)
+    assert torch.allclose(loaded(x), run.model(2)(x), atol=1e-5)
+
+
+@pytest.mark.parametrize(("train", "which"), [(["scale"], "the network itself"), (["first.bias"], "module 'first'")])
+def test_what_peft_cannot_hold_is_refused(train: list[str], which: str, tmp_path: Path) -> None:
+    run = homophily.run(config({"targets": ["first"], "train": train}), model=Named(), out=tmp_path / "run")
+    with pytest.raises(UserError, match=rf"{which} has parameters that are trained in full, and adapters in 'first'"):
+        run.export_adapter(2, tmp_path / "adapter")
+    assert not (tmp_path / "adapter").exists()
 
 
 @pytest.mark.parametrize("merge", ["factors", "product"])

@@ -27,7 +27,7 @@ from homophily.training.objectives import FedProx, FedRep, Objective
 from homophily.training.one_by_one import OneByOne
 from homophily.training.stacked.cpu import Stacked
 from homophily.training.task import Engine, Task
-from homophily.training.vectorised import StepKind, Vectorised
+from homophily.training.vectorised import COMPILED, StepKind, Vectorised
 from tests.training.nets import Everything, shares, task, trained
 
 pytestmark = [
@@ -80,7 +80,7 @@ def test_both_engines_agree_with_the_reference_on_the_cpu(name: str) -> None:
         assert all(torch.equal(tables[n].cpu(), kept[n]) for n in kept)
 
 
-@pytest.mark.parametrize("kind", ["recorded", "compiled"])
+@pytest.mark.parametrize("kind", ["recorded", "compiled", "patched"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 @pytest.mark.parametrize("name", ["mlp", "cnn", "everything"])
 def test_recorded_and_compiled_steps_agree_with_the_reference_on_the_cpu(
@@ -88,7 +88,7 @@ def test_recorded_and_compiled_steps_agree_with_the_reference_on_the_cpu(
 ) -> None:
     """Peers with different sample counts, in fewer chunks and with some peers left out."""
     torch.manual_seed(3)
-    if kind == "compiled" and (name == "everything" or optimizer == "sgd"):
+    if kind in COMPILED and (name == "everything" or optimizer == "sgd"):
         return  # compiled steps need a network without buffers; compiling takes long
     shape = (1, 14, 14) if name == "cnn" else (1, 8, 8)
     net = Everything() if name == "everything" else models.get(name)(inputs=shape, outputs=10)

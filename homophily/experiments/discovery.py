@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from homophily.config.privacy import Privacy
-from homophily.config.schema import Config
+from homophily.config.schema import Config, Headline, Model
 from homophily.data.given import Peers, given_peers
 from homophily.experiments.runner import as_config, chosen_device
 from homophily.fingerprints.fingerprint import Fingerprints
@@ -127,6 +127,22 @@ def _mean_share(inside: Tensor, of: Tensor) -> float | None:
     return float((inside[some] / of[some]).mean()) if bool(some.any()) else None
 
 
+class _StandIn(nn.Module):
+    """Takes inputs of any form, and returns one number per sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: Tensor | None = None, **fields: Tensor) -> Tensor:
+        samples = next(iter(fields.values())) if x is None else x
+        return self.bias.expand(len(samples), 1)
+
+
+def _first_output(outputs: Tensor, targets: Tensor) -> Tensor:
+    return outputs[:, 0]
+
+
 def kin(
     config: Config | Mapping[str, Any] | str | Path | None = None,
     *,
@@ -137,10 +153,14 @@ def kin(
 ) -> Discovery:
     """Compare the fingerprints of all peers, without training: the number of families, and the peers in each.
 
-    config, model, data, loss, device: as for ``run``.
+    config, model, data, loss, device: as for ``run``. Without a model, no network has to fit the data.
     Returns a ``Discovery``. Raises UserError for bad input.
     """
     chosen = as_config(config)
+    if model is None and chosen.model == Model():  # fingerprints do not depend on the network
+        model, loss = _StandIn(), _first_output
+        usable = {"headline": Headline(name="loss"), "engine": "one-by-one", "init": "common"}
+        chosen = chosen.model_copy(update=usable)
     if chosen.privacy is not None:
         return _private(chosen, chosen.privacy, UserObjects(model, given_peers(data), loss, Kin()), device)
     experiment, _, plan = prepare(chosen, UserObjects(model, given_peers(data), loss, Kin()), chosen_device(device))

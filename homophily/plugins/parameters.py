@@ -177,7 +177,10 @@ def _first_not_json(value: Any, path: list[str]) -> tuple[str, str]:
             json.dumps(part)
         except (TypeError, ValueError):
             return _first_not_json(part, [*path, str(key)])
-    return ".".join(path) or "the config", type(value).__name__
+    kind = type(value).__name__
+    if callable(value) and hasattr(value, "__qualname__"):
+        kind += f"; a class or function is named as a string, here '{value.__module__}:{value.__qualname__}'"
+    return ".".join(path) or "the config", kind
 
 
 def _message(error: Any, table: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -114,6 +115,11 @@ def test_checked_fills_in_the_defaults() -> None:
         ({"flag": 1}, "method.flag = 1: must be true or false"),
         ({"kk": 1}, "unknown key method.kk (did you mean k?): the keys of method 'sized' are k, on, share, deep, flag"),
         ({"k": object()}, "method.k: must be a number, string, list or table, not object"),
+        (
+            {"k": deepcopy},
+            "method.k: must be a number, string, list or table, not function; a class or function is named as a "
+            "string, here 'copy:deepcopy'",
+        ),
         ({"deep": [1, {2}]}, "method.deep.1: must be a number, string, list or table, not set"),
     ],
 )

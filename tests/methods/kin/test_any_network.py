@@ -99,6 +99,20 @@ def test_a_text_transformer_and_a_bag_of_tokens_give_the_same_answer() -> None:
     first, *others = [homophily.kin(model=network, data=tokens()) for network in networks]
     assert first.families == [list(range(10)), list(range(10, 20))]
     assert all(same(first, other) for other in others)
+    assert same(first, homophily.kin(data=tokens()))
+
+
+@pytest.mark.parametrize("form", ["fields", "pixels"])
+def test_without_a_model_no_network_has_to_fit_the_data(form: str) -> None:
+    """The default network, an MLP, takes neither inputs with names nor a class for each pixel."""
+    chance, data = np.random.default_rng(0), []
+    for peer in range(8):
+        x = chance.integers(12, size=(60, 6))
+        y = (x + peer % 2) % 3
+        images = chance.normal(size=(60, 1, 2, 3)), np.where(chance.random((60, 2, 3)) < 0.8, peer % 2, 2)
+        named = {"input_ids": x, "attention_mask": np.ones_like(x)}, y
+        data.append(homophily.PeerData(*(named if form == "fields" else images)))
+    assert homophily.kin(data=data).families == [[0, 2, 4, 6], [1, 3, 5, 7]]
 
 
 def test_frozen_and_personal_parameters_change_nothing() -> None:

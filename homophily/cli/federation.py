@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -157,7 +158,12 @@ def _print_document(document: MembershipDocument, as_json: bool) -> None:
     if as_json:
         print(json.dumps(found, ensure_ascii=False))
     else:
+        found["settings"] = _in_words(document.settings) or None
         print_pairs(Console(), {key: formatted(value) for key, value in found.items()})
+
+
+def _in_words(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} = {value!r}" for key, value in flat(as_tables(settings)).items())
 
 
 def join_federation(
@@ -176,7 +182,7 @@ def join_federation(
     console = Console(stderr=True, soft_wrap=True)
     invitation = Invitation.read(token)
     until = datetime.fromtimestamp(invitation.expires).isoformat(" ", "minutes")
-    shared = ", ".join(f"{key} = {value!r}" for key, value in flat(as_tables(invitation.settings)).items())
+    shared = _in_words(invitation.settings)
     console.print(
         f"{invitation.name} joins {invitation.federation}, invited until {until}; all members share: {shared or '-'}",
         highlight=False, markup=False,

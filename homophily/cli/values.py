@@ -13,4 +13,6 @@ def formatted(value: Any) -> str:
         return ", ".join(f"{key} {formatted(inner)}" for key, inner in value.items()) or "-"
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "-"
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
     return f"{value:.4g}" if isinstance(value, float) and abs(value) < 1e6 else str(value)

@@ -21,11 +21,12 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from homophily.errors import UserError
 from homophily.peer import admission, certificates
 from homophily.peer.channel import SILENCE_SECONDS, Channel, ChannelBroken
-from homophily.peer.federation_folder import DOCUMENT, current, read_ledger
+from homophily.peer.federation_folder import DOCUMENT, current, prolong, read_ledger
 from homophily.peer.invitation import NONCE_BYTES, commitment, fingerprint, secret_digest, short_code
 
 _HANDSHAKE_SECONDS = 10.0
 _POLL_SECONDS = 0.5
+_PROLONG_SECONDS = 3600.0  # between two looks at the end of the document
 _MOST_CONNECTIONS = 128
 _MOST_BYTES = 64 << 10  # of a message to the service
 
@@ -45,6 +46,7 @@ class AuthorityService:
         self.addresses = ["{}:{}".format(*each.getsockname()[:2]) for each in self._sockets]
         for each in self._sockets:
             threading.Thread(target=self._accept, args=(each,), daemon=True).start()
+        threading.Thread(target=self._prolong, daemon=True).start()
 
     def close(self) -> None:
         self._closed.set()
@@ -54,6 +56,19 @@ class AuthorityService:
     def wait(self) -> None:
         """Return when the service is closed."""
         self._closed.wait()
+
+    def _prolong(self) -> None:
+        """Sign the document again before it expires: without a change of members it would end after a year."""
+        while not self._closed.is_set():
+            try:
+                made = prolong(self._folder)
+            except UserError as error:
+                self._report(f"the membership document could not be signed again: {error}; trying every hour")
+            else:
+                if made is not None:
+                    until = datetime.fromtimestamp(made.expires, UTC).date()
+                    self._report(f"signed version {made.version} of the membership document, valid until {until}")
+            self._closed.wait(_PROLONG_SECONDS)
 
     def _accept(self, listening: socket.socket) -> None:
         while not self._closed.is_set():

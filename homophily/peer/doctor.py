@@ -24,11 +24,14 @@ from homophily.peer.certificates import read_certificate
 from homophily.peer.handshakes import plain_reason
 from homophily.peer.identity import Refused
 from homophily.peer.membership import Status, open_status
+from homophily.peer.membership_document import MembershipDocument
+from homophily.peer.membership_keeper import WARNED_BEFORE
 from homophily.peer.network import ANNOUNCE_SECONDS, address_of, announced_settings
 from homophily.peer.protocol import differing_settings
 from homophily.peer.settings import PeerSettings, load
 from homophily.peer.setup import PeerSetup, prepare_peer
 from homophily.peer.transport import NoAnswer, ZenohLinks
+from homophily.version import __version__
 
 _LISTEN_SECONDS = 5 * ANNOUNCE_SECONDS  # every peer that is online announces its status in this time
 _DIAL_SECONDS = 5.0
@@ -56,6 +59,8 @@ def examine(file: Path) -> Iterator[Check]:
         yield Check("file", False, str(error))
         return
     yield Check("file", True, f"{settings.peer.name} of {settings.peer.federation}")
+    if settings.document is not None:
+        yield _document(settings.document)
     certificate = _certificate(settings)
     yield certificate
     try:
@@ -93,6 +98,14 @@ def _certificate(settings: PeerSettings) -> Check:
     if until - datetime.now(UTC) < _EXPIRY_WARNING:
         return Check("certificate", False, f"{settings.certificate} expires on {until.date()}: issue a new one")
     return Check("certificate", True, f"valid until {until.date()}")
+
+
+def _document(document: MembershipDocument) -> Check:
+    until = datetime.fromtimestamp(document.expires, UTC)
+    text = f"version {document.version}, valid until {until.date()}"
+    if until - datetime.now(UTC) < timedelta(seconds=WARNED_BEFORE):
+        return Check("membership", False, f"{text}: ask the authority for a new one")
+    return Check("membership", True, text)
 
 
 def _disk(settings: PeerSettings, model_bytes: int) -> Iterator[Check]:
@@ -262,6 +275,8 @@ def _member(setup: PeerSetup, links: ZenohLinks, name: str, status: Status, cloc
     yield Check(name, True, f"online in round {status.round}")
     if name in links.neighbours():
         yield _speed(links, name, status)
+    here = "" if status.software == __version__ else f", {__version__} here"
+    yield Check(f"{name}: version", True, f"homophily {status.software or 'of protocol version 1'}{here}")
     wrong = abs(clock) > _CLOCK_SECONDS
     side = "ahead of" if clock > 0 else "behind"
     text = f"{abs(clock):.1f} s {side} this machine"

@@ -13,9 +13,9 @@ from typing import Any
 from cryptography import x509
 
 from homophily.atomic_io import locked, read_json, write_bytes, write_json
-from homophily.config.overlay import read
 from homophily.errors import InUseError, UserError
 from homophily.peer import certificates
+from homophily.peer.identity import Refused
 from homophily.peer.membership_document import (
     Member,
     MembershipDocument,
@@ -24,11 +24,12 @@ from homophily.peer.membership_document import (
     open_document,
     sign_document,
 )
-from homophily.simulation.configuration import make
+from homophily.peer.settings import shared_settings
 
 DOCUMENT = "membership.json"
 _STATE = "federation.json"
 _DAYS = 365  # a document is valid for so long; every change begins the time anew
+_PROLONGED_BEFORE = 180 * 86400  # seconds before the end of a document
 _LOCK_SECONDS = 10.0
 
 
@@ -70,15 +71,6 @@ def init(
     return _publish(folder, ledger)
 
 
-def shared_settings(path: Path) -> dict[str, Any]:
-    """The settings in a TOML file, which must be keys of a config. Raises UserError."""
-    values = read(path, "settings")
-    if "peer" in values:
-        raise UserError(f"{path}: the table [peer] belongs in the file of each peer, not in shared settings")
-    make(values)
-    return values
-
-
 def add(folder: Path, name: str, addresses: Sequence[str] = ()) -> MembershipDocument:
     """Make a peer a member, or change its addresses."""
     with changed(folder) as ledger:
@@ -116,6 +108,15 @@ def share(folder: Path, settings: Path) -> MembershipDocument:
     """Replace the settings that all members share."""
     with changed(folder) as ledger:
         ledger.settings = shared_settings(settings)
+    return current(folder)
+
+
+def prolong(folder: Path) -> MembershipDocument | None:
+    """Sign a new version if half a year or less of the present one is left; None: nothing to do."""
+    if current(folder).expires - time.time() > _PROLONGED_BEFORE:
+        return None
+    with changed(folder):
+        pass
     return current(folder)
 
 
@@ -167,7 +168,11 @@ def current(folder: Path) -> MembershipDocument:
         data = path.read_bytes()
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}; make it with homophily federation init") from error
-    return open_document(data, certificates.read_certificate(folder / "ca.pem"), read_ledger(folder).federation)
+    ledger = read_ledger(folder)
+    try:
+        return open_document(data, certificates.read_certificate(folder / "ca.pem"), ledger.federation)
+    except Refused as error:
+        raise UserError(f"{path} is damaged: {error}; restore the folder from its backup") from None
 
 
 def has_federation(folder: Path) -> bool:

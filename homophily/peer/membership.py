@@ -16,12 +16,13 @@ import networkx as nx
 from homophily.peer.identity import Authority, Identity, Refused
 from homophily.peer.manifest import MAX_ROUNDS
 from homophily.peer.protocol import Settings, read_settings
+from homophily.version import __version__
 
 _ROUNDS = (0, MAX_ROUNDS)
 _CLOCK_JUMP = 3600 * 10**9  # nanoseconds, longer than a peer runs without saving its state
 OFFLINE_SECONDS = 30.0  # a peer without a valid status for this long counts as offline
 _REPLAY_TOLERANCE = 10 * 10**9  # nanoseconds: a status that took a longer route comes late
-_PLAN_CHARS = 200
+_PLAN_CHARS, _SOFTWARE_CHARS = 200, 40
 _BOUNDS = {"time": (0, 1 << 62), "trained": _ROUNDS, "merged": _ROUNDS, "printed": (-1, MAX_ROUNDS)}
 
 
@@ -37,6 +38,7 @@ class Status:
     neighbours: tuple[str, ...] = ()
     plan: str = ""  # method, merge, rounds and constants as a phrase: for peers of protocol version 1
     settings: Settings = ()  # those that all peers must share: only used to report files that differ
+    software: str = ""  # version of homophily; empty: not announced
 
     @property
     def round(self) -> int:
@@ -44,13 +46,14 @@ class Status:
         return max(self.trained, self.merged)
 
 
-_FIELDS = set(Status.__dataclass_fields__) - {"settings"}
+_BESIDE = ("settings", "software")  # beside the status: peers of protocol version 1 know its other fields only
+_FIELDS = set(Status.__dataclass_fields__) - set(_BESIDE)
 
 
 def seal_status(status: Status, federation: str, identity: Identity) -> bytes:
     fields = asdict(status)
-    settings = dict(fields.pop("settings"))  # beside the status: peers of version 1 know its other fields only
-    return identity.seal({"federation": federation, "status": fields, "settings": settings})
+    settings, software = (fields.pop(key) for key in _BESIDE)
+    return identity.seal({"federation": federation, "status": fields, "settings": dict(settings), "software": software})
 
 
 def open_status(sealed: bytes, authority: Authority, federation: str, max_neighbours: int) -> tuple[str, Status]:
@@ -72,10 +75,13 @@ def open_status(sealed: bytes, authority: Authority, federation: str, max_neighb
         raise Refused("malformed status")
     if len(plan) > _PLAN_CHARS or not plan.isprintable():
         raise Refused("malformed status")
-    settings = read_settings(body.get("settings", {}))
+    settings, software = read_settings(body.get("settings", {})), body.get("software", "")
     if settings is None:
         raise Refused("malformed settings")
-    return str(body["origin"]), Status(**{**status, "neighbours": tuple(names), "settings": settings})
+    if not isinstance(software, str) or len(software) > _SOFTWARE_CHARS or not software.isprintable():
+        raise Refused("malformed status")
+    beside = {"settings": settings, "software": software}
+    return str(body["origin"]), Status(**{**status, "neighbours": tuple(names), **beside})
 
 
 @dataclass
@@ -228,7 +234,8 @@ class Announcer:
         settings: Settings = (),
     ) -> None:
         self._send, self._neighbours, self._every = send, neighbours, every
-        self._status, self._lock = Status(plan=plan[:_PLAN_CHARS], settings=settings), threading.Lock()
+        self._status = Status(plan=plan[:_PLAN_CHARS], settings=settings, software=__version__)
+        self._lock = threading.Lock()
         self._wake, self._stopped = threading.Event(), False
         self._thread = threading.Thread(target=self._announce_repeatedly, daemon=True)
 

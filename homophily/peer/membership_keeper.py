@@ -22,6 +22,7 @@ _LOOK_SECONDS = 2.0  # between two looks at the file
 _OFFER_SECONDS = 5.0  # between two offers of the document to neighbours, for one of at most 20 kB
 _BYTES_PER_SECOND = 4096  # of a larger document
 _WAITING = 64  # documents that wait to be checked
+WARNED_BEFORE = 30 * 86400  # seconds before the end of a document
 
 
 def newest(paths: list[Path], authority: x509.Certificate, federation: str) -> tuple[bytes, MembershipDocument]:
@@ -63,6 +64,7 @@ class MembershipKeeper:
         self._received: queue.Queue[bytes] = queue.Queue(_WAITING)
         self._stopped, self._again = threading.Event(), threading.Event()
         self._seen = b""  # the last content of the watched file
+        self._warned = 0  # the version whose end was announced
         self._thread = threading.Thread(target=self._work, daemon=True)
 
     def start(self) -> None:
@@ -94,6 +96,7 @@ class MembershipKeeper:
                 offered = now
             if now - looked >= _LOOK_SECONDS:
                 self._look()
+                self._warn_of_end()
                 looked = now
             if self._again.is_set():
                 self._again.clear()
@@ -114,6 +117,16 @@ class MembershipKeeper:
         if data != self._seen:
             self._seen = data
             self.consider(data)
+
+    def _warn_of_end(self) -> None:
+        document = self.document
+        if document.expires - time.time() < WARNED_BEFORE and self._warned != document.version:
+            self._warned = document.version
+            self._log.warning(
+                "the membership document version %d expires on %s: ask the authority for a new one",
+                document.version,
+                datetime.fromtimestamp(document.expires, UTC).date(),
+            )
 
     def consider(self, data: bytes) -> bool:
         """Store and apply a document if it is newer than the known one. Returns whether it is older."""

@@ -160,9 +160,13 @@ def _settings_compared(me: str, announcer: Announcer, log: logging.Logger) -> Ca
 
 
 def address_of(settings: PeerSettings, insecure: bool) -> Address:
-    """The address of this peer. insecure: without TLS."""
+    """The address of this peer. insecure: without TLS.
+
+    Of a partial mesh, peer.connect says which links there are; without it, members are dialled as in a full mesh.
+    """
     peer, document = settings.peer, settings.document
-    dialled = document.dialled_by(peer.name) if document is not None and peer.mesh == "full" else []
+    chosen = peer.mesh == "partial" and peer.connect
+    dialled = [] if document is None or chosen else document.dialled_by(peer.name)
     return Address(
         peer.name,
         peer.federation,

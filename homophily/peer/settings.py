@@ -20,6 +20,9 @@ from homophily.peer.membership_keeper import newest
 from homophily.plugins.parameters import parsed, refuse_unknown
 from homophily.simulation.configuration import make, overlaid
 
+# Of the table [peer]: what a membership document can set for all peers
+SHARED_KEYS = ("mesh", "pace", "classes")
+
 
 class Peer(Table):
     """The table [peer]."""
@@ -64,7 +67,7 @@ class PeerSettings:
     peer: Peer
     folder: Path
     document: MembershipDocument | None = None
-    values: Mapping[str, Any] = field(default_factory=dict)  # of the file, without [peer]
+    values: Mapping[str, Any] = field(default_factory=dict)  # of the file; of [peer] only SHARED_KEYS
 
     def under(self, document: MembershipDocument) -> PeerSettings:
         """These settings with the members and shared settings of a document. Raises UserError if they contradict it."""
@@ -81,8 +84,11 @@ class PeerSettings:
                     f"{shared[key]!r} for all: remove the key from the peer's file"
                 )
         names = [name for name in sorted(document.members) if name not in self.peer.deny]
-        peer = self.peer.model_copy(update={"allow": names})
-        return replace(self, config=make(overlaid(document.settings, self.values)), peer=peer, document=document)
+        config = overlaid(document.settings, self.values)
+        keys = {**document.settings.get("peer", {}), **config.pop("peer", {})}
+        found = parsed(Peer, {"name": self.peer.name, **keys}, "peer")
+        peer = self.peer.model_copy(update={"allow": names, **{key: getattr(found, key) for key in SHARED_KEYS}})
+        return replace(self, config=make(config), peer=peer, document=document)
 
     def path(self, given: str, default: str = "") -> Path:
         return self.folder / (given or default)
@@ -118,13 +124,25 @@ def load(path: Path) -> PeerSettings:
         raise UserError(f"peer.allow is missing in {path}: give it, or peer.membership, and not both")
     peer: Peer = parsed(Peer, table, "peer")
     _check(peer)
-    settings = PeerSettings(make(values), peer, path.parent, values=values)
+    given = {key: table[key] for key in SHARED_KEYS if key in table}
+    settings = PeerSettings(make(values), peer, path.parent, values={**values, "peer": given} if given else values)
     if not peer.membership:
         allow = [name for name in peer.allow if name not in peer.deny]
         return replace(settings, peer=peer.model_copy(update={"allow": allow}))
     paths = [settings.stored_document, settings.path(peer.membership)]
     authority = read_certificate(settings.path(peer.ca))
     return settings.under(newest([path for path in paths if path.exists()] or paths[1:], authority, peer.federation)[1])
+
+
+def shared_settings(path: Path) -> dict[str, Any]:
+    """The settings in a TOML file that all peers shall have: keys of a config, and SHARED_KEYS of the table [peer]."""
+    values = read(path, "settings")
+    table = values.get("peer", {})
+    if not isinstance(table, Mapping) or not table.keys() <= set(SHARED_KEYS):
+        raise UserError(f"{path}: of the table [peer] only {', '.join(SHARED_KEYS)} can be shared by all peers")
+    parsed(Peer, {"name": "shared", **table}, "peer")
+    make({key: value for key, value in values.items() if key != "peer"})
+    return values
 
 
 def _check(peer: Peer) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -16,13 +18,14 @@ from pathlib import Path
 
 import pytest
 
-from homophily.peer import certificates
+from homophily.peer import certificates, federation_folder
 from homophily.peer.doctor import Check, examine
 from homophily.peer.identity import Identity
 from homophily.peer.membership import Status, seal_status
 from homophily.peer.network import address_of
 from homophily.peer.settings import load
 from homophily.peer.transport import LinkHandlers, ZenohLinks
+from homophily.version import __version__
 from tests.peer.field import Field, until
 from tests.peer.linked import free_port
 
@@ -75,6 +78,7 @@ def test_all_is_ok_before_the_peer_runs_and_while_it_runs(two: Field) -> None:
     assert {"file", "certificate", "data", "disk", "name 127.0.0.1", "peer-0", "peer-0: clock", "peer-0: settings"} < {
         *before
     }
+    assert before["peer-0: version"].text == f"homophily {__version__}"
     assert not (two.folder / "peer-1").exists(), "it writes nothing"
     two.start(1)
     two.all_meet(0, 1)
@@ -136,6 +140,57 @@ def test_a_listener_whose_certificate_has_expired(two: Field) -> None:
 
 
 @pytest.mark.usefixtures("hasty")
+def test_a_port_of_another_program_a_certificate_without_the_address_and_a_name_that_is_not_allowed(
+    two: Field, tmp_path: Path
+) -> None:
+    dial = f"dial {address(two.files[1])}"
+    host, _, port = address(two.files[1]).partition(":")
+    with socket.create_server((host, int(port))) as other:
+        threading.Thread(target=_greet, args=(other,), daemon=True).start()
+        assert to_do(two.files[1])[dial] == "this is not the port of a peer: it does not answer with TLS"
+    certs = two.folder / "certs"
+    for end in ("pem", "key"):
+        (certs / f"peer-0.{end}").unlink()
+    certificates.issue(certs, "peer-0", ["192.0.2.7"])
+    with links_of(two, 0):
+        wrong = to_do(two.files[1])[dial]
+    assert wrong == f"the certificate of the other end does not name {host}: issue it with --host {host}"
+    for end in ("pem", "key"):
+        (certs / f"peer-0.{end}").unlink()
+    certificates.issue(certs, "peer-0", [host])
+    changed(two.files[1], '"peer-0"', '"peer-9"')
+    with links_of(two, 0):
+        wrong = to_do(two.files[1])[dial]
+    assert wrong == "peer-0 is not in peer.allow: add it, or correct peer.connect"
+
+
+def _greet(other: socket.socket) -> None:
+    connection, _ = other.accept()
+    with connection:
+        connection.sendall(b"220 mail.example.org ESMTP\r\n")
+        connection.recv(1000)
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_membership_document_that_ends(two: Field, monkeypatch: pytest.MonkeyPatch) -> None:
+    certs = two.folder / "certs"
+    monkeypatch.setattr(federation_folder, "_DAYS", 20)
+    federation_folder.init(certs, "federation")
+    for name in two.names:
+        federation_folder.add(certs, name)
+    text = two.files[1].read_text()
+    two.files[1].write_text(
+        re.sub(r"allow = \[[^]]*\]", 'membership = "certs/membership.json"', re.sub(r"share = .*", "", text))
+    )
+    assert re.fullmatch(
+        r"version 3, valid until .*: ask the authority for a new one", to_do(two.files[1])["membership"]
+    )
+    monkeypatch.undo()
+    federation_folder.add(certs, "peer-2")
+    assert found(two.files[1])["membership"].ok
+
+
+@pytest.mark.usefixtures("hasty")
 def test_another_authority_on_either_side(two: Field, tmp_path: Path) -> None:
     other = tmp_path / "other"
     certificates.init(other)
@@ -182,7 +237,7 @@ def test_a_wrong_clock_and_other_settings(two: Field) -> None:
 
         def announce() -> None:
             while not done.wait(0.2):
-                status = Status(time=time.time_ns() + hour, neighbours=("peer-1",), settings=settings)
+                status = Status(time=time.time_ns() + hour, neighbours=("peer-1",), settings=settings, software="9.1")
                 links.broadcast(seal_status(status, "federation", identity))
 
         thread = threading.Thread(target=announce)
@@ -194,6 +249,9 @@ def test_a_wrong_clock_and_other_settings(two: Field) -> None:
     assert len(wrong) == 1
     assert wrong[0].startswith(("3600.0 s ahead of", "3599.9 s ahead of"))
     assert wrong[0].endswith("set both clocks, for example with NTP")
+    assert f"homophily 9.1, {__version__} here" in [
+        check.text for check in checks if check.subject == "peer-0: version"
+    ]
     differing = [check.text for check in checks if check.subject == "peer-0: settings"]
     assert "rounds = 7, but 100000 here: give both the same value" in differing
 

@@ -30,7 +30,7 @@ listen = ["127.0.0.1:17453"]
 """
 
 
-def called(*words: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+def called(*words: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=timeout, check=False)
 
 
@@ -52,23 +52,26 @@ class Image:
     """The image, and how its command is run in a folder."""
 
     def __init__(self, tool: str) -> None:
-        self.tool = tool
-        done = called(tool, "build", "-f", "deploy/Containerfile", "-t", TAG, *ARGUMENTS, ".", timeout=1500)
+        self.tool, self._container = tool, ""
+        layers = ["--layers"] if tool == "buildah" else []  # kept for the next build, as the others do
+        done = called(tool, "build", *layers, "-f", "deploy/Containerfile", "-t", TAG, *ARGUMENTS, ".", timeout=1500)
         assert done.returncode == 0, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+        if tool == "buildah":
+            self._container = called("buildah", "from", TAG, timeout=600).stdout.strip()
+            self._settings = json.loads(called("buildah", "inspect", TAG).stdout)["OCIv1"]["config"]
 
     def homophily(self, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
         """Run the image with these words after its entry point. folder: mounted at /peer."""
         if self.tool != "buildah":
-            return called(
-                self.tool, "run", "--rm", "--read-only", "--tmpfs", "/tmp", "-v", f"{folder}:/peer", TAG, *words
-            )
-        container = called("buildah", "from", TAG).stdout.strip()
-        try:
-            told = json.loads(called("buildah", "inspect", TAG).stdout)["OCIv1"]["config"]
-            command = [*told["Entrypoint"], *(words or told["Cmd"])]  # buildah run uses neither
-            return called("buildah", "run", "--volume", f"{folder}:/peer", container, "--", *command)
-        finally:
-            called("buildah", "rm", container)
+            limits = ("--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL")
+            return called(self.tool, "run", "--rm", *limits, "-v", f"{folder}:/peer", TAG, *words)
+        command = [*self._settings["Entrypoint"], *(words or self._settings["Cmd"])]  # buildah run uses neither
+        return called("buildah", "run", "--volume", f"{folder}:/peer", self._container, "--", *command)
+
+    def remove(self) -> None:
+        if self._container:
+            called("buildah", "rm", self._container)
+        called(self.tool, "rmi", TAG)
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +80,9 @@ def image() -> Iterator[Image]:
     if tool is None:
         warnings.warn(f"NOT TESTED, no container builder works here: {reason}", stacklevel=1)
         pytest.skip(f"no container builder works here: {reason}")
-    yield Image(tool)
-    called(tool, "rmi", TAG)
+    made = Image(tool)
+    yield made
+    made.remove()
 
 
 @pytest.mark.slow

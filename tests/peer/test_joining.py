@@ -286,6 +286,25 @@ def test_the_service_asks_for_a_certificate_and_outlives_nonsense(office: Office
         each.close()
 
 
+def test_the_service_signs_the_document_again_before_it_expires(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "shared.toml").write_text("rounds = 7\n")
+    folder, said = tmp_path / "certs", list[str]()
+    monkeypatch.setattr(federation_folder, "_DAYS", 179)
+    federation_folder.init(folder, "clinics", tmp_path / "shared.toml", ["127.0.0.1:7001"])
+    monkeypatch.undo()
+    service = AuthorityService(folder, [f"127.0.0.1:{free_port()}"], said.append)
+    try:
+        until(lambda: said, "a new version")
+    finally:
+        service.close()
+    assert said[0].startswith("signed version 2 of the membership document, valid until ")
+    found = federation_folder.current(folder)
+    assert (found.version, found.expires - found.issued, found.settings) == (2, 365 * 86400, {"rounds": 7})
+    assert federation_folder.prolong(folder) is None
+
+
 def test_no_peer_gets_a_certificate_of_the_service(office: Office) -> None:
     with pytest.raises(UserError, match="belongs to the authority's service"):
         certificates.issue(office.folder, "hospital-f", ["authority.homophily.invalid"])

@@ -69,8 +69,23 @@ def test_a_status_travels_as_it_is(people: People) -> None:
 )
 def test_every_field_of_a_status_is_checked(people: People, changes: dict[str, Any]) -> None:
     good = {**asdict(Status(5, 3, 2, 0)), "neighbours": ["bob"]}
+    del good["settings"], good["software"]  # they are beside the status
     status = {key: value for key, value in {**good, **changes}.items() if value is not ...}
-    sealed = people.identity("alice").seal({"federation": FEDERATION, "status": status})
+    alice = people.identity("alice")
+    sealed = alice.seal({"federation": FEDERATION, "status": good})
+    assert membership.open_status(sealed, people.authority, FEDERATION, 5)[1] == Status(5, 3, 2, 0, neighbours=("bob",))
+    sealed = alice.seal({"federation": FEDERATION, "status": status})
+    with pytest.raises(Refused, match="malformed status"):
+        membership.open_status(sealed, people.authority, FEDERATION, 5)
+
+
+@pytest.mark.parametrize("software", [7, None, "1" * 41, "0.1\n"])
+def test_a_malformed_version_of_the_software_is_refused(people: People, software: Any) -> None:
+    status = asdict(Status(5, 3, 2, 0, neighbours=()))
+    del status["settings"], status["software"]
+    sealed = people.identity("alice").seal(
+        {"federation": FEDERATION, "status": {**status, "neighbours": []}, "software": software}
+    )
     with pytest.raises(Refused, match="malformed status"):
         membership.open_status(sealed, people.authority, FEDERATION, 5)
 

@@ -19,9 +19,10 @@ from homophily.peer import certificates, federation_folder
 from homophily.peer.identity import Authority, Identity, Refused
 from homophily.peer.membership_document import MembershipDocument, open_document, sign_document
 from homophily.peer.membership_keeper import MembershipKeeper
+from homophily.peer.network import address_of
 from homophily.peer.refusals import Refusals
-from homophily.peer.settings import load
-from tests.peer.field import Field
+from homophily.peer.settings import PeerSettings, load
+from tests.peer.field import Field, until
 from tests.peer.linked import free_port
 
 NAMES = ("ann", "bob", "cid")
@@ -109,6 +110,35 @@ def test_the_newest_version_wins_and_a_rollback_changes_nothing(office: Path, tm
     assert applied == [5]
 
 
+def test_the_end_of_a_document_is_announced_once_per_version(
+    office: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(federation_folder, "_DAYS", 29)
+    federation_folder.remove(office, "cid")
+    monkeypatch.undo()
+    kept = keeper(office, tmp_path, [], [])
+    with caplog.at_level(logging.INFO, "homophily.peer.test"):
+        kept.start()
+        until(lambda: caplog.messages, "a warning")
+        federation_folder.remove(office, "bob")
+        (tmp_path / "watched.json").write_bytes((office / "membership.json").read_bytes())
+        until(lambda: kept.document.version == 6, "the file is read")
+        time.sleep(2.5)  # another look
+        kept.stop()
+    first, *others = caplog.messages
+    assert first.startswith("the membership document version 5 expires on ")
+    assert not any("expires on" in message for message in others)
+
+
+def test_a_damaged_folder_of_an_authority_is_an_error_of_one_sentence(office: Path) -> None:
+    document = office / "membership.json"
+    document.write_text(document.read_text().replace("ann", "eve"))
+    with pytest.raises(
+        UserError, match=r"membership\.json is damaged: membership document not signed by this authority"
+    ):
+        federation_folder.current(office)
+
+
 def test_signed_messages_of_a_revoked_certificate_are_refused_by_name_and_serial(office: Path) -> None:
     authority = Authority(office / "ca.pem", NAMES)
     cid = Identity("cid", office / "cid.pem", office / "cid.key")
@@ -160,6 +190,41 @@ def test_a_peers_file_takes_members_and_settings_from_the_document_and_can_only_
         load(file)
 
 
+def test_a_document_sets_the_keys_of_peer_on_which_all_must_agree_and_no_others(office: Path, tmp_path: Path) -> None:
+    inbox, shared = tmp_path / "inbox-ann.json", tmp_path / "shared.toml"
+    federation_folder.add(office, "bob", ["127.0.0.1:7001"])
+
+    def loaded(peer: str, more: str = "") -> PeerSettings:
+        shared.write_text(f'method = "random"\n{peer}')
+        federation_folder.share(office, shared)
+        inbox.write_bytes((office / "membership.json").read_bytes())
+        return load(peer_file(tmp_path, "ann", free_port(), [], more))
+
+    partial = loaded('[peer]\nmesh = "partial"\npace = "lockstep"\nclasses = 5\n')
+    assert (partial.peer.mesh, partial.peer.pace, partial.peer.classes) == ("partial", "lockstep", 5)
+    assert partial.under(partial.document or opened(office)).peer == partial.peer
+    own = loaded('[peer]\nmesh = "partial"\n', 'mesh = "partial"\nclasses = 3\n')
+    assert (own.peer.mesh, own.peer.pace, own.peer.classes) == ("partial", "free", 3)
+    with pytest.raises(UserError, match=r"peer\.mesh = 'full', but the membership document version \d+ has 'partial'"):
+        loaded('[peer]\nmesh = "partial"\n', 'mesh = "full"\n')
+    assert loaded("").peer.mesh == "full"
+    with pytest.raises(UserError, match=r"of the table \[peer\] only mesh, pace, classes can be shared by all peers"):
+        loaded("[peer]\ndeadline = 5\n")
+    with pytest.raises(UserError, match=r"peer\.mesh"):
+        loaded('[peer]\nmesh = "some"\n')
+
+
+@pytest.mark.parametrize(("mesh", "connect", "dialled"), [
+    ("full", [], ["127.0.0.1:7001"]), ("full", [7002], ["127.0.0.1:7002", "127.0.0.1:7001"]),
+    ("partial", [], ["127.0.0.1:7001"]), ("partial", [7002], ["127.0.0.1:7002"]),
+])  # fmt: skip
+def test_whom_a_member_dials(office: Path, tmp_path: Path, mesh: str, connect: list[int], dialled: list[str]) -> None:
+    federation_folder.add(office, "ann", ["127.0.0.1:7001"])
+    (tmp_path / "inbox-bob.json").write_bytes((office / "membership.json").read_bytes())
+    found = load(peer_file(tmp_path, "bob", free_port(), connect, f'mesh = "{mesh}"\n'))
+    assert list(address_of(found, insecure=False).connect) == dialled
+
+
 class Clinics(Field):
     """Peers with a membership document, each with an inbox of its own."""
 
@@ -207,3 +272,27 @@ def test_running_peers_apply_a_new_document_and_one_that_was_away_catches_up(off
     assert json.loads((clinics.folder / "cid/membership.json").read_text()) == json.loads(
         (office / "membership.json").read_text()
     )
+
+
+def test_members_that_only_dial_out_pass_models_through_the_one_that_can_be_reached(
+    office: Path, tmp_path: Path
+) -> None:
+    """Their files name no address and no mesh: both are in the document."""
+    (tmp_path / "shared.toml").write_text(
+        'rounds = 100000\nmethod = { name = "random", hops = 2 }\n[peer]\nmesh = "partial"\n'
+    )
+    federation_folder.share(office, tmp_path / "shared.toml")
+    clinics, port = Clinics(tmp_path, NAMES), free_port()
+    federation_folder.add(office, "ann", [f"127.0.0.1:{port}"])
+    try:
+        for i, name in enumerate(NAMES):
+            clinics.deliver(i)
+            clinics.files[i] = peer_file(tmp_path, name, port, [])
+            if i > 0:
+                text = clinics.files[i].read_text()
+                clinics.files[i].write_text(text.replace(f'listen = ["127.0.0.1:{port}"]\n', ""))
+        clinics.start(0, 1, 2)
+        clinics.all_meet(0, 1, 2)
+        assert clinics.status(1)["reachable"] == {"ann": 1, "cid": 2}
+    finally:
+        clinics.close()

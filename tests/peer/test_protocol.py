@@ -228,7 +228,7 @@ def test_constants_and_long_values_are_compared_by_their_hash() -> None:
 )  # fmt: skip
 def test_malformed_settings_are_refused(people: People, settings: Any) -> None:
     status = {**STATUS.__dict__}
-    del status["settings"]
+    del status["settings"], status["software"]
     body = {"federation": FEDERATION, "status": status, "settings": settings}
     with pytest.raises(Refused, match="malformed settings"):
         open_status(people.identity("alice").seal(body), people.authority, FEDERATION, 5)

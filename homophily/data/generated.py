@@ -31,7 +31,7 @@ class Generator:
 
         counts: samples of each peer for training, validation and testing.
         """
-        cluster = ids * self.clusters // peers
+        cluster = self.cluster(ids, peers)
         first, made = 0, []
         for count in counts:
             made.append(self._split(ids, cluster, first, count) if count else None)
@@ -41,6 +41,10 @@ class Generator:
         assert test is not None
         names = tuple(f"cluster {number}" for number in range(self.clusters))
         return FederatedData(train, test, validation, self.classes, self.classes, cluster, names, kind=CLASSIFICATION)
+
+    def cluster(self, ids: Tensor, peers: int) -> Tensor:
+        """Return the cluster of each of the peers ``ids`` of a federation of ``peers``."""
+        return ids * self.clusters // peers
 
     def _split(self, ids: Tensor, cluster: Tensor, first: int, count: int) -> Split:
         position, step = torch.arange(first, first + count), max(1, _AT_ONCE // count)

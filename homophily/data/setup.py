@@ -20,7 +20,7 @@ from homophily.data.shifts import shifts
 from homophily.data.sources import sources
 from homophily.data.tables import reader_of, readers
 from homophily.data.task_kinds import CLASSIFICATION
-from homophily.data.types import FederatedData, PartitionPlan, Source
+from homophily.data.types import FederatedData, PartitionPlan, Roster, Source
 from homophily.data.user_data import partition_user_data
 from homophily.errors import UserError
 from homophily.plugins.parameters import accepted, checked, keys_of, must_take, refuse_unknown, taken
@@ -31,12 +31,26 @@ _OWN_KEYS = ("name", "task", "train", "validation", "test", "normalise", "scale"
 _DEFAULTS = {"peers": 60, "shift": "rotation", "normalise": "standard", "train": 20, "validation": 0, "test": 100}
 
 
+Part = Callable[[int], slice]  # from the number of peers of the federation: the peers that a process has
+
+
 @dataclass(frozen=True)
 class PreparedData:
-    """Every peer's data, and the complete settings that it was made with, defaults included."""
+    """The peers' data, and the complete settings that it was made with, defaults included."""
 
-    shares: FederatedData
+    shares: FederatedData  # of all peers, or, if it is drawn for each peer by itself, of those asked for
     settings: dict[str, Any]  # of the [data] table
+    roster: Roster  # all peers
+
+    @classmethod
+    def of_all(cls, shares: FederatedData, settings: Mapping[str, Any]) -> PreparedData:
+        """The data of all peers, and its settings but the task."""
+        return cls(shares, {**settings, "task": shares.kind.name}, shares.roster)
+
+    def part(self, peers: slice) -> FederatedData:
+        """Return the data of some consecutive peers, which must be those asked for, or all."""
+        everyone = self.shares.peers == self.roster.peers
+        return self.shares.part(peers) if everyone and peers != slice(0, self.roster.peers) else self.shares
 
 
 def prepared_data(
@@ -46,12 +60,13 @@ def prepared_data(
     peers: int | None,
     seed: int,
     arrays: Sequence[PeerData] | None = None,
+    mine: Part = lambda peers: slice(0, peers),
 ) -> PreparedData:
     """Return every peer's data.
 
     name: of a data set, a table file or a folder; keys: those of the data set and the shift, or of the table file;
     settings: the other keys of the [data] table, None if left out; arrays: the user's own data, which is used instead
-    of ``name``.
+    of ``name``; mine: the peers whose data is made, if each peer's is drawn by itself.
     """
     given = {key: value for key, value in settings.items() if value is not None}
     if "scale" in given and "normalise" in given:
@@ -66,7 +81,7 @@ def prepared_data(
         function = import_object(name, "data")
         return _from_function(name, function, keys, given, peers, seed)
     if name in sources:
-        return _from_function(name, sources.get(name), keys, given, peers, seed)
+        return _from_function(name, sources.get(name), keys, given, peers, seed, mine)
     if name == GIVEN:
         raise UserError("data.name: this run's data was given in Python; hand it over again as data=...")
     if name and Path(name).is_dir():
@@ -136,17 +151,18 @@ def _from_function(
     given: Mapping[str, Any],
     peers: int | None,
     seed: int,
+    mine: Part = lambda peers: slice(0, peers),
 ) -> PreparedData:
     """Return the data that a function makes: a Source, which is partitioned, a Generator, or a list of PeerData."""
     names = accepted(function, ["seed"])
-    mine = {key: value for key, value in keys.items() if names is None or key in names}
-    asked = checked("data", f"data set {name!r}", function, mine, ["seed"])
+    own_keys = {key: value for key, value in keys.items() if names is None or key in names}
+    asked = checked("data", f"data set {name!r}", function, own_keys, ["seed"])
     made = function(**asked, **taken(function, {"seed": seed}))
-    other_keys = {key: value for key, value in keys.items() if key not in mine}
+    other_keys = {key: value for key, value in keys.items() if key not in own_keys}
     if isinstance(made, Source):
         return _partitioned(made, {**asked}, other_keys, given, peers, seed)
     if isinstance(made, Generator):
-        return _generated(made, {**asked}, other_keys, given, peers)
+        return _generated(made, {**asked}, other_keys, given, peers, mine)
     if isinstance(made, Sequence) and made and all(isinstance(peer, PeerData) for peer in made):
         return _from_arrays(made, given, other_keys, peers, seed, asked)
     raise UserError(f"data.name = {name!r}: must return a Source or a list of PeerData, not {type(made).__name__}")
@@ -191,11 +207,16 @@ def _partitioned(
     normalise, scaling = _scaling(given, merged["normalise"])
     shares = partition_source(plan, peers=count, seed=seed, **{**partition_settings, "normalise": normalise})
     settings = {**source_keys, **asked, **partition_settings, **scaling, "shift": merged["shift"]}
-    return PreparedData(shares, {**settings, "task": shares.kind.name})
+    return PreparedData.of_all(shares, settings)
 
 
 def _generated(
-    made: Generator, keys: dict[str, Any], unknown: Mapping[str, Any], given: Mapping[str, Any], peers: int | None
+    made: Generator,
+    keys: dict[str, Any],
+    unknown: Mapping[str, Any],
+    given: Mapping[str, Any],
+    peers: int | None,
+    mine: Part,
 ) -> PreparedData:
     """Return the data of a generator, which makes as many samples for each peer as the settings say."""
     amounts = ("train", "validation", "test")
@@ -214,8 +235,10 @@ def _generated(
     assert isinstance(count, int)
     if count < made.clusters:
         raise UserError(f"data.clusters = {made.clusters}: must be at most peers, which is {count}")
-    shares = made.of(torch.arange(count), count, [settings[key] for key in amounts])
-    return PreparedData(shares, {**keys, **settings, "task": shares.kind.name})
+    everyone = torch.arange(count)
+    shares = made.of(everyone[mine(count)], count, [settings[key] for key in amounts])
+    roster = Roster(count, made.cluster(everyone, count), shares.cluster_names)
+    return PreparedData(shares, {**keys, **settings, "task": shares.kind.name}, roster)
 
 
 def _scaling(given: Mapping[str, Any], normalise: str) -> tuple[str | AgreedScale, dict[str, Any]]:
@@ -260,4 +283,4 @@ def _from_arrays(
         list(arrays), **partition_settings, seed=seed, normalise=normalise, task=given.get("task")
     )
     settings = {**(made_with or {}), **partition_settings, **scaling, "shift": "natural", "length": length}
-    return PreparedData(replace(shares, fields=fields), {**settings, "task": shares.kind.name})
+    return PreparedData.of_all(replace(shares, fields=fields), settings)

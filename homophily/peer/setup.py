@@ -267,7 +267,7 @@ def _named_data(settings: PeerSettings, config: Config) -> tuple[PreparedData, C
     if settings.peer.share is not None:
         config = config.model_copy(update={"peers": len(settings.peer.allow)})
         data = data_of(config, UserObjects(), _CPU, SetupCache())[0]
-        config = _with_own_training(config, PeerNames.of(data.shares), settings.peer.share)
+        config = _with_own_training(config, PeerNames.of(data.roster), settings.peer.share)
         return replace(data, shares=_part_of(data.shares, settings.peer.share)), config
     own = settings.path(config.data.name)
     names = settings.peer.allow

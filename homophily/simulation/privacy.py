@@ -21,6 +21,7 @@ from homophily.privacy.draws import Draws
 from homophily.privacy.ledger import Ledger
 from homophily.privacy.loss_distribution import Release
 from homophily.runs.fields import RoundMetrics
+from homophily.simulation.shards import ONE_PROCESS, Shards
 from homophily.training.private import OVERFLOW, Private, batch_room
 from homophily.training.task import Task
 from homophily.training.torch_optimisers import EVERY_ENGINE
@@ -156,38 +157,48 @@ def _mixes(task: Task) -> bool:
 
 
 def private_training(
-    config: Config, promise: Privacy, fingerprints: Callable[[int], int], task: Task, draws: Draws
+    config: Config, promise: Privacy, fingerprints: Callable[[int], int], task: Task, draws: Draws, shards: Shards
 ) -> tuple[Private, PrivacyAccount]:
-    """How the peers of a task train privately, and their account. Raises a UserError if that needs too much noise."""
+    """How the peers of a task train privately, and the account of the peers of all processes.
+
+    Raises a UserError if that needs too much noise.
+    """
     batch, rounds = config.training.batch, config.rounds
     covered = promise.model_copy(update={"delta": promise.delta * (1 - OVERFLOW)})
-    counts = [promise.samples or count for count in task.counts.tolist()]
-    epochs = [task.epochs_in_round(torch.tensor([peer])) for peer in range(len(counts))]
-    peers = [
-        peers_with(covered, batch, samples, rounds * each, rounds, fingerprints(rounds))
-        for samples, each in zip(counts, epochs, strict=True)
-    ]
-    _check_fingerprints(covered, fingerprints(rounds), peers[0].noise.fingerprint)
-    for samples, each, some in zip(counts, epochs, peers, strict=True):
+    owned = task.counts
+    epochs = torch.tensor([task.epochs_in_round(torch.tensor([peer])) for peer in range(len(owned))])
+    counts = torch.full_like(owned, promise.samples) if promise.samples else owned
+    found: dict[tuple[int, int], PeerBudget] = {}
+    room = 0
+    # Peers with equal samples and epochs have equal budgets; those of other processes count too.
+    for samples, each, own in shards.gathered(torch.stack([counts, epochs, owned], 1)).unique(dim=0).tolist():
+        if (samples, each) not in found:
+            some = peers_with(covered, batch, samples, rounds * each, rounds, fingerprints(rounds))
+            found[samples, each] = some
+        budget = found[samples, each].budget
+        room = max(
+            room,
+            batch_room(
+                max(samples, own) + promise.group, budget.rate, budget.steps, promise.epsilon, promise.delta * OVERFLOW
+            ),
+        )
+    _check_fingerprints(covered, fingerprints(rounds), next(iter(found.values())).noise.fingerprint)
+    for (samples, each), some in found.items():
         if (some.noise.training or 0.0) > promise.max_noise:
             raise UserError(_too_much(covered, batch, samples, rounds, each, fingerprints(rounds), some.noise))
+    peers = [found[pair] for pair in zip(counts.tolist(), epochs.tolist(), strict=True)]
     budgets = [some.budget for some in peers]
-    room = max(
-        batch_room(
-            max(count, own) + promise.group, budget.rate, budget.steps, promise.epsilon, promise.delta * OVERFLOW
-        )
-        for count, own, budget in zip(counts, task.counts.tolist(), budgets, strict=True)
-    )
     private = Private(
         promise.clip,
         torch.tensor([some.noise.training for some in peers], dtype=torch.float64),
         torch.tensor([budget.rate for budget in budgets], dtype=torch.float64),
-        torch.tensor([min(batch, count) for count in counts], dtype=torch.float64),
-        torch.tensor([_steps(batch, count) for count in counts]),
+        torch.tensor([min(batch, count) for count in counts.tolist()], dtype=torch.float64),
+        torch.tensor([_steps(batch, count) for count in counts.tolist()]),
         room,
         draws,
     )
-    return private, PrivacyAccount(covered.model_copy(update={"delta": promise.delta}), tuple(set(peers)), fingerprints)
+    stated = covered.model_copy(update={"delta": promise.delta})
+    return private, PrivacyAccount(stated, tuple(set(found.values())), fingerprints)
 
 
 def released_fingerprints(method: Method | ServerMethod) -> Callable[[int], int]:
@@ -276,17 +287,23 @@ def check_constants(config: Config, given_data: bool) -> None:
 
 
 def with_privacy(
-    config: Config, method: Method | ServerMethod, task: Task, given_data: bool, draws: Draws
+    config: Config,
+    method: Method | ServerMethod,
+    task: Task,
+    given_data: bool,
+    draws: Draws,
+    shards: Shards = ONE_PROCESS,
 ) -> tuple[Task, PrivacyAccount | None]:
     """The task as it is trained under [privacy], and its account.
 
-    given_data: the data was given in Python; draws: where noise and batches come from.
+    given_data: the data was given in Python; draws: where noise and batches come from; shards: the processes that
+    have the peers.
     """
     if config.privacy is None:
         return task, None
     check_constants(config, given_data)
     check_private(config, config.privacy, method, task)
-    private, account = private_training(config, config.privacy, released_fingerprints(method), task, draws)
+    private, account = private_training(config, config.privacy, released_fingerprints(method), task, draws, shards)
     return replace(task, private=private), account
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from homophily.data.types import FederatedData
+from homophily.data.types import Roster
 from homophily.methods.base import Findings
 from homophily.randomness import Purpose, bits
 from homophily.runs.history import LIMITS, MOST_PEERS, WATCHED
@@ -115,16 +115,16 @@ class RecordedPeers:
         return dict(zip(columns, table, strict=True))
 
 
-def recorded_peers(data: FederatedData, seed: int) -> RecordedPeers:
+def recorded_peers(roster: Roster, seed: int) -> RecordedPeers:
     """One peer of each cluster, then the others in keyed random order; at most ``MOST_PEERS``."""
-    everyone = bits(seed, Purpose.RECORD, torch.arange(data.peers)).argsort(stable=True).numpy()
-    cluster = None if data.cluster is None else data.cluster.cpu().numpy()
+    everyone = bits(seed, Purpose.RECORD, torch.arange(roster.peers)).argsort(stable=True).numpy()
+    cluster = None if roster.cluster is None else roster.cluster.cpu().numpy()
     first = np.zeros(0, dtype=np.int64) if cluster is None else np.unique(cluster, return_index=True)[1]
     some = np.concatenate([first, everyone[~np.isin(everyone, first)]])[:MOST_PEERS]
-    clusters = None if cluster is None else [data.cluster_names[number] for number in cluster[some]]
-    names = {} if data.names is None else {int(peer): data.names[peer] for peer in some}
+    clusters = None if cluster is None else [roster.cluster_names[number] for number in cluster[some]]
+    names = {} if roster.names is None else {int(peer): roster.names[peer] for peer in some}
     ids = torch.from_numpy(some)
-    return RecordedPeers(ids, ids, data.peers, clusters, names)
+    return RecordedPeers(ids, ids, roster.peers, clusters, names)
 
 
 def _stored(kind: str, tables: Mapping[str, Tensor]) -> Arrays:

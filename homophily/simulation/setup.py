@@ -66,20 +66,18 @@ def prepare(
     plan: how to compute; None: it is chosen here. cache: data and networks to use again; new ones are added to it.
     shards: the processes that the peers are divided among.
     """
-    if shards.size > 1 and config.privacy is not None:
-        raise UserError("privacy: a run with [privacy] is computed in one process only; leave out torchrun")
     cache = SetupCache() if cache is None else cache
     data, shares = data_of(config, given, device, cache, shards)
-    peers = data.shares.peers
+    roster, peers = data.roster, data.roster.peers
     if peers < shards.size:
         raise UserError(f"peers = {peers}: {shards.size} processes need at least as many peers")
-    _check_sizes(config, given, data.shares.peers)
-    method, method_keys = method_of(config, given, data.shares.peers)
+    _check_sizes(config, given, peers)
+    method, method_keys = method_of(config, given, peers)
     ids = torch.arange(peers, device=device)[shards.mine(peers)]
-    ready = training_setup(config, given, data.shares, shares, ids, plan, cache, method, KeyedDraws(), shards)
+    ready = training_setup(config, given, data.shares, shares, ids, plan, cache, method, KeyedDraws(), shards, roster)
     network, task, engine, plan = ready.network, ready.task, ready.engine, ready.plan
     start = start_of(network, config, task.layout, task.ids.tolist(), device)
-    recorded = recorded_peers(data.shares, config.seed) if config.record else None
+    recorded = recorded_peers(roster, config.seed) if config.record else None
     exchange: Exchange
     graph, topology_keys = graph_of(config, peers)
     if isinstance(method, ServerMethod):
@@ -90,11 +88,11 @@ def prepare(
     else:
         exchange = _peer_exchange(
             config, method, task, engine, start, graph, plan.measure_pairs, recorded, ready.account,
-            data.shares.cluster, shards, peers,
+            roster.cluster, shards, peers,
         )  # fmt: skip
         exchange.guard = ready.merge_guard(config, shards)
     digest = digest_of(config, data.shares) if given.data is None else data.shares.digest
-    experiment = ready.experiment(config, start, exchange, data.shares, shards, digest)
+    experiment = ready.experiment(config, start, exchange, roster, shards, digest)
     keys = {"data": data.settings, "model": network.keys, "method": method_keys, "topology": topology_keys}
     better = ready.metrics.headline.headline.better
     keys["headline"] = {"name": config.headline.name or shares.kind.headline, "better": better}

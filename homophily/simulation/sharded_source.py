@@ -47,9 +47,12 @@ class Sharded(InMemory):
             return None
         view = self._view
         own = self._make((round - 1) // renew if renew else 0)
-        assert isinstance(own, Fingerprints)  # [privacy] is refused
-        own = own.to(view.me.device)
-        prints = _Gathered(own, self._shards, self._peers)
+        prints: Fingerprints | PrivateFingerprints
+        if isinstance(own, Fingerprints):
+            prints = _Gathered(own.to(view.me.device), self._shards, self._peers)
+        else:  # a few numbers each
+            tables = (self._shards.gathered(table) for table in (own.sum, own.signed, own.count))
+            prints = PrivateFingerprints(*tables, own.noise)
         ids = torch.arange(self._peers, device=view.me.device)
         active = self._shards.gathered(active.to(view.me.device))
         sent = self._fingerprint_bytes(prints, active, self._shards.mine(self._peers))

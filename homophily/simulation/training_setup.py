@@ -15,7 +15,7 @@ from homophily.data.normalise import LEAST_DEVIATION
 from homophily.data.sources import sources
 from homophily.data.task_kinds import MULTI_LABEL, TASK_KINDS
 from homophily.data.transforms import BatchTransform, transforms
-from homophily.data.types import Split
+from homophily.data.types import Roster, Split
 from homophily.errors import UserError
 from homophily.federation.layout import Layout
 from homophily.federation.rows import Federation
@@ -90,12 +90,11 @@ class TrainingSetup:
         config: Config,
         start: Federation,
         exchange: Exchange,
-        everyone: FederatedData | None = None,
+        roster: Roster | None = None,
         shards: Shards = ONE_PROCESS,
         digest: str | None = None,
     ) -> Experiment:
-        """everyone: the data of all peers; None: they are those of the task. digest: of data that may change."""
-        everyone = everyone or self.task.data
+        """roster: all peers; None: they are those of the task. digest: of data that may change."""
         return Experiment(
             self.task,
             self.engine,
@@ -107,7 +106,7 @@ class TrainingSetup:
             config.evaluate,
             config.training.patience,
             config.training.stop_on,
-            everyone.roster,
+            roster or self.task.data.roster,
             digest,
             self.account,
             shards,
@@ -139,11 +138,12 @@ def training_setup(
     method: Method | ServerMethod,
     draws: Draws,
     shards: Shards = ONE_PROCESS,
+    roster: Roster | None = None,
 ) -> TrainingSetup:
     """Network, task and engine for the peers ``ids``.
 
-    made: the data of all peers as prepared; shares: that of these peers, on their device; draws: the random numbers
-    of private training.
+    made: the data as prepared; shares: that of these peers, on their device; draws: the random numbers of private
+    training; roster: all peers, None: they are those of ``made``.
     """
     if config.training.patience and made.validation is None:
         raise UserError("training.patience needs validation samples: set data.validation to at least 1")
@@ -158,12 +158,12 @@ def training_setup(
     task = Task(
         on_device(module, ids.device), layout, loss, shares, torch.full_like(ids, config.seed), ids,
         settings, traits.coupled, traits.draws, config.precision,
-        *_by_peer(config.training, made, shards.mine(made.peers), ids.device),
+        *_by_peer(config.training, roster or made.roster, shards, ids.device),
         objective, _transform(config, given, made),
     )  # fmt: skip
     _check_batches(task, made)
     task.check_objective()
-    task, account = with_privacy(config, method, task, given.data is not None, draws)
+    task, account = with_privacy(config, method, task, given.data is not None, draws, shards)
     if config.precision == "bf16" and layout.dtype != torch.float32:
         raise UserError(f"precision = 'bf16' needs a network with float32 parameters, not {layout.dtype}")
     planned = _Planning(config, task, traits, chain, metrics.headline.shaped, cache)
@@ -241,12 +241,12 @@ def _objective(training: Training) -> tuple[Objective, dict[str, Any]]:
 
 
 def _by_peer(
-    training: Training, made: FederatedData, mine: slice, device: torch.device
+    training: Training, roster: Roster, shards: Shards, device: torch.device
 ) -> tuple[Tensor | None, Tensor | None]:
-    """The learning rates and the epochs of the peers ``mine``; None: they are the same for all."""
+    """The learning rates and the epochs of the peers of this process; None: they are the same for all."""
     if training.lr_by_peer is None and training.epochs_by_peer is None:
         return None, None
-    values = values_by_peer(training, PeerNames.of(made))
+    values, mine = values_by_peer(training, PeerNames.of(roster)), shards.mine(roster.peers)
     lr = torch.tensor(values["lr"][mine], dtype=torch.float64, device=device) if "lr" in values else None
     return lr, torch.tensor(values["epochs"][mine]) if "epochs" in values else None
 
@@ -263,15 +263,15 @@ def _measured(plan: ExecutionPlan, task: Task, config: Config, cache: SetupCache
 def data_of(
     config: Config, given: UserObjects, device: torch.device, cache: SetupCache, shards: Shards = ONE_PROCESS
 ) -> tuple[PreparedData, FederatedData]:
-    """The data of all peers as prepared, and that of the peers of this process on the device."""
+    """The data as prepared, and that of the peers of this process on the device."""
     section = config.data
     name = f"{section.model_dump_json()} {config.peers} {config.seed} {device}"
     if name not in cache.data:
         settings = {key: getattr(section, key) for key in type(section).model_fields if key != "name"}
         with threads(1):  # bits must not depend on the number of threads: a resumed run needs exactly the same data
-            data = prepared_data(section.name, section.keys, settings, config.peers, config.seed, given.data)
-        own = data.shares if shards.size == 1 else data.shares.part(shards.mine(data.shares.peers))
-        cache.data[name] = data, own.to(device)
+            keys = section.name, section.keys, settings, config.peers, config.seed
+            data = prepared_data(*keys, given.data, shards.mine)
+        cache.data[name] = data, data.part(shards.mine(data.roster.peers)).to(device)
     return cache.data[name]
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from homophily.config.schema import Training
-from homophily.data.types import FederatedData
+from homophily.data.types import Roster
 from homophily.errors import UserError
 
 _SHOWN = 8  # names that an error message lists
@@ -21,12 +21,13 @@ class PeerNames:
     clusters: Sequence[str] = ()  # the cluster of each; empty: clusters are not known
 
     @classmethod
-    def of(cls, data: FederatedData) -> PeerNames:
+    def of(cls, roster: Roster) -> PeerNames:
         """The names of simulated peers; one without a name is called by its number."""
-        given = data.names or [None] * data.peers
+        given = roster.names or [None] * roster.peers
         names = [name or str(number) for number, name in enumerate(given)]
-        clusters = () if data.cluster is None else [data.cluster_names[cluster] for cluster in data.cluster.tolist()]
-        return cls(names, clusters)
+        if roster.cluster is None:
+            return cls(names)
+        return cls(names, [roster.cluster_names[cluster] for cluster in roster.cluster.tolist()])
 
 
 def values_by_peer(training: Training, peers: PeerNames) -> dict[str, list[Any]]:

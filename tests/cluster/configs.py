@@ -50,6 +50,17 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "rounds": 6,
     },
     "diverging": {"method": "random", "training": {"epochs": 1, "lr": 1e30}},
+    "private": {
+        "method": {"name": "kin", "k": 2, "renew": 2},
+        "data": {**BASE["data"], "train": 40},
+        "training": {"epochs_by_peer": [1, 1, 1, 1, 1, 1, 2]},
+        "privacy": {"epsilon": 200, "max_noise": 100},
+    },
+    "generated": {
+        "method": {"name": "random", "k": 2},
+        "data": {"name": "synthetic", "train": 8, "test": 6, "validation": 4},
+        "training": {"epochs": 1, "lr_by_peer": {"cluster 1": 0.02}},
+    },
     "personal": {"method": "random", "model": {"name": "mlp", "hidden": [4], "personal": ["*.bias"]}},
     "stacked": {"method": {"name": "pens", "k": 2, "l": 3}, "engine": "stacked"},
     "vectorised": {"method": {"name": "panm", "k": 2, "l": 2}, "engine": "vectorised"},

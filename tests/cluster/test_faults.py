@@ -88,7 +88,7 @@ def test_a_rank_that_hangs_is_named_within_the_timeout() -> None:
     ("words", "says"),
     [
         (["rounds=-1"], "rounds = -1"),
-        (["privacy.epsilon=8", *KEYS], "privacy: a run with [privacy] is computed in one process only"),
+        (["privacy.epsilon=0.1", *KEYS], "privacy.epsilon = 0.1: 60 rounds of 1 epochs"),
         (["data=synthetic", "data.clusters=2", "peers=2"], "peers = 2: 3 processes need at least as many peers"),
     ],
 )

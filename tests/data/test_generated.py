@@ -38,6 +38,22 @@ def test_a_peers_samples_do_not_depend_on_the_other_peers(monkeypatch: pytest.Mo
             assert all(map(torch.equal, mine.peer(row), all_of_them.peer(peer)))
 
 
+def test_a_process_makes_the_samples_of_its_own_peers_alone_and_knows_who_the_others_are() -> None:
+    settings = {"train": 6, "validation": 2, "test": 3}
+    whole = prepared_data("synthetic", {}, settings, 11, 0)
+    part = prepared_data("synthetic", {}, settings, 11, 0, mine=lambda peers: slice(4, peers - 2))
+    assert whole.shares.peers == part.roster.peers == 11
+    assert part.shares.peers == 5
+    assert len(part.shares.train.x) == 30
+    assert part.settings == whole.settings
+    assert part.roster.by_cluster() == whole.roster.by_cluster()
+    mine = whole.part(slice(4, 9))
+    assert part.part(slice(4, 9)) is part.shares
+    for name in ("train", "validation", "test"):
+        assert torch.equal(getattr(part.shares, name).x, getattr(mine, name).x)
+        assert torch.equal(getattr(part.shares, name).y, getattr(mine, name).y)
+
+
 def test_clusters_are_equal_and_consecutive_and_label_inputs_differently() -> None:
     data = linear_teachers(0, features=4, classes=2, clusters=3).of(torch.arange(30), 30, [200, 0, 1])
     assert data.cluster is not None

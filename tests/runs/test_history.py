@@ -252,7 +252,7 @@ def test_10000_peers_are_bounded(tmp_path: Path) -> None:
 
 
 def test_peers_of_a_large_federation_are_sampled_by_the_seed() -> None:
-    made = prepared_data("digits", {}, {"train": 1, "test": 1}, 1200, 0, None).shares
+    made = prepared_data("digits", {}, {"train": 1, "test": 1}, 1200, 0, None).roster
     found = [recorded_peers(made, seed) for seed in (0, 0, 1)]
     assert torch.equal(found[0].ids, found[1].ids)
     assert not torch.equal(found[0].ids, found[2].ids)

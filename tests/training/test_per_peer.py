@@ -50,7 +50,7 @@ def test_a_list_of_another_length_and_an_unknown_name_are_refused(given: Any, pe
 
 
 def test_simulated_peers_are_called_by_name_else_by_number() -> None:
-    data = shares([2, 2, 2], [3])
+    data = shares([2, 2, 2], [3]).roster
     assert list(PeerNames.of(data).names) == ["0", "1", "2"]
     assert list(PeerNames.of(replace(data, names=("ann", None, "cid"))).names) == ["ann", "1", "cid"]
     named = replace(data, cluster=torch.tensor([0, 1, 0]), cluster_names=("north", "south"))

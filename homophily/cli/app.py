@@ -29,7 +29,7 @@ from homophily.cli.exit_codes import ExitCode
 from homophily.cli.live import follow_folder, live_page
 from homophily.cli.plan import plan_run
 from homophily.cli.printing import print_result, stoppable
-from homophily.cli.ranks import in_one_process, one_speaks, watch_ranks
+from homophily.cli.ranks import one_speaks, refuse_ranks, watch_ranks
 from homophily.cli.reproduce import reproduce
 from homophily.cli.theory import show_theory
 from homophily.cluster.joining import is_first
@@ -88,8 +88,7 @@ def options(
     ] = False,
 ) -> None:
     """Personalised peer-to-peer federated learning: peers find peers with similar data and merge models with them."""
-    if context.invoked_subcommand != "run":
-        in_one_process(context.invoked_subcommand)
+    refuse_ranks(context.invoked_subcommand)
 
 
 @app.command()
@@ -157,10 +156,13 @@ def compare(
     stored = None if assignments else _stored_comparison(config or out)
     if stored is not None and (config is None or workers is not None) and stored.unfinished:
         config, stored = stored.path, None  # run what is missing
-    with stoppable(lambda run: f"continue with the same command and --out {run.parent}"), progress.many_runs() as bars:
+    watching = progress.many_runs() if is_first() else nullcontext(None)
+    with stoppable(lambda run: f"continue with the same command and --out {run.parent}"), watching as bars:
         comparison = stored or compare_methods(
             config, nested(assignments), out=out, device=device, callbacks=bars, workers=workers
         )
+    if not is_first():
+        return
     whole, picture = Comparison(comparison.path), None
     if panels(whole):
         picture = show.picture(partial(plots.sweep, whole), comparison.path / "sweep.png")

@@ -8,6 +8,8 @@ from homophily.cluster.faults import LostRankError, leave
 from homophily.cluster.joining import faults, processes
 from homophily.errors import UserError
 
+_ON_RANKS = ("run", "compare")
+
 
 def watch_ranks() -> None:
     """If torchrun ends this process because another has ended, say which one."""
@@ -15,10 +17,11 @@ def watch_ranks() -> None:
         faults().watch_signals()
 
 
-def in_one_process(command: str | None) -> None:
+def refuse_ranks(command: str | None) -> None:
     """Refuse a command that several processes would do several times."""
-    if processes() > 1:
-        raise UserError(f"homophily {command}: torchrun starts `homophily run` only; leave out torchrun")
+    if processes() > 1 and command not in _ON_RANKS:
+        wanted = "torchrun starts `homophily run` and `homophily compare` only"
+        raise UserError(f"homophily {command}: {wanted}; leave out torchrun")
 
 
 def one_speaks(error: Exception, message: str, say: Callable[[str], None]) -> None:

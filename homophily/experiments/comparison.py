@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 from torch import nn
 
 from homophily.atomic_io import write_json
+from homophily.cluster.joining import joined
 from homophily.config.schema import Config
 from homophily.config.schema import Method as MethodTable
 from homophily.data.given import Peers, given_peers
@@ -29,6 +31,7 @@ from homophily.runs.reader import Run
 from homophily.runs.writer import RunWriter
 from homophily.simulation.configuration import over
 from homophily.simulation.setup import prepare
+from homophily.simulation.shards import Shards
 from homophily.simulation.training_setup import SetupCache
 from homophily.simulation.user_objects import UserObjects
 from homophily.training.losses import Loss
@@ -72,7 +75,8 @@ def compare(
     it does not have are run. The other settings must be those of its runs. Several processes can share it: each plays
     runs that no other plays, and returns when all have finished.
     workers: the number of processes that play one run at a time each; a number above 1 starts new processes, which get
-    a copy of all arguments but callbacks. None: this process plays all runs, on a GPU side by side.
+    a copy of all arguments but callbacks. None: this process plays all runs, on a GPU side by side. The ranks of a
+    torchrun play one run after the other, each together.
     Returns the asked runs as a ``Comparison``. Raises UserError for bad input; warns with DivergedWarning if models
     have diverged.
     """
@@ -82,30 +86,45 @@ def compare(
     }  # fmt: skip
     if workers is not None and (type(workers) is not int or workers < 1):
         raise UserError(f"workers = {workers!r}: must be a whole number of at least 1")
-    asked = asked_for(config, overrides or {}, methods, seeds, sweep)
-    objects = UserObjects(model, given_peers(data), loss, None, extra_metrics or {}, transform)
+    asked, shards = asked_for(config, overrides or {}, methods, seeds, sweep), joined(chosen_device(device))
+    if workers is not None and shards.size > 1:
+        raise UserError(f"workers = {workers}: the processes of torchrun play each run together; leave workers out")
+    objects = UserObjects(model, given_peers(data), loss, None, extra_metrics or {}, transform).agreed(shards)
     cache = SetupCache()
-    wanted, left_out = _suitable(asked, objects, device, cache)
-    folder = _opened(Path(out) if out else _folder(config), wanted[0], data is not None)
+    wanted, left_out = _suitable(asked, objects, device, cache, shards)
+    asked_folder = Path(out) if out else _folder(config)
+    folder = Path(shards.agreed(lambda: str(_opened(asked_folder, wanted[0], data is not None))))
     leases = Leases(folder / _LEASES)
     with leases.kept():
-        with leases.exclusive(_WHOLE):
-            contents, objects = _extended(folder, wanted, asked, objects, device, cache)
+        with _held(leases, shards):
+            contents, objects = _extended(folder, wanted, asked, objects, device, cache, shards)
         by_key = {one.key: one for one in contents.runs}
         pairs = [(one, seed) for seed in asked.seeds for one in wanted]
         entries = [by_key[entry(one, seed, contents.swept).key] for one, seed in pairs]
         paths = [folder / run.folder for run in entries]
         requests = [_request(*pair, path, callbacks) for pair, path in zip(pairs, paths, strict=True)]
-        requests = _in_order([request for request in requests if not finished(request.out)])
+        done = shards.agreed(lambda: [finished(request.out) for request in requests])
+        requests = _in_order([request for request, over in zip(requests, done, strict=True) if not over])
         if workers is not None and workers > 1 and requests:
             play_in_processes(workers, compare, {**arguments, "out": folder, "workers": 1}, requests)
         SharedPlay(requests, leases, workers is not None).play(objects, chosen_device(device), cache)
         everything = Comparison(folder, model)
-        with leases.exclusive(_WHOLE):
-            write_json(folder / "compare.json", everything.table())
+        with _held(leases, shards):
+            if shards.rank == 0:
+                write_json(folder / "compare.json", everything.table())
     mine = narrowed(everything, entries, left_out)
     warn_of_diverged(run for runs in mine.runs.values() for run in runs)
     return mine
+
+
+@contextmanager
+def _held(leases: Leases, shards: Shards) -> Iterator[None]:
+    """Hold the list of runs and their table, in process 0."""
+    if shards.rank:
+        yield
+        return
+    with leases.exclusive(_WHOLE):
+        yield
 
 
 def _opened(folder: Path | None, first: Wanted, own_data: bool) -> Path:
@@ -117,24 +136,44 @@ def _opened(folder: Path | None, first: Wanted, own_data: bool) -> Path:
 
 
 def _extended(
-    folder: Path, wanted: Sequence[Wanted], asked: Asked, objects: UserObjects, device: str, cache: SetupCache
+    folder: Path,
+    wanted: Sequence[Wanted],
+    asked: Asked,
+    objects: UserObjects,
+    device: str,
+    cache: SetupCache,
+    shards: Shards,
 ) -> tuple[Contents, UserObjects]:
     """Add the wanted runs to a folder. Returns its contents, and the objects with the weights that all runs start from.
 
     Raises UserError, and leaves the folder as it is, if settings, network or data contradict its runs.
     """
-    contents = grown(folder, Contents.read(folder), wanted, asked.seeds, asked.swept)
-    begun = [path for one in contents.runs if RunWriter(path := folder / one.folder).begun]
+    contents = grown(folder, Contents.read(folder), wanted, asked.seeds, asked.swept) if shards.rank == 0 else None
+    begun = shards.agreed(lambda: [] if contents is None else _begun(folder, contents))
     start = RunWriter(folder)
     if not start.has_start and begun:
-        start = RunWriter(begun[0])
-    objects = with_start(start, objects)
+        start = RunWriter(Path(begun[0]))
+    objects = with_start(start, objects).agreed(shards)
     if begun:
-        _refuse_other_objects(begun[0], objects, device, cache)
-    elif not start.has_start:
-        start.keep_start(objects.model, {})
-    contents.write(folder)
-    return contents, objects
+        _refuse_other_objects(Path(begun[0]), objects, device, cache, shards)
+    if contents is not None:
+        if not begun and not start.has_start:
+            start.keep_start(objects.model, {})
+        contents.write(folder)
+    shards.agreed(lambda: None)  # now it is written
+    return contents or _contents(folder), objects
+
+
+def _begun(folder: Path, contents: Contents) -> list[str]:
+    """The folders of the runs that have begun."""
+    return [str(path) for one in contents.runs if RunWriter(path := folder / one.folder).begun]
+
+
+def _contents(folder: Path) -> Contents:
+    """The contents of a folder that process 0 has written."""
+    found = Contents.read(folder)
+    assert found is not None
+    return found
 
 
 def _in_order(requests: Sequence[RunRequest]) -> list[RunRequest]:
@@ -149,15 +188,14 @@ def _folder(config: object) -> Path | None:
 
 
 def _suitable(
-    asked: Asked, objects: UserObjects, device: str, cache: SetupCache
+    asked: Asked, objects: UserObjects, device: str, cache: SetupCache, shards: Shards
 ) -> tuple[list[Wanted], dict[str, str]]:
     """The variants that can work with this federation, and why others cannot: found before any run begins."""
     wanted, left_out = [], {}
     for one in asked.variants:
         try:
-            _, complete, _ = prepare(
-                one.config, replace(objects, method=one.object), chosen_device(device), cache=cache
-            )
+            with_method = replace(objects, method=one.object)
+            _, complete, _ = prepare(one.config, with_method, chosen_device(device), cache=cache, shards=shards)
             wanted.append(Wanted(one, complete))
         except UnsuitableError as error:
             left_out[one.name] = str(error)
@@ -167,10 +205,10 @@ def _suitable(
     return wanted, left_out
 
 
-def _refuse_other_objects(path: Path, objects: UserObjects, device: str, cache: SetupCache) -> None:
+def _refuse_other_objects(path: Path, objects: UserObjects, device: str, cache: SetupCache, shards: Shards) -> None:
     """Refuse a network or data that differ from those with which a run began; its method does not matter."""
     config = Run(path).config.model_copy(update={"method": MethodTable(name="local")})
-    experiment, complete, _ = prepare(config, objects, chosen_device(device), cache=cache)
+    experiment, complete, _ = prepare(config, objects, chosen_device(device), cache=cache, shards=shards)
     RunWriter(path).check(form(experiment.task), complete, experiment.digest)
 
 

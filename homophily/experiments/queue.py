@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
 
+from homophily.cluster.joining import joined
 from homophily.config.schema import Config
 from homophily.experiments.callbacks import Callback, Callbacks
 from homophily.experiments.runner import (
@@ -48,16 +50,18 @@ class RunRequest:
         writer = RunWriter(self.out)
         return work(self.config), writer.round, Run(self.out).device if writer.begun else None
 
-    def active(self, objects: UserObjects, device: torch.device, cache: SetupCache) -> tuple[ActiveRun, ExecutionPlan]:
-        """The run before its next round, and how it computes."""
-        writer, callbacks = RunWriter(self.out), Callbacks(self.callbacks())
-        objects = replace(objects, method=self.method)
-        if not writer.begun:
-            experiment, config, plan = prepare(self.config, objects, device, cache=cache)
+    def active(
+        self, objects: UserObjects, device: torch.device, cache: SetupCache, begun: bool
+    ) -> tuple[ActiveRun, ExecutionPlan]:
+        """The run before its next round, and how it computes. begun: whether it is resumed."""
+        shards, objects = joined(device), replace(objects, method=self.method)
+        callbacks = Callbacks(self.callbacks() if shards.rank == 0 else ())
+        if not begun:
+            experiment, config, plan = prepare(self.config, objects, device, cache=cache, shards=shards)
             return begin(experiment, config, plan, objects, self.out, callbacks), plan
         stopped = Run(self.out)
-        experiment, config, plan = prepare(stopped.config, objects, device, plan_of(stopped), cache)
-        return again(experiment, config, objects, writer, callbacks), plan
+        experiment, config, plan = prepare(stopped.config, objects, device, plan_of(stopped), cache, shards)
+        return again(experiment, config, objects, RunWriter(self.out), callbacks), plan
 
 
 def execute(
@@ -71,25 +75,30 @@ def execute(
     """The finished runs, in their order; on a GPU, runs that follow one another side by side if they do the same work.
 
     What was stopped goes on, on the device on which it began. before_round: called before each round; alone: whether to
-    play one run at a time, on a GPU too.
+    play one run at a time, on a GPU too, as several ranks always do.
     """
-    cache = SetupCache() if cache is None else cache
+    cache, shards = SetupCache() if cache is None else cache, joined(device)
     waiting = _Peekable(iter(requests))
     while (first := waiting.peek()) is not None:
         group: list[ActiveRun] = []
-        room, kind = 1, first.group
-        where = device if kind[-1] is None else chosen_device(kind[-1])
-        while len(group) < room and (one := waiting.peek()) is not None and one.group == kind:
+        room, kind = 1, tuple(shards.agreed(partial(_group_of, first)))  # rank 0 may change the folder from here on
+        begun = kind[-1] is not None
+        where = chosen_device(kind[-1]) if begun else device
+        while len(group) < room and (one := waiting.peek()) is not None and (one is first or one.group == kind):
             waiting.take()
-            active, plan = one.active(objects, where, cache)
+            active, plan = one.active(objects, where, cache, begun)
             if where.type == "cpu":  # runs follow one another there
                 cache.forget()
             if not group:
-                room = 1 if alone else runs_at_once(active.state.experiment, plan.engine, where)
+                room = 1 if alone or shards.size > 1 else runs_at_once(active.state.experiment, plan.engine, where)
                 settings = torch_settings(active.config, plan, where)
             group.append(active)
         with settings:
             yield from RoundPlayer(group).play(before_round)
+
+
+def _group_of(request: RunRequest) -> tuple[str, int, str | None]:
+    return request.group
 
 
 class _Peekable:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from homophily.atomic_io import locked
+from homophily.cluster.joining import joined
 from homophily.config.schema import Config
 from homophily.errors import InUseError, UserError
 from homophily.experiments.callbacks import Callback
@@ -21,6 +22,7 @@ from homophily.experiments.leases import Lease, Leases
 from homophily.experiments.queue import RunRequest, execute
 from homophily.runs.reader import Run
 from homophily.runs.writer import RunWriter
+from homophily.simulation.shards import ONE_PROCESS, Shards
 from homophily.simulation.training_setup import SetupCache
 from homophily.simulation.user_objects import UserObjects
 
@@ -34,6 +36,7 @@ class _LeaseLostError(Exception):
 class SharedPlay:
     """The missing runs of a folder, in order; no two processes play a run at the same time.
 
+    The ranks of one torchrun play each run together: rank 0 holds the leases and says which run is next.
     alone: whether this process plays one run at a time, so that others get their share.
     """
 
@@ -41,25 +44,37 @@ class SharedPlay:
         self._waiting = {request.out: request for request in requests}
         self._leases, self._alone = leases, alone
         self._held: dict[Path, tuple[Lease, ExitStack]] = {}
+        self._shards: Shards = ONE_PROCESS
 
     def play(self, objects: UserObjects, device: torch.device, cache: SetupCache) -> None:
         """Play the runs that nobody else plays, until all have finished."""
-        followers = Followers()
+        followers, self._shards = Followers(), joined(device)
         try:
-            while self._waiting:
+            while self._shards.agreed(lambda: bool(self._waiting)):
                 try:
-                    for run in execute(self._free(), objects, device, cache, self._check, self._alone):
+                    for run in execute(self._next(), objects, device, cache, self._check, self._alone):
                         self._release(run.path)
                         del self._waiting[run.path]
                 except _LeaseLostError:
                     self._release_all()
-                if self._waiting:  # others play these
+                if self._waiting and self._shards.rank == 0:  # others play these
                     followers.look(self._waiting.values())
                     time.sleep(POLL)
         except KeyboardInterrupt as stop:
             raise KeyboardInterrupt(*(stop.args or map(str, list(self._waiting)[:1]))) from None
         finally:
             self._release_all()
+
+    def _next(self) -> Iterator[RunRequest]:
+        """The runs to play, on all ranks."""
+        free = self._free()
+
+        def out() -> str | None:
+            request = next(free, None)
+            return None if request is None else str(request.out)
+
+        while (found := self._shards.agreed(out)) is not None:
+            yield self._waiting[Path(found)]
 
     def _free(self) -> Iterator[RunRequest]:
         """The runs that no other process holds; this process holds each from now on."""
@@ -85,7 +100,7 @@ class SharedPlay:
         return True
 
     def _check(self) -> None:
-        if any(lease.lost for lease, _ in self._held.values()):
+        if self._shards.agreed(lambda: any(lease.lost for lease, _ in self._held.values())):
             raise _LeaseLostError
 
     def _release(self, path: Path) -> None:

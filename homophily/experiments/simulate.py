@@ -122,7 +122,9 @@ class Simulation(_SteppedRun):
         """
         objects = UserObjects(model, given_peers(data), loss, method, extra_metrics or {}, transform)
         chosen, called = chosen_device(device), Callbacks(callbacks)
-        experiment, complete, plan = prepare(as_config(config), objects, chosen, shards=joined(chosen))
+        shards = joined(chosen)
+        objects = objects.agreed(shards)
+        experiment, complete, plan = prepare(as_config(config), objects, chosen, shards=shards)
         super().__init__(begin(experiment, complete, plan, objects, Path(out) if out else None, called), plan)
 
     @staticmethod
@@ -151,10 +153,10 @@ class _ResumedSimulation(Simulation):
     """A simulation whose run folder exists: the run in it is restored."""
 
     def __init__(self, found: Run, config: Config, objects: UserObjects, callbacks: Callbacks) -> None:
-        writer, plan = RunWriter(found.path), plan_of(found)
-        begun_with = with_start(writer, objects)
-        device = chosen_device(found.device)
-        experiment, config, _ = prepare(config, begun_with, device, plan, shards=joined(device))
+        writer, plan, device = RunWriter(found.path), plan_of(found), chosen_device(found.device)
+        shards = joined(device)
+        begun_with = with_start(writer, objects).agreed(shards)
+        experiment, config, _ = prepare(config, begun_with, device, plan, shards=shards)
         active = again(experiment, config, begun_with, writer, callbacks)
         done = active.state.finished and found.finished and found.summary["rounds"] == active.state.round
         if not done and experiment.shards.rank == 0:

@@ -92,6 +92,8 @@ def prepare(
         )  # fmt: skip
         exchange.guard = ready.merge_guard(config, shards)
     digest = digest_of(config, data.shares) if given.data is None else data.shares.digest
+    if shards.agreed(lambda: digest) != digest:
+        raise UserError("data: it differs between the processes of this run; make it from the same seed in each")
     experiment = ready.experiment(config, start, exchange, roster, shards, digest)
     keys = {"data": data.settings, "model": network.keys, "method": method_keys, "topology": topology_keys}
     better = ready.metrics.headline.headline.better

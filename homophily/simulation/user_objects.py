@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from torch import nn
+from torch import Tensor, nn
 
 from homophily.data import PeerData
 from homophily.data.transforms import Transform
 from homophily.errors import UserError
 from homophily.methods import Method
 from homophily.methods.server import ServerMethod
+from homophily.models.copying import copied
+from homophily.simulation.shards import Shards
 from homophily.training.losses import Loss
 from homophily.training.score_metrics import PeerMetric
 
@@ -46,6 +48,15 @@ class UserObjects:
         """The transforms in order; () if none was passed."""
         given = () if self.transform is None else self.transform
         return given if isinstance(given, list | tuple) else (given,)
+
+    def agreed(self, shards: Shards) -> UserObjects:
+        """These objects, with the weights that the model has in process 0: each process may have drawn its own."""
+        if self.model is None or shards.size == 1:
+            return self
+        own = {name: value for name, value in self.model.state_dict().items() if isinstance(value, Tensor)}
+        model = copied(self.model, share_frozen=False)
+        model.load_state_dict(shards.handed_out(lambda rank: own), strict=False)
+        return replace(self, model=model)
 
 
 def _other(wanted: str, given: object, key: str) -> str:

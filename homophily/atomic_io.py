@@ -7,10 +7,11 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -25,6 +26,10 @@ except ImportError:
     fcntl = None  # type: ignore[assignment]
 
 _SHARDS = "shards"  # the index of a folder: its files of tensors, in order
+_NAMES = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
+    torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
+}  # of types, in a safetensors file  # fmt: skip
 _LOCK_TRIES, _LOCK_PAUSE = 5, 0.01  # seconds between two tries
 
 
@@ -120,6 +125,49 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, st
             shutil.rmtree(partial, ignore_errors=True)
 
 
+@dataclass(frozen=True)
+class Stacked:
+    """Tensors that come in parts, each with some of their rows, so that they need not be in memory together."""
+
+    parts: Iterable[Mapping[str, Tensor]]
+    rows: Mapping[str, int]  # of all parts together
+
+
+def write_stacked(path: Path, tensors: Stacked) -> None:
+    """Write a safetensors file of tensors that come in parts, atomically; one part at a time is in memory."""
+    partial = path.with_name(path.name + ".part")
+    with writing(path):
+        try:
+            with partial.open("wb") as file:
+                places: dict[str, int] = {}
+                for part in tensors.parts:
+                    places = places or _head(file, part, tensors.rows)
+                    for name, table in part.items():
+                        raw = table.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
+                        file.seek(places[name])
+                        file.write(memoryview(raw))
+                        places[name] += len(raw)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+def _head(file: BinaryIO, first: Mapping[str, Tensor], rows: Mapping[str, int]) -> dict[str, int]:
+    """Write the head of a safetensors file; returns where in the file each tensor begins. first: the first part."""
+    begin, end = {}, 0
+    about: dict[str, Any] = {}
+    for name, table in sorted(first.items(), key=lambda item: (-item[1].element_size(), item[0])):  # aligned
+        shape = [rows[name], *table.shape[1:]]
+        begin[name], end = end, end + math.prod(shape) * table.element_size()
+        about[name] = {"dtype": _NAMES[table.dtype], "shape": shape, "data_offsets": [begin[name], end]}
+    head = json.dumps(about).encode()
+    head += b" " * (-len(head) % 8)
+    file.write(len(head).to_bytes(8, "little") + head)
+    return {name: 8 + len(head) + place for name, place in begin.items()}
+
+
 def _copied(tensor: Tensor) -> Tensor:
     """Return a contiguous copy on the CPU that shares no memory with other tensors, as safetensors requires."""
     return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
@@ -143,19 +191,37 @@ def write_folder(path: Path, shards: Iterable[dict[str, Tensor]], numbers: dict[
             shutil.rmtree(partial, ignore_errors=True)
 
 
-def read_folder(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the tensors and the numbers that write_folder wrote to ``path``; the shards' tensors are concatenated."""
+def read_folder(
+    path: Path, rows: slice | None = None, whole: Callable[[str], bool] = lambda name: False
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the tensors and the numbers that write_folder wrote to ``path``; the shards' tensors are concatenated.
+
+    rows: return and read these rows only, of all tensors but those whose names are ``whole``; None: all.
+    """
     numbers = read_json(path / "state.json")
+    found: dict[str, list[Tensor]] = {}
+    seen: dict[str, int] = {}  # rows of the shards before
     try:
-        files = numbers.pop(_SHARDS)
-        shards = [read_tensors(path / file) for file in files]
-        return {name: _joined([one[name] for one in shards if name in one]) for name in shards[0]}, numbers
+        for file in numbers.pop(_SHARDS):
+            with _reading(path / file), safe_open(path / file, framework="pt") as shard:
+                for name in shard.keys():  # noqa: SIM118 (it is not a mapping)
+                    if rows is None or whole(name):
+                        part = shard.get_tensor(name)
+                    else:
+                        part = _rows(shard.get_slice(name), rows, seen, name)
+                    found.setdefault(name, []).append(part)
+        return {name: torch.cat(parts) for name, parts in found.items()}, numbers
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError) as error:
         raise UserError(f"{path} is damaged, or of another version: {error}") from error
 
 
-def _joined(parts: list[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+def _rows(table: Any, rows: slice, seen: dict[str, int], name: str) -> Tensor:
+    """The wanted rows of one shard's part of a tensor, which may be none. seen: rows of earlier shards, by name."""
+    first, count = seen.get(name, 0), table.get_shape()[0]
+    seen[name] = first + count
+    start, stop = (min(max(row - first, 0), count) for row in (rows.start, rows.stop))
+    part: Tensor = table[start:stop] if start < stop else table[:1][:0]
+    return part
 
 
 def read_json(path: Path) -> Any:

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from homophily.atomic_io import (
+    Stacked,
     in_use,
     locked,
     plain,
@@ -22,6 +23,7 @@ from homophily.atomic_io import (
     read_tensors,
     write_folder,
     write_json,
+    write_stacked,
     write_tensors,
     write_text,
 )
@@ -53,10 +55,44 @@ def test_written_values_are_read_back(tmp_path: Path) -> None:
     assert names(tmp_path / "deep") == ["state"]
 
 
+def test_tensors_that_come_in_parts_are_written_as_one(tmp_path: Path) -> None:
+    whole = {
+        "a": torch.randn(7, 3, generator=torch.Generator().manual_seed(0)),
+        "b": torch.arange(7, dtype=torch.int64),
+        "c": torch.tensor([True, False] * 3 + [True]),
+        "d": torch.arange(14, dtype=torch.bfloat16).view(7, 2, 1),
+        "e": torch.zeros(0, 4, dtype=torch.float64),
+    }
+    parts = [{name: table[rows] for name, table in whole.items()} for rows in (slice(0, 2), slice(2, 2), slice(2, 7))]
+    rows = {name: len(table) for name, table in whole.items()}
+    write_stacked(tmp_path / "parts", Stacked(iter(parts), rows))
+    write_tensors(tmp_path / "whole", whole)
+    found, expected = read_tensors(tmp_path / "parts"), read_tensors(tmp_path / "whole")
+    assert found.keys() == expected.keys()
+    for name, table in found.items():
+        assert table.dtype == expected[name].dtype
+        assert torch.equal(table, expected[name]), name
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 7), (0, 2), (1, 6), (2, 5), (5, 7)])
+def test_some_rows_of_a_folder_are_read_wherever_the_shards_end(start: int, stop: int, tmp_path: Path) -> None:
+    whole, log = torch.arange(14).view(7, 2), torch.arange(5)
+    cuts = [slice(0, 2), slice(2, 5), slice(5, 7)]
+    write_folder(tmp_path / "state", [{"w": whole[cut], "log": log[cut]} for cut in cuts], {"round": 3})
+    tensors, numbers = read_folder(tmp_path / "state", slice(start, stop), lambda name: name == "log")
+    assert numbers == {"round": 3}
+    assert torch.equal(tensors["w"], whole[start:stop])
+    assert torch.equal(tensors["log"], log)
+
+
 WRITERS: dict[str, tuple[Callable[[Path], None], Callable[[Path], None]]] = {
     "text": (lambda path: write_text(path, "old"), lambda path: write_text(path, "new")),
     "json": (lambda path: write_json(path, ["old"]), lambda path: write_json(path, ["new"])),
     "tensors": (lambda path: write_tensors(path, OLD), lambda path: write_tensors(path, NEW)),
+    "stacked": (
+        lambda path: write_stacked(path, Stacked([OLD], {"w": 3})),
+        lambda path: write_stacked(path, Stacked([NEW], {"w": 3})),
+    ),
 }
 
 

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from homophily.atomic_io import locked, plain
+from homophily.atomic_io import Stacked, locked, plain, read_folder
 from homophily.config.schema import Config
 from homophily.errors import ConfigWarning, DivergedWarning, UserError
 from homophily.experiments.callbacks import Callbacks
@@ -32,7 +32,7 @@ from homophily.runs.writer import Outcome, RunWriter
 from homophily.simulation.configuration import idle_settings, load, make
 from homophily.simulation.evaluation import Scores
 from homophily.simulation.rounds import Computation, Experiment, OneRun, RunState, play_round
-from homophily.simulation.shards import WHOLE, rows_of
+from homophily.simulation.shards import WHOLE, Shards, rows_of, total
 from homophily.simulation.side_by_side import SideBySide
 from homophily.simulation.user_objects import UserObjects
 from homophily.training.resources import ExecutionPlan, threads
@@ -143,10 +143,11 @@ class ActiveRun:
 
     def restore(self) -> None:
         """Continue from the last checkpoint, or from the start."""
-        found = self.writer.last_checkpoint() if self.shards.rank == 0 else None
-        where, numbers = self.shards.agreed(lambda: (None, {}) if found is None else (str(found[0]), found[1][1]))
+        last = self.writer.last_checkpoint() if self.shards.rank == 0 else None
+        where = self.shards.agreed(lambda: None if last is None else str(last))
         if where is not None:
-            tensors = self.shards.handed_out(lambda rank: self._part({} if found is None else found[1][0], rank))
+            mine = self.shards.mine(self.state.experiment.roster.peers)
+            tensors, numbers = read_folder(Path(where), mine, lambda name: name.startswith(WHOLE))
             try:
                 self.state.restore(tensors, numbers)
             except (KeyError, TypeError, AttributeError, RuntimeError) as error:
@@ -155,17 +156,15 @@ class ActiveRun:
         if self.shards.rank == 0:
             self.writer.cut(self.state.round)
 
-    def _part(self, tensors: Mapping[str, Tensor], rank: int) -> dict[str, Tensor]:
-        """The part of a checkpoint for the peers of a process."""
-        mine = self.shards.mine(self.state.experiment.roster.peers, rank)
-        return {name: table if name.startswith(WHOLE) else table[mine] for name, table in tensors.items()}
-
     def finish(self, summary: dict[str, Any], scores: Scores) -> Run:
         """Write the results of a finished run."""
         self.save()
         outcome = _outcome(self.state, summary, scores)
         if self.shards.rank == 0:
             self.writer.finish(outcome)
+        else:
+            for tensors in (outcome.merges, outcome.models):
+                list(tensors.parts)  # this sends them
         self.call(lambda: self.callbacks.end(self, Run(self.path).summary))
         return Run(self.path, self.objects.model)
 
@@ -305,8 +304,14 @@ def _outcome(state: RunState, summary: dict[str, Any], scores: Scores) -> Outcom
     table["peer"] = None if roster.names is None else list(roster.names)
     table["cluster"] = None if roster.cluster is None else [roster.cluster_names[c] for c in roster.cluster.tolist()]
     rows = {"rows": models.rows, **{f"kept/{name}": buffers for name, buffers in models.kept.items()}}
-    merges, rows = ({name: gathered(t) for name, t in some.items()} for some in (state.exchange.final(), rows))
-    return Outcome(summary, table, merges, rows, data.preparation)
+    shards = state.experiment.shards
+    return Outcome(summary, table, _stacked(shards, state.exchange.final()), _stacked(shards, rows), data.preparation)
+
+
+def _stacked(shards: Shards, tensors: Mapping[str, Tensor]) -> Stacked:
+    """The rows of all processes, which process 0 writes and the others send."""
+    counts = total(shards, torch.tensor([len(table) for table in tensors.values()])).tolist()
+    return Stacked(shards.collected(tensors), dict(zip(tensors, counts, strict=True)))
 
 
 def description(

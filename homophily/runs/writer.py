@@ -16,13 +16,14 @@ import tomli_w
 from torch import Tensor, nn
 
 from homophily.atomic_io import (
+    Stacked,
     plain,
-    read_folder,
     read_tensors,
     sync,
     write_bytes,
     write_folder,
     write_json,
+    write_stacked,
     write_tensors,
     write_text,
     writing,
@@ -37,7 +38,6 @@ from homophily.runs.reader import FORMAT, FROZEN, Run, frozen_tensors
 _METRICS_BYTES = 32 << 20  # of metrics.jsonl, above which every second line is removed
 _START = "start.safetensors"
 _CHECKPOINT = re.compile(r"round-(\d{6,})")
-Checkpoint = tuple[dict[str, Tensor], dict[str, Any]]  # tensors, and the rest as JSON
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ class Outcome:
 
     summary: dict[str, Any]
     scores: dict[str, list[Any] | None]  # over peers
-    merges: dict[str, Tensor]  # sparse counts of merges, and neighbours
-    models: dict[str, Tensor]  # the final models
+    merges: Stacked  # sparse counts of merges, and neighbours
+    models: Stacked  # the final models
     preparation: Preparation  # how raw samples become a model's inputs
 
 
@@ -167,10 +167,10 @@ class RunWriter:
         for _, old in _checkpoints(self.path)[:-1]:
             shutil.rmtree(old)
 
-    def last_checkpoint(self) -> tuple[Path, Checkpoint] | None:
-        """The path and the content of the last checkpoint; None if there is none."""
+    def last_checkpoint(self) -> Path | None:
+        """The folder of the last checkpoint; None if there is none."""
         found = _checkpoints(self.path)
-        return (found[-1][1], read_folder(found[-1][1])) if found else None
+        return found[-1][1] if found else None
 
     @property
     def last_round(self) -> int:
@@ -190,8 +190,8 @@ class RunWriter:
         summary = self.path / "summary.json"
         with writing(summary):
             summary.unlink(missing_ok=True)  # of fewer rounds, if the run was extended
-        write_tensors(self.path / "merges.safetensors", outcome.merges)
-        write_tensors(self.path / "models.safetensors", outcome.models)
+        write_stacked(self.path / "merges.safetensors", outcome.merges)
+        write_stacked(self.path / "models.safetensors", outcome.models)
         prepared = outcome.preparation
         write_tensors(self.path / "inputs.safetensors", prepared.tensors(), {"raw": prepared.raw})
         write_json(self.path / "scores.json", outcome.scores)

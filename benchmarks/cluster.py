@@ -1,9 +1,11 @@
-"""Runs on ranks of torchrun: the cost of one rank, whether two agree with one, bytes, and memory of each rank.
+"""Runs on ranks of torchrun: the cost of one rank, time, memory and bytes of several, and what the plan says of them.
 
-    python benchmarks/cluster.py [--device cpu] [--peers 2000,8000] [--ranks 1,2,4] [--methods random,kin,panm]
+    python benchmarks/cluster.py [--device cpu] [--peers 50000,100000] [--ranks 1,2] [--methods random,kin,panm] \\
+        [--pairs 3] [--out results/cluster.md]
 
 An MLP with 16 hidden units, data set `synthetic` with 20 training and 20 test samples per peer, 100 contacts. With
-`--device cuda`, two ranks share the GPU over gloo.
+`--device cuda`, several ranks share the GPU over gloo, and the plan is left out. `--rounds` counts for the cost of one
+rank only.
 """
 
 from __future__ import annotations
@@ -26,22 +28,44 @@ import torch
 
 import homophily
 from homophily.atomic_io import read_tensors
+from homophily.experiments.planning import FETCH, FINGERPRINTS, MEASURED_ROUNDS, measured_parts, plan
+from homophily.simulation.configuration import make
 
-SEED, PAIRS = 0, 3  # runs with and without torchrun, one after the other
+SEED, LINK = 0, "12Gbit"  # what gloo reaches between two processes of one machine
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+LIMIT = 1800  # seconds of one run
+NOTES = """
+Seconds are of the slowest rank, of a round after the first (mean of two). *decide* is a rank's bookkeeping and its
+decisions, and waiting for the other ranks; in the first round `kin` compares fingerprints in it, which *fingerprints*
+computes before. *fetch* is getting the models of other ranks. *GiB* is main memory that the run, with its final
+results, adds to each rank. *MB sent* is what the ranks send to each other in a round; the formula counts the rows of
+models that peers ask for at random, each once per rank. *MB by peers* is what peers send to each other: models times
+bytes of a model, which the script checks. *difference* is the largest of all parameters from the models of the first
+number of ranks. *plan* is what `homophily plan` says, with a link of """
 
 
-def one(peers: int, method: str, rounds: int, device: str, folder: Path) -> None:
-    """Play a run in this process, or in this rank; write the memory that it added."""
-    torch.set_num_threads(1)
-    before = _peak()
-    config = {
+def config(peers: int, method: str, rounds: int) -> dict[str, Any]:
+    return {
         "peers": peers, "rounds": rounds, "contacts": 100, "method": method, "seed": SEED,
         "data": {"name": "synthetic", "train": 20, "test": 20}, "model": {"name": "mlp", "hidden": [16]},
         "training": {"epochs": 1},
     }  # fmt: skip
-    homophily.run(config, out=folder / "run", device=device)
-    (folder / f"rank-{os.environ.get('RANK', '0')}.json").write_text(json.dumps(_peak() - before))
+
+
+def one(peers: int, method: str, rounds: int, device: str, folder: Path) -> None:
+    """Play a run in this process, or in this rank, and measure its parts; rounds: play so many, and measure nothing."""
+    torch.set_num_threads(1)
+    before = _peak()
+    if rounds:
+        homophily.run(config(peers, method, rounds), out=folder / "run", device=device)
+        return
+    found = measured_parts(make(config(peers, method, MEASURED_ROUNDS)), device, folder / "run", results=True)
+    numbers = {
+        "build": found.build, "first": dict(found.first), "seconds": dict(found.seconds), "gib": _peak() - before,
+        "sent": found.rank_bytes, "bytes": found.bytes_per_round,
+        "formula": peers * found.models_in_last_round * found.model_bytes,
+    }  # fmt: skip
+    (folder / f"rank-{os.environ.get('RANK', '0')}.json").write_text(json.dumps(numbers))
 
 
 def _peak() -> float:
@@ -51,46 +75,73 @@ def _peak() -> float:
     return int(found[1]) / 2**20
 
 
-def played(ranks: int, options: argparse.Namespace, peers: int, method: str) -> dict[str, Any]:
-    """Play a run on ranks of torchrun (0: without torchrun); returns its times, memory, bytes and models."""
-    with tempfile.TemporaryDirectory() as name:
-        words = [__file__, "--one", f"{peers},{method}", "--folder", name, "--device", options.device]
-        words += ["--rounds", str(options.rounds)]
-        start = [*TORCHRUN, str(ranks)] if ranks else [sys.executable]
-        done = subprocess.run(
-            [*start, *words], capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}
-        )
-        if done.returncode:
-            sys.exit(f"{' '.join([*start, *words])} failed:\n{done.stderr[-3000:]}")
-        folder = Path(name)
-        lines = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
-        models = read_tensors(folder / "run" / "models.safetensors")["rows"]
-        memory = [json.loads(path.read_text()) for path in sorted(folder.glob("rank-*.json"))]
-    seconds = [line["seconds"] - before["seconds"] for before, line in pairwise(lines)]
-    sent = [(line["models_sent_per_peer"], line["bytes_sent_per_peer"]) for line in lines]
-    for (models_before, bytes_before), (models_after, bytes_after) in pairwise(sent):
-        formula = (models_after - models_before) * models.shape[1] * models.element_size()
-        assert abs(bytes_after - bytes_before - formula) < 1e-6 * formula, "bytes differ from the formula"
-    return {"seconds": statistics.median(seconds), "memory": memory, "models": models, "bytes": peers * sent[-1][1]}
+def played(ranks: int, device: str, peers: int, method: str, rounds: int, folder: Path) -> torch.Tensor:
+    """Play a run on ranks of torchrun (0: without torchrun); returns its models."""
+    words = [__file__, "--one", f"{peers},{method}", "--folder", str(folder), "--device", device]
+    start = [*TORCHRUN, str(ranks)] if ranks else [sys.executable]
+    command = [*start, *words, "--rounds", str(rounds)]
+    threads = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=threads, timeout=LIMIT)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)} failed:\n{done.stderr[-3000:]}")
+    return read_tensors(folder / "run" / "models.safetensors")["rows"]
 
 
-def cost_of_one_rank(options: argparse.Namespace, peers: int, method: str) -> None:
-    print("## One rank under torchrun against no torchrun\n")
-    runs = [(played(0, options, peers, method), played(1, options, peers, method)) for _ in range(PAIRS)]
-    ratios = [ranked["seconds"] / alone["seconds"] for alone, ranked in runs]
-    same = all(torch.equal(alone["models"], ranked["models"]) for alone, ranked in runs)
-    print(f"`{method}`, {peers:,} peers, median round of {options.rounds - 1}, {PAIRS} pairs of runs in turn:")
-    print(f"ratios {', '.join(f'{ratio:.3f}' for ratio in ratios)}, median {statistics.median(ratios):.3f}.")
-    print(f"The models are {'the same bits' if same else 'not the same bits'}.\n", flush=True)
+def cost_of_one_rank(options: argparse.Namespace, peers: int, method: str, say: Any) -> None:
+    runs = []
+    for _ in range(options.pairs):
+        pair = []
+        for ranks in (0, 1):
+            with tempfile.TemporaryDirectory() as name:
+                models = played(ranks, options.device, peers, method, options.rounds, Path(name))
+                lines = [json.loads(line) for line in (Path(name) / "run" / "metrics.jsonl").read_text().splitlines()]
+            pair.append((statistics.median(b["seconds"] - a["seconds"] for a, b in pairwise(lines)), models))
+        runs.append(pair)
+    ratios = [ranked / alone for (alone, _), (ranked, _) in runs]
+    same = all(torch.equal(alone, ranked) for (_, alone), (_, ranked) in runs)
+    say("## One rank under torchrun against no torchrun\n")
+    say(f"`{method}`, {peers:,} peers, median of {options.rounds - 1} rounds, {options.pairs} pairs of runs in turn:")
+    say(f"ratios {', '.join(f'{ratio:.3f}' for ratio in ratios)}, median {statistics.median(ratios):.3f}.")
+    say(f"The models are {'the same bits' if same else 'not the same bits'}.\n")
+
+
+def several_ranks(options: argparse.Namespace, peers: int, method: str, say: Any) -> None:
+    """A row of the table for each number of ranks."""
+    first = None
+    for ranks in map(int, options.ranks.split(",")):
+        with tempfile.TemporaryDirectory() as name:
+            models = played(ranks, options.device, peers, method, 0, Path(name))
+            parts = [json.loads(file.read_text()) for file in sorted(Path(name).glob("rank-*.json"))]
+        first = models if first is None else first
+        for part in parts:
+            assert abs(part["bytes"] - part["formula"]) < 1e-6 * part["formula"], "bytes differ from the formula"
+        seconds = {part: max(one["seconds"][part] for one in parts) for part in parts[0]["seconds"]}
+        total = max(sum(one["seconds"].values()) for one in parts)
+        opening = {part: max(one["first"][part] for one in parts) for part in ("decide", FINGERPRINTS)}
+        planned = ["-", "-", "-"]
+        if options.device == "cpu":
+            found = plan(make(config(peers, method, MEASURED_ROUNDS)), ranks, LINK, options.device)
+            memory, received = found.memory / 2**30, found.network_bytes_per_rank / 1e6
+            planned = [f"{found.seconds:.2f}", f"{memory:.2f}", f"{received:,.0f}"]
+        cells = [
+            method, f"{peers:,}", str(ranks), f"{opening[FINGERPRINTS]:.1f}", f"{opening['decide']:.2f}",
+            f"{seconds['decide']:.2f}", f"{seconds[FETCH]:.2f}", f"{total:.2f}", planned[0],
+            ", ".join(f"{part['gib']:.2f}" for part in parts), planned[1],
+            ", ".join(f"{part['sent'] / 1e6:,.0f}" for part in parts), planned[2],
+            f"{parts[0]['bytes'] / 1e6:,.1f}", f"{float((models - first).abs().max()):.1e}",
+        ]  # fmt: skip
+        say(f"| {' | '.join(cells)} |")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
-    parser.add_argument("--peers", default="2000,8000")
-    parser.add_argument("--ranks", default="1,2,4")
+    parser.add_argument("--peers", default="50000,100000")
+    parser.add_argument("--ranks", default="1,2")
     parser.add_argument("--methods", default="random,kin,panm")
-    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--pairs", type=int, default=3, help="runs with and without torchrun, one after the other")
+    parser.add_argument("--out", type=Path, help="the file to write; left out: only print")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -98,27 +149,32 @@ def main() -> None:
         count, method = options.one.split(",")
         one(int(count), method, options.rounds, options.device, options.folder)
         return
+    lines: list[str] = []
+
+    def say(line: str) -> None:
+        print(line, flush=True)
+        lines.append(line)
+        if options.out is not None:
+            options.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+    torch.set_num_threads(1)
     peers, methods = [int(count) for count in options.peers.split(",")], options.methods.split(",")
     hardware = torch.cuda.get_device_name() if options.device == "cuda" else f"{platform.machine()} CPU"
-    print("# Ranks of torchrun\n")
-    print(f"{date.today()}, `python {' '.join(sys.argv)}`, torch {torch.__version__}, {hardware},")
-    print(f"{os.cpu_count()} cores, 1 thread per rank, seed {SEED}.\n")
-    cost_of_one_rank(options, peers[0], methods[0])
-    print("## Time, memory and bytes\n")
-    print("GiB: main memory that the run adds to each rank. Difference: the largest of all parameters from the models")
-    print("of the first number of ranks. Bytes after the first round equal models sent times bytes of a model.\n")
-    print("| method | peers | ranks | s per round | GiB of each rank | MB sent by peers | difference |")
-    print("| --- | ---: | ---: | ---: | --- | ---: | ---: |")
+    say("# Ranks of torchrun\n")
+    say(f"{date.today()}, `python {' '.join(sys.argv)}`, torch {torch.__version__}, {hardware},")
+    say(f"{os.cpu_count()} cores, 1 thread per rank, seed {SEED}. Other processes used the cores at the same time.\n")
+    say("## Time, memory and bytes")
+    say(f"{NOTES}{LINK}.\n")
+    names = ["fingerprints", "first decide", "decide", "fetch", "round", "plan", "GiB of each rank", "plan GiB"]
+    names += ["MB sent by each rank", "formula MB", "MB by peers", "difference"]
+    say(f"| method | peers | ranks | {' | '.join(names)} |")
+    say(f"| --- {'| ---: ' * (len(names) + 2)}|")
     for method in methods:
         for count in peers:
-            first = None
-            for ranks in map(int, options.ranks.split(",")):
-                found = played(ranks, options, count, method)
-                first = found["models"] if first is None else first
-                memory = ", ".join(f"{size:.2f}" for size in found["memory"])
-                far = float((found["models"] - first).abs().max())
-                cells = [method, f"{count:,}", ranks, f"{found['seconds']:.2f}", memory, f"{found['bytes'] / 1e6:,.1f}"]
-                print(f"| {' | '.join(map(str, cells))} | {far:.1e} |", flush=True)
+            several_ranks(options, count, method, say)
+    say("")
+    if options.pairs:
+        cost_of_one_rank(options, peers[0], methods[0], say)
 
 
 if __name__ == "__main__":

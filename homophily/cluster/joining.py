@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 from datetime import timedelta
 from functools import cache
@@ -49,13 +50,16 @@ def faults() -> Faults:
 
 @cache
 def _ranks(on_gpus: bool) -> Ranks:
-    watcher = faults()
-    if not dist.is_initialized():
+    watcher, own = faults(), not dist.is_initialized()
+    if own:
         dist.init_process_group(
             "gloo", store=PrefixStore("group", watcher.store), rank=int(os.environ["RANK"]),
             world_size=processes(), timeout=timedelta(seconds=_timeout()),
         )  # fmt: skip
-    return Ranks(watcher, _with_nccl() if on_gpus else None)
+    found = Ranks(watcher, _with_nccl() if on_gpus else None)
+    if own:
+        atexit.register(found.close)
+    return found
 
 
 def _with_nccl() -> dist.ProcessGroup | None:

@@ -29,6 +29,15 @@ class Ranks:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self._faults, self._on_gpus = faults, on_gpus
         self.bytes = 0  # that this rank has sent to other ranks in ``swapped``
+        self._interrupted = False
+
+    def close(self) -> None:
+        """End torch's threads before Python ends, which aborts the process if they still run.
+
+        After a message that was interrupted they wait for an answer, and the launcher ends the process.
+        """
+        if not self._interrupted and dist.is_initialized():
+            dist.destroy_process_group()
 
     def mine(self, peers: int, rank: int | None = None) -> slice:
         rank = self.rank if rank is None else rank
@@ -130,8 +139,11 @@ class Ranks:
         """Raise an error that names the rank that does not answer."""
         try:
             yield
-        except RuntimeError as error:
-            raise self._faults.lost(error) from error
+        except BaseException as error:
+            self._interrupted = True
+            if isinstance(error, RuntimeError):
+                raise self._faults.lost(error) from error
+            raise
 
 
 def _as_bytes(table: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from homophily.cluster.joining import joined
 from homophily.config.schema import Config
 from homophily.errors import UserError
 from homophily.experiments.callbacks import Callbacks
@@ -32,6 +33,7 @@ MEASURED_PEERS = 2000  # of the federation that is measured, at most
 MEASURED_ROUNDS = 3  # the first of which is not counted
 PARTS = ("train", "score", "compare", "decide", "merge", "record")
 FINGERPRINTS = "fingerprints"  # a part of the first round
+FETCH = "fetch"  # the part in which a rank gets models of other ranks
 _COPIES = 4  # of a rank's models: the initial, the current, those before training, and one of the computation
 _PRINT_COPIES = 3  # of fingerprints while they are made: in pieces, together, and checked
 _LINK = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT])bit", re.IGNORECASE)
@@ -146,6 +148,7 @@ class Measured:
     models_per_round: float  # that a peer receives, mean over all rounds of the run
     models_in_last_round: float  # the same in the last round that was measured
     bytes_per_round: float  # that all peers sent in that round
+    rank_bytes: int  # that this rank sent to other ranks in that round
     device: str
 
 
@@ -154,7 +157,7 @@ class _Clock:
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._inner = device, 0.0
-        self.seconds = dict.fromkeys((*PARTS, FINGERPRINTS), 0.0)
+        self.seconds = dict.fromkeys((*PARTS, FINGERPRINTS, FETCH), 0.0)
 
     def restart(self) -> dict[str, float]:
         """Begin anew; returns the seconds so far."""
@@ -192,28 +195,35 @@ class _TimedRun(OneRun):
         self.merges = clock.of("merge", self.merges)  # type: ignore[method-assign]
 
 
-def measured_parts(config: Config, device: str, folder: Path) -> Measured:
-    """Measure the first rounds of a run, which is written to ``folder``; the first is timed by itself."""
+def measured_parts(config: Config, device: str, folder: Path, results: bool = False) -> Measured:
+    """Measure the first rounds of a run, which is written to ``folder``; the first is timed by itself.
+
+    Under torchrun all ranks call it, and each measures its own part. results: whether to write models and scores too.
+    """
     chosen, objects = chosen_device(device), UserObjects()
+    shards = joined(chosen)
     began = time.perf_counter()
-    experiment, complete, execution = prepare(config, objects, chosen)
+    experiment, complete, execution = prepare(config, objects, chosen, shards=shards)
     active = begin(experiment, complete, execution, objects, folder, Callbacks(()))
     build = time.perf_counter() - began
     clock, state, exchange = _Clock(chosen), active.state, experiment.exchange
     compute, step = _TimedRun(state, clock), clock.of("decide", play_round)
-    append, record = clock.of("record", active.writer.append), clock.of("record", active.record)
-    first, before, models = clock.seconds, 0.0, 0.0
+    log, first = clock.of("record", active.log), clock.seconds
+    before, models, sent = 0.0, 0.0, 0
     if isinstance(exchange, PeerExchange):
         source = exchange.source
         source.fingerprints = clock.of(FINGERPRINTS, source.fingerprints)  # type: ignore[method-assign]
+        source.fetch = clock.of(FETCH, source.fetch)  # type: ignore[method-assign]
     with torch_settings(complete, execution, chosen):
         for round in range(MEASURED_ROUNDS):
             if round == 1:
                 first = clock.restart()
-            before, models = exchange.traffic.bytes, exchange.traffic.models_per_peer
+            before, models, sent = exchange.traffic.bytes, exchange.traffic.models_per_peer, shards.bytes
             (metrics,) = step({0: state}, compute).values()
-            append(metrics)
-            record()
+            log(metrics)
+        sent = shards.bytes - sent
+        if results:
+            active.finish(*state.result())
     layout, data, peers = experiment.task.layout, experiment.task.data, experiment.task.data.peers
     tables = [table for split in (data.train, data.test) for table in (split.x, split.y)]
     nominal = exchange.method.nominal(config.rounds) if isinstance(exchange, PeerExchange) else None
@@ -221,7 +231,7 @@ def measured_parts(config: Config, device: str, folder: Path) -> Measured:
     return Measured(
         build=build,
         first=first,
-        seconds={part: clock.seconds[part] / (MEASURED_ROUNDS - 1) for part in PARTS},
+        seconds={part: clock.seconds[part] / (MEASURED_ROUNDS - 1) for part in (*PARTS, FETCH)},
         contacts=peers if complete.contacts == "all" else int(complete.contacts),
         parameters=layout.width,
         row_bytes=layout.width * layout.dtype.itemsize,
@@ -232,6 +242,7 @@ def measured_parts(config: Config, device: str, folder: Path) -> Measured:
         models_per_round=received / MEASURED_ROUNDS if nominal is None else nominal / config.rounds,
         models_in_last_round=received - models,
         bytes_per_round=exchange.traffic.bytes - before,
+        rank_bytes=sent,
         device=str(chosen),
     )
 

@@ -23,6 +23,7 @@ class Shards(Protocol):
 
     rank: int  # the number of this process; process 0 decides, writes and prints
     size: int  # R
+    bytes: int  # that this process has sent to others in ``swapped``
 
     def mine(self, peers: int, rank: int | None = None) -> slice:
         """The ids of the peers in this process, or in the process ``rank``, of ``peers`` in all."""
@@ -49,7 +50,7 @@ class Shards(Protocol):
 class OneProcess:
     """All peers are in this process."""
 
-    rank, size = 0, 1
+    rank, size, bytes = 0, 1, 0
 
     def mine(self, peers: int, rank: int | None = None) -> slice:
         return slice(0, peers)

@@ -191,6 +191,20 @@ def target_scale_by(normalise: str | AgreedScale, y: Tensor, kind: TaskKind) -> 
     return flat.mean(0).float(), flat.std(0, correction=0).float()
 
 
+def own_constants(normalise: str | AgreedScale, kind: TaskKind, declared: int | None = None) -> tuple[str, ...]:
+    """The keys of ``data.scale`` about targets that are computed from samples, since they are not agreed.
+
+    declared: the number of classes, if it does not follow from the samples.
+    """
+    found = []
+    agreed = normalise.constants if isinstance(normalise, AgreedScale) else AgreedConstants()
+    if kind.has_classes and declared is None and agreed.classes is None and agreed.class_names is None:
+        found.append("classes")
+    if kind is REGRESSION and agreed.target_mean is None:
+        found += ["target_mean", "target_std"]
+    return tuple(found)
+
+
 def constants_of(data: FederatedData) -> AgreedConstants:
     """The constants of a sample whose inputs were scaled by ``normalise = "standard"``."""
     prepared = data.preparation

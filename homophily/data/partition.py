@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from homophily.data.allotment import Allotment, Demand, allot_test, allot_training
-from homophily.data.constants import AgreedScale, classes_by, scale_by, target_scale_by
+from homophily.data.constants import AgreedScale, classes_by, own_constants, scale_by, target_scale_by
 from homophily.data.missing import impute, missing
 from homophily.data.preparation import Preparation, raw_kind
 from homophily.data.proportions import apportion
@@ -83,6 +83,7 @@ def partition_source(
         cluster_names=tuple(k.name for k in plan.clusters) if plan.clustered else (),
         preparation=Preparation(raw, scale, fill),
         target_scale=target_scale_by(normalise, splits[0].y, source.kind),
+        own_constants=own_constants(normalise, source.kind, declared=source.classes),
         missing=absent,
         kind=source.kind,
     )

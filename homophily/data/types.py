@@ -183,7 +183,7 @@ class FederatedData:
     preparation: Preparation = field(default_factory=Preparation)  # how the raw samples were preprocessed
     names: tuple[str | None, ...] | None = None  # of the peers; None: no peer has a name
     target_scale: tuple[Tensor, Tensor] | None = None  # mean and standard deviation [outputs] of a regression's targets
-    agreed: bool = True  # the constants of inputs and targets are the same for all peers of the federation
+    own_constants: tuple[str, ...] = ()  # keys of data.scale that were computed from the peers' samples instead
     missing: Tensor | None = None  # [m, ...] bool: training inputs replaced by means of the peer's own; None: no input
     fields: Fields | None = None  # of the inputs, if they have names; x is then [m, columns]
     kind: TaskKind = field(kw_only=True)  # of the targets

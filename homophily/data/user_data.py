@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from homophily.data.class_names import numbered
-from homophily.data.constants import AgreedScale, classes_by, scale_by, target_scale_by
+from homophily.data.constants import AgreedScale, classes_by, own_constants, scale_by, target_scale_by
 from homophily.data.missing import impute, missing
 from homophily.data.normalise import as_floats
 from homophily.data.peer_data import Array, Inputs, PeerData
@@ -108,6 +108,7 @@ def partition_user_data(
         names=tuple(peer.name for peer in peers) if any(peer.name for peer in peers) else None,
         target_scale=target_scale_by(normalise, training.y, kind),
         class_names=class_names,
+        own_constants=own_constants(normalise, kind),
         missing=None if agreed else missing(torch.cat([own.x for own, _, _ in divided])),
         kind=kind,
     )

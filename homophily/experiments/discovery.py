@@ -186,7 +186,7 @@ def _private(chosen: Config, privacy: Privacy, given: UserObjects, device: str) 
     without = chosen.model_copy(update={"privacy": None})
     experiment, _, plan = prepare(without, given, chosen_device(device))
     shares, task = experiment.task.data, experiment.task
-    check_constants(chosen, given.data is not None)
+    check_constants(chosen, given.data is not None, shares)
     budget = Budget(privacy.epsilon, privacy.delta, fingerprints=1, group=privacy.group)
     noise = solve(budget).fingerprint
     assert noise is not None

@@ -20,7 +20,8 @@ from homophily.errors import UserError
 from homophily.federation.layout import Kept
 from homophily.federation.similarity import LossSamples
 from homophily.peer.manifest import BlobKind
-from homophily.privacy.ledger import LEDGER, Ledger
+from homophily.privacy.accountant import Noise
+from homophily.privacy.ledger import LEDGER, Ledger, releases_in
 from homophily.privacy.loss_distribution import Release
 from homophily.simulation.privacy import PrivacyAccount
 from homophily.training.task import Engine, Task
@@ -105,6 +106,14 @@ class Releases:
 
     def _rounds(self) -> list[int]:
         return [int(found[1]) for path in self._folder.iterdir() if (found := _MODEL.fullmatch(path.name))]
+
+
+def released_noise(state: Path) -> Noise:
+    """The noise of what a peer has released, by the ledger in its state folder."""
+    last: dict[str, float] = {}
+    for name, release in releases_in(state / LEDGER).items():
+        last[name.split()[0]] = release.noise
+    return Noise(last.get("fingerprint"), last.get("round"))
 
 
 class TrainedOnce:

@@ -28,7 +28,7 @@ from homophily.peer.identity import Authority, Identity, Refused, peer_id
 from homophily.peer.manifest import MAX_BLOB_BYTES
 from homophily.peer.pacing import SyncPolicy
 from homophily.peer.prints import PlainPrints, PrintForm, PrivatePrints
-from homophily.peer.releases import Releases
+from homophily.peer.releases import Releases, released_noise
 from homophily.peer.settings import PeerSettings
 from homophily.peer.source import LocalPeer
 from homophily.peer.wire import ExpectedModel, network_number
@@ -37,7 +37,7 @@ from homophily.runs.reader import Run
 from homophily.runs.writer import RunWriter
 from homophily.simulation.configuration import make, overlaid
 from homophily.simulation.pairwise import PairwiseEvaluator
-from homophily.simulation.privacy import released_counts
+from homophily.simulation.privacy import NoiseSource, released_counts
 from homophily.simulation.setup import check_merge, evaluator_of, graph_of, method_of
 from homophily.simulation.training_setup import (
     SetupCache,
@@ -217,7 +217,7 @@ def _training(
     id = _ids(settings)[peer.name]
     data, config = _own_data(settings, config)
     notes = () if peer.share is not None else _own_constants(data)
-    shares = replace(data.shares, agreed=peer.share is not None or (not notes and _agreed_targets(data)))
+    shares = data.shares
     if shares.class_names is not None and peer.share is None and "class_names" not in data.settings.get("scale", {}):
         raise UserError(
             "data: the classes are strings, so data.scale must give class_names, in the order on which all peers "
@@ -231,12 +231,12 @@ def _training(
     if peer.classes is not None:
         if shares.classes is None or shares.classes > peer.classes:
             raise UserError(f"peer.classes = {peer.classes}: this peer's data has {shares.classes or 'no'} classes")
-        shares = replace(shares, classes=peer.classes, outputs=peer.classes)
+        own = tuple(key for key in shares.own_constants if key != "classes")
+        shares = replace(shares, classes=peer.classes, outputs=peer.classes, own_constants=own)
     ids = torch.tensor([id], device=device)
     method = peer_method(config, len(peer.allow))
-    ready = training_setup(
-        config, UserObjects(), shares, shares.to(device), ids, None, SetupCache(), method, SecretDraws()
-    )
+    noise = NoiseSource(SecretDraws(), released_noise(settings.state))
+    ready = training_setup(config, UserObjects(), shares, shares.to(device), ids, None, SetupCache(), method, noise)
     return ready, config, notes
 
 
@@ -313,11 +313,6 @@ def _own_constants(data: PreparedData) -> tuple[str, ...]:
         "missing values are filled with means of this peer's own data": filled,
     }
     return tuple(f"{note}; {remedy}, so that all peers use the same constants" for note, true in own.items() if true)
-
-
-def _agreed_targets(data: PreparedData) -> bool:
-    """Whether the scale of the targets, if they have one, is of data.scale."""
-    return data.shares.target_scale is None or "target_mean" in data.settings.get("scale", {})
 
 
 def constants_digest(config: Config) -> str | None:

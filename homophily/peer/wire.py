@@ -22,6 +22,7 @@ from homophily.peer.identity import Refused
 from homophily.simulation.communication import table_bytes
 
 _TABLE = "table/"
+_SAME_NOISE = 1e-6  # two machines compute the same noise, except for its last digits
 MAX_SAMPLES = 1 << 40
 
 
@@ -181,7 +182,7 @@ def unpack_released(data: bytes, noise: float, network: int) -> Tensor:
     scale, theirs = _finite(_pop(tensors, "scale", (2,), torch.float64)).tolist()
     if tensors or math.frexp(scale)[0] != 0.5:
         raise Refused("malformed fingerprint")
-    if theirs != noise:
+    if not math.isclose(theirs, noise, rel_tol=_SAME_NOISE):
         raise Refused("fingerprint with other noise ([privacy], rounds or method.renew differ)")
     return _finite(halves.double() * scale)
 

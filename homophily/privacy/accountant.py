@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import exp, inf, log
+from math import exp, inf, isclose, log
 
 from scipy.optimize import brentq
 
@@ -87,20 +87,26 @@ class Noise:
         return out
 
 
+NOTHING = Noise(None, None)
+
+
 @lru_cache(maxsize=4096)
-def solve(budget: Budget) -> Noise:
+def solve(budget: Budget, earlier: Noise = NOTHING) -> Noise:
     """The smallest noise that keeps the promise.
 
     The noise of the fingerprints is the smallest with which they alone keep ``share`` of epsilon, all of it if there
     are no training steps; that of training is the smallest with which all releases together keep epsilon. It is
     infinite if there is none of at most ``MOST_NOISE``.
+
+    earlier: the noise of what was released before under this budget. It is kept if it differs only as the results of
+    two machines or versions of a library do; a release with other noise would not be in the account.
     """
     share = budget.share if budget.steps else 1.0
     fingerprint = None
     if budget.fingerprints:
         # Gaussian releases compose to one whose noise is smaller by the root of their number.
         one = gaussian_noise(share * budget.epsilon, budget.delta)
-        fingerprint = one * budget.group * budget.fingerprints**0.5
+        fingerprint = _kept(earlier.fingerprint, one * budget.group * budget.fingerprints**0.5)
     if not budget.steps:
         return Noise(fingerprint, None)
 
@@ -108,7 +114,11 @@ def solve(budget: Budget) -> Noise:
         releases = Noise(fingerprint, training).releases(budget.rate, budget.steps, budget.fingerprints, budget.group)
         return epsilon_of(releases, budget.delta)
 
-    return Noise(fingerprint, _smallest(spent, budget.epsilon))
+    return Noise(fingerprint, _kept(earlier.training, _smallest(spent, budget.epsilon)))
+
+
+def _kept(earlier: float | None, now: float) -> float:
+    return earlier if earlier is not None and isclose(earlier, now, rel_tol=10 * _RELATIVE) else now
 
 
 def _smallest(spent: Callable[[float], float], epsilon: float) -> float:

@@ -28,17 +28,12 @@ class Ledger:
         self._path, self._epsilon, self._delta = path, epsilon, delta
         self._releases: dict[str, Release] = {}
         promise = {"epsilon": epsilon, "delta": delta}
-        lines = _complete_lines(path)
-        if not lines:
+        _remove_incomplete_line(path)
+        found, self._releases = _content(path)
+        if found is None:
             self._append(promise)
             sync(path.parent)
-            return
-        try:
-            found, *rest = [json.loads(line) for line in lines]
-            self._releases = {entry.pop("name"): Release(**entry) for entry in rest}
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise UserError(f"{path} is damaged, so what this peer has released is unknown: {error}") from error
-        if found != promise:
+        elif found != promise:
             raise UserError(f"{path} is the ledger of another promise, {found}, than {promise}")
 
     @property
@@ -73,14 +68,31 @@ class Ledger:
             os.fsync(file.fileno())
 
 
-def _complete_lines(path: Path) -> list[str]:
-    """The lines of a ledger; an incomplete last one is removed from the file."""
+def releases_in(path: Path) -> dict[str, Release]:
+    """What a ledger says was released, by name; nothing if it does not exist. The file is only read."""
+    return _content(path)[1]
+
+
+def _content(path: Path) -> tuple[dict[str, Any] | None, dict[str, Release]]:
+    """The promise and the releases of the complete lines of a ledger; None: it has no line yet."""
+    text = path.read_bytes() if path.exists() else b""
+    lines = text[: text.rfind(b"\n") + 1].decode(errors="replace").splitlines()
+    if not lines:
+        return None, {}
+    try:
+        promise, *rest = [json.loads(line) for line in lines]
+        return promise, {entry.pop("name"): Release(**entry) for entry in rest}
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UserError(f"{path} is damaged, so what this peer has released is unknown: {error}") from error
+
+
+def _remove_incomplete_line(path: Path) -> None:
+    """Remove the last line of a ledger if it is incomplete."""
     if not path.exists():
-        return []
+        return
     with writing(path):
         text = path.read_bytes()
         complete = text.rfind(b"\n") + 1
         if complete < len(text):
             os.truncate(path, complete)
             sync(path)
-    return text[:complete].decode(errors="replace").splitlines()

@@ -11,12 +11,13 @@ from torch import Tensor
 
 from homophily.config.privacy import Privacy
 from homophily.config.schema import Config
+from homophily.data import FederatedData
 from homophily.data.sources import sources
 from homophily.errors import UserError
 from homophily.methods import Method
 from homophily.methods.base import metric_cost
 from homophily.methods.server import ServerMethod
-from homophily.privacy.accountant import Budget, Noise, epsilon_of, solve
+from homophily.privacy.accountant import NOTHING, Budget, Noise, epsilon_of, solve
 from homophily.privacy.draws import Draws
 from homophily.privacy.ledger import Ledger
 from homophily.privacy.loss_distribution import Release
@@ -29,6 +30,14 @@ from homophily.training.torch_optimisers import EVERY_ENGINE
 _SEARCH = 12  # halvings in the search for an epsilon, or a number of samples, that would do
 _TRIED = 8  # samples on which a transform is tried
 _FOLLOWED = 8  # budgets whose epsilon is computed after every round, which takes some 20 ms each
+
+
+@dataclass(frozen=True)
+class NoiseSource:
+    """Where noise and batches come from, and the noise of what a real peer released before it was restarted."""
+
+    draws: Draws
+    earlier: Noise = NOTHING
 
 
 @dataclass(frozen=True)
@@ -157,7 +166,12 @@ def _mixes(task: Task) -> bool:
 
 
 def private_training(
-    config: Config, promise: Privacy, fingerprints: Callable[[int], int], task: Task, draws: Draws, shards: Shards
+    config: Config,
+    promise: Privacy,
+    fingerprints: Callable[[int], int],
+    task: Task,
+    source: NoiseSource,
+    shards: Shards,
 ) -> tuple[Private, PrivacyAccount]:
     """How the peers of a task train privately, and the account of the peers of all processes.
 
@@ -173,7 +187,7 @@ def private_training(
     # Peers with equal samples and epochs have equal budgets; those of other processes count too.
     for samples, each, own in shards.gathered(torch.stack([counts, epochs, owned], 1)).unique(dim=0).tolist():
         if (samples, each) not in found:
-            some = peers_with(covered, batch, samples, rounds * each, rounds, fingerprints(rounds))
+            some = peers_with(covered, batch, samples, rounds * each, rounds, fingerprints(rounds), source.earlier)
             found[samples, each] = some
         budget = found[samples, each].budget
         room = max(
@@ -195,7 +209,7 @@ def private_training(
         torch.tensor([min(batch, count) for count in counts.tolist()], dtype=torch.float64),
         torch.tensor([_steps(batch, count) for count in counts.tolist()]),
         room,
-        draws,
+        source.draws,
     )
     stated = covered.model_copy(update={"delta": promise.delta})
     return private, PrivacyAccount(stated, tuple(set(found.values())), fingerprints)
@@ -214,11 +228,20 @@ def _steps(batch: int, samples: int) -> int:
     return max(1, round(samples / batch))
 
 
-def peers_with(promise: Privacy, batch: int, samples: int, epochs: int, rounds: int, fingerprints: int) -> PeerBudget:
-    """The budget and the noise of peers with so many samples. epochs, fingerprints: in all rounds."""
+def peers_with(
+    promise: Privacy,
+    batch: int,
+    samples: int,
+    epochs: int,
+    rounds: int,
+    fingerprints: int,
+    earlier: Noise = NOTHING,
+) -> PeerBudget:
+    """The budget and the noise of peers with so many samples. epochs, fingerprints: in all rounds; earlier: see
+    ``solve``."""
     rate = min(1.0, batch / samples)
     budget = Budget.of(promise, rate, epochs * _steps(batch, samples), fingerprints)
-    return PeerBudget(budget, solve(budget), rounds)
+    return PeerBudget(budget, solve(budget, earlier), rounds)
 
 
 def _check_fingerprints(promise: Privacy, fingerprints: int, noise: float | None) -> None:
@@ -279,11 +302,17 @@ def _least(enough: Callable[[float], bool], most: float) -> float | None:
     return high * 1.01
 
 
-def check_constants(config: Config, given_data: bool) -> None:
+def check_constants(config: Config, given_data: bool, data: FederatedData) -> None:
     """Refuse constants that would be computed from the peers' own data. given_data: it was given in Python."""
-    if (given_data or config.data.name not in sources) and config.data.scale is None:
+    if not given_data and config.data.name in sources:
+        return
+    remedy = "which homophily scale computes from a public sample"
+    if config.data.scale is None:
         reason = "the scale of inputs, the classes and the scale of targets would be computed from the peers' own data"
-        raise UserError(f"privacy: {reason}; set data.scale, which homophily scale computes from a public sample")
+        raise UserError(f"privacy: {reason}; set data.scale, {remedy}")
+    if data.own_constants:
+        keys = " and ".join(data.own_constants)
+        raise UserError(f"privacy: {keys} would be computed from the peers' own data; add them to data.scale, {remedy}")
 
 
 def with_privacy(
@@ -291,19 +320,18 @@ def with_privacy(
     method: Method | ServerMethod,
     task: Task,
     given_data: bool,
-    draws: Draws,
+    source: NoiseSource,
     shards: Shards = ONE_PROCESS,
 ) -> tuple[Task, PrivacyAccount | None]:
     """The task as it is trained under [privacy], and its account.
 
-    given_data: the data was given in Python; draws: where noise and batches come from; shards: the processes that
-    have the peers.
+    given_data: the data was given in Python; shards: the processes that have the peers.
     """
     if config.privacy is None:
         return task, None
-    check_constants(config, given_data)
+    check_constants(config, given_data, task.data)
     check_private(config, config.privacy, method, task)
-    private, account = private_training(config, config.privacy, released_fingerprints(method), task, draws, shards)
+    private, account = private_training(config, config.privacy, released_fingerprints(method), task, source, shards)
     return replace(task, private=private), account
 
 

@@ -32,7 +32,7 @@ from homophily.randomness import Purpose
 from homophily.simulation.exchange import Exchange, PeerExchange
 from homophily.simulation.observers import ClusterObserver
 from homophily.simulation.pairwise import PairwiseEvaluator
-from homophily.simulation.privacy import PrivacyAccount, released_counts
+from homophily.simulation.privacy import NoiseSource, PrivacyAccount, released_counts
 from homophily.simulation.recording import RecordedPeers, recorded_peers
 from homophily.simulation.rounds import Experiment
 from homophily.simulation.server_exchange import ServerExchange
@@ -74,7 +74,8 @@ def prepare(
     _check_sizes(config, given, peers)
     method, method_keys = method_of(config, given, peers)
     ids = torch.arange(peers, device=device)[shards.mine(peers)]
-    ready = training_setup(config, given, data.shares, shares, ids, plan, cache, method, KeyedDraws(), shards, roster)
+    source = NoiseSource(KeyedDraws())
+    ready = training_setup(config, given, data.shares, shares, ids, plan, cache, method, source, shards, roster)
     network, task, engine, plan = ready.network, ready.task, ready.engine, ready.plan
     start = start_of(network, config, task.layout, task.ids.tolist(), device)
     recorded = recorded_peers(roster, config.seed) if config.record else None

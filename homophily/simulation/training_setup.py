@@ -32,11 +32,10 @@ from homophily.models.keyed_dropout import with_keyed_dropout
 from homophily.models.lora import check_used
 from homophily.plugins.parameters import checked, must_take
 from homophily.plugins.registry import GIVEN
-from homophily.privacy.draws import Draws
 from homophily.simulation.evaluation import Scorer
 from homophily.simulation.exchange import Exchange
 from homophily.simulation.merge_guard import MergeGuard
-from homophily.simulation.privacy import PrivacyAccount, with_privacy
+from homophily.simulation.privacy import NoiseSource, PrivacyAccount, with_privacy
 from homophily.simulation.rounds import Experiment
 from homophily.simulation.run_metrics import RunMetrics, metrics_of_run
 from homophily.simulation.shards import ONE_PROCESS, Shards
@@ -136,13 +135,13 @@ def training_setup(
     plan: ExecutionPlan | None,
     cache: SetupCache,
     method: Method | ServerMethod,
-    draws: Draws,
+    source: NoiseSource,
     shards: Shards = ONE_PROCESS,
     roster: Roster | None = None,
 ) -> TrainingSetup:
     """Network, task and engine for the peers ``ids``.
 
-    made: the data as prepared; shares: that of these peers, on their device; draws: the random numbers of private
+    made: the data as prepared; shares: that of these peers, on their device; source: of the noise of private
     training; roster: all peers, None: they are those of ``made``.
     """
     if config.training.patience and made.validation is None:
@@ -163,7 +162,7 @@ def training_setup(
     )  # fmt: skip
     _check_batches(task, made)
     task.check_objective()
-    task, account = with_privacy(config, method, task, given.data is not None, draws, shards)
+    task, account = with_privacy(config, method, task, given.data is not None, source, shards)
     if config.precision == "bf16" and layout.dtype != torch.float32:
         raise UserError(f"precision = 'bf16' needs a network with float32 parameters, not {layout.dtype}")
     planned = _Planning(config, task, traits, chain, metrics.headline.shaped, cache)

@@ -25,15 +25,16 @@ FILLED = "missing values are filled with means of this peer's own data; give dat
 TABLE = "scale = { mean = [1.0, 2.0], std = [2.0, 0.5], classes = 2 }"
 
 
-def ann(clinic: Path, data: str, peer: str = "") -> Path:
+def ann(clinic: Path, data: str, peer: str = "", privacy: bool = False) -> Path:
     file = clinic / "ann.toml"
     table = f'[peer]\nname = "ann"\nallow = ["ann"]\ndevice = "cpu"\n{peer}'
-    file.write_text(f'rounds = 1\nmethod = "local"\ndata = {{ {data} }}\n{table}')
+    promise = "privacy = { epsilon = 8.0 }\n" if privacy else ""
+    file.write_text(f'rounds = 1\nmethod = "local"\n{promise}data = {{ {data} }}\n{table}')
     return file
 
 
-def prepared(clinic: Path, data: str, peer: str = "") -> PeerSetup:
-    return prepare_peer(load(ann(clinic, data, peer)))
+def prepared(clinic: Path, data: str, peer: str = "", privacy: bool = False) -> PeerSetup:
+    return prepare_peer(load(ann(clinic, data, peer, privacy)))
 
 
 @pytest.mark.parametrize(
@@ -50,7 +51,7 @@ def prepared(clinic: Path, data: str, peer: str = "") -> PeerSetup:
 def test_a_peer_says_what_it_computes_from_its_own_data(clinic: Path, data: str, notes: list[str]) -> None:
     setup = prepared(clinic, data)
     assert [note.partition("`")[0] for note in setup.notes] == notes
-    assert setup.training.task.data.agreed is not bool(notes)
+    assert setup.training.task.data.own_constants == (() if "classes" in data else ("classes",))
 
 
 def test_the_notes_are_in_the_log_the_status_and_the_summary(clinic: Path) -> None:
@@ -64,13 +65,40 @@ def test_the_notes_are_in_the_log_the_status_and_the_summary(clinic: Path) -> No
 
 def test_the_target_scale_of_a_peer_is_agreed_only_if_it_is_given(clinic: Path) -> None:
     own = prepared(clinic, 'name = "numbers.npz"').training.task.data
-    assert (own.agreed, own.target_scale is not None) == (False, True)
+    assert own.own_constants == ("target_mean", "target_std")
+    assert own.target_scale is not None
     inputs_only = prepared(clinic, 'name = "numbers.npz", scale = { mean = [0, 0], std = [1, 1] }')
-    assert not inputs_only.training.task.data.agreed
+    assert inputs_only.training.task.data.own_constants == own.own_constants
     given = prepared(clinic, 'name = "numbers.npz", scale = { target_mean = [3], target_std = [2] }').training.task.data
-    assert given.agreed
+    assert given.own_constants == ()
     assert given.target_scale is not None
     assert [part.tolist() for part in given.target_scale] == [[3.0], [2.0]]
+
+
+@pytest.mark.parametrize(
+    ("data", "missing"),
+    [
+        ('name = "whole.npz"', "set data.scale"),
+        ('name = "whole.npz", scale = { mean = [0, 0], std = [1, 1] }', "classes would be computed"),
+        (
+            'name = "numbers.npz", scale = { mean = [0, 0], std = [1, 1] }',
+            "target_mean and target_std would be computed",
+        ),
+    ],
+)
+def test_a_private_peer_refuses_constants_of_its_own_data(clinic: Path, data: str, missing: str) -> None:
+    with pytest.raises(UserError, match=f"privacy: .*{missing}"):
+        prepared(clinic, data, privacy=True)
+
+
+def test_a_private_peer_takes_classes_from_its_file_or_from_the_agreed_constants(clinic: Path) -> None:
+    inputs = 'name = "whole.npz", scale = { mean = [0, 0], std = [1, 1] }'
+    setups = [
+        prepared(clinic, f'name = "whole.npz", {TABLE}', privacy=True),
+        prepared(clinic, inputs, "classes = 2", privacy=True),
+    ]
+    assert [setup.training.task.data.classes for setup in setups] == [2, 2]
+    assert all(setup.training.account is not None for setup in setups)
 
 
 def test_the_file_of_the_constants_is_relative_to_the_file_of_the_peer(clinic: Path) -> None:

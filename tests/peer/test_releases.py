@@ -19,7 +19,9 @@ from homophily.errors import UserError
 from homophily.peer import Peer
 from homophily.peer.blob_transfer import BlobTransfer
 from homophily.peer.deploy import Deployment, start_peer, status, write_files
-from homophily.peer.wire import unpack_model
+from homophily.peer.identity import Refused
+from homophily.peer.wire import pack_released, unpack_model, unpack_released
+from homophily.privacy import accountant
 from homophily.runs.backup import back_up, restore
 from homophily.simulation.configuration import make
 
@@ -157,6 +159,31 @@ def test_without_its_ledger_or_a_released_model_a_peer_stops(tmp_path: Path) -> 
     (folder / "ledger.jsonl").unlink()
     with pytest.raises(UserError, match="is missing, so what this peer has released is unknown"):
         Peer(file).result()
+
+
+def test_a_peer_goes_on_with_the_noise_of_its_ledger_on_a_machine_that_computes_other_last_digits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, state = files(tmp_path)[0], tmp_path / "peer-0"
+    with Peer(file) as peer:
+        peer.step()
+    begun = lines(state)
+    solved = accountant.gaussian_noise
+    monkeypatch.setattr(accountant, "gaussian_noise", lambda *promise: solved(*promise) * (1 + 1e-13))
+    monkeypatch.setattr(accountant, "_RELATIVE", 3e-4)  # another search finds another root
+    accountant.solve.cache_clear()
+    assert Peer(file).result().summary["privacy"]["epsilon_spent"] <= 20.0
+    after = lines(state)
+    assert after[:3] == begun
+    assert [{**line, "name": ""} for line in after[2:]] == [{**begun[2], "name": ""}] * 3  # one noise in all rounds
+
+
+def test_a_fingerprint_may_differ_in_the_last_digits_of_its_noise() -> None:
+    vector = torch.linspace(-3, 3, 65).double()
+    packed = pack_released(vector, 2.0, 7)
+    assert torch.allclose(unpack_released(packed, 2.0 * (1 + 1e-13), 7), vector, atol=2e-3)
+    with pytest.raises(Refused, match="other noise"):
+        unpack_released(packed, 2.001, 7)
 
 
 def test_too_much_noise_is_refused_before_a_peer_opens_a_link_or_a_folder(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from homophily.report.live.vitals import UNREADABLE, ComparisonProgress, Vitals, health_of, vitals_of
 from homophily.report.page.refusals import by_kind
-from homophily.report.page.sources import is_run
+from homophily.report.page.sources import is_peer, is_run
+from homophily.runs.reader import Run
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Labels = Mapping[str, str]
@@ -19,7 +20,7 @@ _METRICS = {
     "homophily_runs_finished": ("gauge", "Runs of the comparison that have finished"),
     "homophily_round": ("gauge", "Rounds that are over"),
     "homophily_rounds": ("gauge", "Rounds of the whole run"),
-    "homophily_score": ("gauge", "The headline metric, mean over peers"),
+    "homophily_score": ("gauge", "The headline metric, mean over peers; not of a real peer with [privacy]"),
     "homophily_same_cluster_merges_ratio": ("gauge", "Share of the last round's merges between peers of one cluster"),
     "homophily_models_sent_per_peer": ("gauge", "Models sent so far times hops, mean over peers"),
     "homophily_bytes_sent_per_peer": ("gauge", "Bytes sent so far times hops, mean over peers"),
@@ -37,6 +38,11 @@ _METRICS = {
     "homophily_certificate_expiry_timestamp_seconds": ("gauge", "When the certificate of this peer expires"),
     "homophily_status_timestamp_seconds": ("gauge", "When this peer wrote its status"),
 }
+
+
+def private_peer(folder: Path) -> bool:
+    """Whether this is the state of a real peer with [privacy], whose scores on its own samples stay on its machine."""
+    return is_peer(folder) and Run(folder).config.privacy is not None
 
 
 def exposition(folder: Path) -> str:
@@ -82,7 +88,7 @@ def _run(one: Vitals) -> Iterator[Sample]:
     last = one.last
     yield "homophily_round", {}, one.round
     yield "homophily_rounds", {}, one.rounds
-    yield "homophily_score", {"headline": one.headline}, one.score
+    yield "homophily_score", {"headline": one.headline}, None if private_peer(one.path) else one.score
     yield "homophily_same_cluster_merges_ratio", {}, last.get("same_cluster_merges")
     yield "homophily_models_sent_per_peer", {}, last.get("models_sent_per_peer")
     yield "homophily_bytes_sent_per_peer", {}, last.get("bytes_sent_per_peer")

@@ -25,6 +25,7 @@ class PeerData:
     test_x, test_y: test samples; None: taken from x and y, as many as ``data.test`` says, or a fifth.
     cluster: name or number of the true cluster, if it is known.
     name: name of the peer in messages and scores.
+    person: [n] numbers or strings, the person of each row of x (docs/privacy.md).
     """
 
     x: Inputs
@@ -35,3 +36,4 @@ class PeerData:
     test_y: Array | None = None
     cluster: str | int | None = None
     name: str | None = None
+    person: Array | None = None

@@ -43,6 +43,10 @@ _Split = Annotated[
 _Cluster = Annotated[
     str | None, Field(description="the column with the true cluster of the peer. Left out: it is not known")
 ]
+_Person = Annotated[
+    str | None,
+    Field(description='the column that says whose row it is, for `privacy.unit = "person"`. Left out: it is not known'),
+]
 
 
 def from_frame(
@@ -53,6 +57,7 @@ def from_frame(
     features: str | list[str] | None = None,
     split: str | None = None,
     cluster: str | None = None,
+    person: str | None = None,
 ) -> list[PeerData]:
     """Return the data of the peers in a pandas DataFrame, in order of the peers' names.
 
@@ -64,12 +69,13 @@ def from_frame(
     become named inputs; None: all columns that have no other use.
     split: the column that is "train", "validation" or "test"; None: all rows are for training.
     cluster: the column with the true cluster of the peer; None: it is not known.
+    person: the column that says whose row it is; None: it is not known.
     Raises UserError for bad input, with the column and the row (counted from 1).
     """
     pandas = _pandas()
     if not isinstance(frame, pandas.DataFrame):
         raise UserError(f"from_frame: must be given a pandas DataFrame, not {type(frame).__name__}")
-    return _peers(_Table(frame, "the frame"), "all", peer, target, features, split, cluster)
+    return _peers(_Table(frame, "the frame"), "all", peer, target, features, split, cluster, person)
 
 
 @readers("csv")
@@ -81,19 +87,20 @@ def from_csv(
     features: _Features = None,
     split: _Split = None,
     cluster: _Cluster = None,
+    person: _Person = None,
 ) -> list[PeerData]:
     """Return the data of the peers in a CSV file, whose first line names the columns.
 
     path: of the file. An empty cell, NA, N/A, NaN, null and ? are missing values.
-    target, peer, features, split, cluster: as for ``from_frame``.
+    target, peer, features, split, cluster, person: as for ``from_frame``.
     """
     pandas = _pandas()
-    names = [name for name in (peer, split, cluster) if name is not None]  # as they are written: 007 is not 7
+    names = [name for name in (peer, split, cluster, person) if name is not None]  # as they are written: 007 is not 7
     as_written = dict.fromkeys(names, str)
     frame = _read(pandas.read_csv, path, converters=as_written, keep_default_na=False, na_values=_MISSING)
     for name in {*as_written} & {*frame.columns}:
         frame[name] = frame[name].str.strip().replace("", None)
-    return _peers(_Table(frame, str(path)), Path(path).stem, peer, target, features, split, cluster)
+    return _peers(_Table(frame, str(path)), Path(path).stem, peer, target, features, split, cluster, person)
 
 
 @readers("parquet")
@@ -105,15 +112,16 @@ def from_parquet(
     features: _Features = None,
     split: _Split = None,
     cluster: _Cluster = None,
+    person: _Person = None,
 ) -> list[PeerData]:
     """Return the data of the peers in a Parquet file.
 
     path: of the file.
-    target, peer, features, split, cluster: as for ``from_frame``.
+    target, peer, features, split, cluster, person: as for ``from_frame``.
     """
     imported("pyarrow", "tables", "a Parquet file")
     frame = _read(_pandas().read_parquet, path, engine="pyarrow")
-    return _peers(_Table(frame, str(path)), Path(path).stem, peer, target, features, split, cluster)
+    return _peers(_Table(frame, str(path)), Path(path).stem, peer, target, features, split, cluster, person)
 
 
 def _pandas() -> Any:
@@ -218,6 +226,7 @@ def _peers(
     features: str | list[str] | None,
     split: str | None,
     cluster: str | None,
+    person: str | None,
 ) -> list[PeerData]:
     """Return the peers of a table. whole: the name of the only peer if no column names them."""
     rows = len(table.frame)
@@ -230,7 +239,8 @@ def _peers(
     names = table.strings(peer) if peer is not None else np.full(rows, whole, dtype=object)
     parts = _splits(table, split) if split is not None else np.full(rows, "train", dtype=object)
     clusters = table.strings(cluster) if cluster is not None else None
-    other = (peer, split, cluster, *targets)
+    persons = table.strings(person) if person is not None else None
+    other = (peer, split, cluster, person, *targets)
     x = _inputs(table, [name for name in table.frame.columns if name not in other] if features is None else features)
     found = []
     for name in _in_order(names):
@@ -240,6 +250,8 @@ def _peers(
             which = own[parts[own] == part]
             if len(which):
                 fields |= {f"{prefix}x": _rows(x, which), f"{prefix}y": _rows(y, which)}
+        if persons is not None:
+            fields["person"] = persons[own[parts[own] == "train"]]
         if "x" not in fields:
             raise UserError(f"{table.where}: peer {name!r} has no row whose {split!r} is 'train'")
         found.append(PeerData(**fields, name=name, cluster=_cluster(table, clusters, cluster, own, name)))

@@ -184,6 +184,8 @@ class FederatedData:
     names: tuple[str | None, ...] | None = None  # of the peers; None: no peer has a name
     target_scale: tuple[Tensor, Tensor] | None = None  # mean and standard deviation [outputs] of a regression's targets
     own_constants: tuple[str, ...] = ()  # keys of data.scale that were computed from the peers' samples instead
+    drawn: bool = False  # training samples were drawn from more samples of the peers
+    most_of_one_person: Tensor | None = None  # [N]: the most training samples of one person; 0, None: not known
     missing: Tensor | None = None  # [m, ...] bool: training inputs replaced by means of the peer's own; None: no input
     fields: Fields | None = None  # of the inputs, if they have names; x is then [m, columns]
     kind: TaskKind = field(kw_only=True)  # of the targets
@@ -218,6 +220,7 @@ class FederatedData:
             cluster=None if self.cluster is None else self.cluster[peers],
             names=None if self.names is None else self.names[peers],
             missing=None if self.missing is None else self.missing[rows].clone(),
+            most_of_one_person=None if self.most_of_one_person is None else self.most_of_one_person[peers],
         )
 
     @cached_property

@@ -32,6 +32,7 @@ class _Part:
     x: Tensor
     y: Tensor
     kind: TaskKind  # of the targets
+    person: Tensor | None = None  # [n] int64: a number for each person; None: not known
 
     def __len__(self) -> int:
         return len(self.x)
@@ -39,7 +40,13 @@ class _Part:
     def rows(self, chosen: Tensor) -> _Part:
         """Return the chosen samples, in their original order."""
         chosen = chosen.sort().values
-        return _Part(self.x[chosen], self.y[chosen], self.kind)
+        person = None if self.person is None else self.person[chosen]
+        return _Part(self.x[chosen], self.y[chosen], self.kind, person)
+
+    @property
+    def most_of_one_person(self) -> int:
+        """The most samples that one person has; 0: not known."""
+        return 0 if self.person is None else int(self.person.bincount().max())
 
 
 @dataclass(frozen=True)
@@ -109,6 +116,8 @@ def partition_user_data(
         target_scale=target_scale_by(normalise, training.y, kind),
         class_names=class_names,
         own_constants=own_constants(normalise, kind),
+        drawn=any(len(own) < len(peer.own) for (own, _, _), peer in zip(divided, checked, strict=True)),
+        most_of_one_person=torch.tensor([own.most_of_one_person for own, _, _ in divided]),
         missing=None if agreed else missing(torch.cat([own.x for own, _, _ in divided])),
         kind=kind,
     )
@@ -132,12 +141,23 @@ def _checked_peer(peer: PeerData, number: int, task: str | None) -> _Peer:
             raise UserError(f"{label}: {part}x and {part}y must be given together")
         return _checked_part(label, part, x, y, task)
 
+    own = _checked_part(label, "", peer.x, peer.y, task)
     return _Peer(
         label,
-        _checked_part(label, "", peer.x, peer.y, task),
+        replace(own, person=_persons(label, peer.person, len(own))),
         optional("validation_", peer.validation_x, peer.validation_y),
         optional("test_", peer.test_x, peer.test_y),
     )
+
+
+def _persons(label: str, given: Array | None, samples: int) -> Tensor | None:
+    """Return a number for the person of each sample."""
+    if given is None:
+        return None
+    persons = np.asarray(given)
+    if persons.shape != (samples,) or persons.dtype.kind not in "iuUO":
+        raise UserError(f"{label}: person must be a whole number or a string for each of the {samples} rows of x")
+    return torch.from_numpy(np.unique(persons.astype(str), return_inverse=True)[1])
 
 
 def _checked_part(label: str, part: str, raw_x: Inputs, raw_y: Array, task: str | None) -> _Part:

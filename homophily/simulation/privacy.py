@@ -302,8 +302,9 @@ def _least(enough: Callable[[float], bool], most: float) -> float | None:
     return high * 1.01
 
 
-def check_constants(config: Config, given_data: bool, data: FederatedData) -> None:
-    """Refuse constants that would be computed from the peers' own data. given_data: it was given in Python."""
+def check_own_data(config: Config, promise: Privacy, given_data: bool, data: FederatedData) -> None:
+    """Refuse data whose constants or division into training and test samples would depend on single samples, and
+    persons that are not known. given_data: it was given in Python."""
     if not given_data and config.data.name in sources:
         return
     remedy = "which homophily scale computes from a public sample"
@@ -313,6 +314,30 @@ def check_constants(config: Config, given_data: bool, data: FederatedData) -> No
     if data.own_constants:
         keys = " and ".join(data.own_constants)
         raise UserError(f"privacy: {keys} would be computed from the peers' own data; add them to data.scale, {remedy}")
+    if data.drawn:
+        raise UserError(
+            "privacy: training samples would be drawn from the peers' samples, and one sample more would change which "
+            "others are drawn; give test and validation samples (data.split, or test_x), and leave data.train out"
+        )
+    _check_persons(promise, data)
+
+
+def _check_persons(promise: Privacy, data: FederatedData) -> None:
+    """Refuse persons who have more training samples than was said, or who are not known."""
+    most = None if data.most_of_one_person is None else data.most_of_one_person.tolist()
+    if promise.samples_per_person is None:
+        return
+    if most is None or 0 in most:
+        raise UserError(
+            "privacy.unit = 'person': it is not known whose the samples are; name their column (data.person), or give "
+            "person in the .npz file or in PeerData"
+        )
+    worst = max(range(len(most)), key=most.__getitem__)
+    if most[worst] > promise.samples_per_person:
+        raise UserError(
+            f"{data.label(worst)} has {most[worst]} training samples of one person, above privacy.samples_per_person = "
+            f"{promise.samples_per_person}; leave some of them out, or promise less with a larger number"
+        )
 
 
 def with_privacy(
@@ -329,7 +354,7 @@ def with_privacy(
     """
     if config.privacy is None:
         return task, None
-    check_constants(config, given_data, task.data)
+    check_own_data(config, config.privacy, given_data, task.data)
     check_private(config, config.privacy, method, task)
     private, account = private_training(config, config.privacy, released_fingerprints(method), task, source, shards)
     return replace(task, private=private), account

@@ -5,7 +5,17 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
+
+import pytest
+
+from homophily.cli.live import follow_folder
+from homophily.errors import UserError
+from homophily.peer import Peer
+from homophily.peer.deploy import write_files
+from homophily.report.live.prometheus import exposition
+from homophily.simulation.configuration import make
 
 
 def test_a_signal_ends_the_server_quietly_though_a_page_is_open(tmp_path: Path) -> None:
@@ -45,3 +55,19 @@ def test_a_run_serves_its_page_and_tells_it_the_end(tmp_path: Path) -> None:
     assert json.loads(out.splitlines()[-1])["rounds"] == 400
     assert heard.count("event: changed") >= 2
     assert heard.endswith("event: ended\ndata:\n\n")
+
+
+def test_scores_of_a_private_peer_stay_on_its_machine(tmp_path: Path) -> None:
+    config: dict[str, Any] = {
+        "rounds": 1, "peers": 1, "method": "local", "data": {"train": 40, "test": 10, "angles": [0]},
+        "model": "linear", "training": {"batch": 10}, "privacy": {"epsilon": 8.0},
+    }  # fmt: skip
+    for name, keys in {"private": config, "plain": {key: config[key] for key in config if key != "privacy"}}.items():
+        (file,) = write_files(make(keys), 1, tmp_path / name, "free", deadline=1.0, wait_for=0)
+        Peer(file).result()
+    state = tmp_path / "private" / "peer-0"
+    assert "homophily_score" not in exposition(state)
+    assert "homophily_epsilon_spent" in exposition(state)
+    assert "homophily_score" in exposition(tmp_path / "plain" / "peer-0")
+    with pytest.raises(UserError, match=r"--host 0\.0\.0\.0: this peer promises privacy"):
+        follow_folder(state, host="0.0.0.0")

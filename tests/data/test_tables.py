@@ -44,6 +44,18 @@ def test_a_frame_has_one_peer_per_name_in_order_of_names() -> None:
     assert list(lyon.y) == ["ill", "well"]
 
 
+def test_the_person_of_each_training_row_is_no_input(tmp_path: Path) -> None:
+    frame = FRAME.assign(patient=["a", "b", "a", "007", "7"], part=["train", "train", "train", "test", "train"])
+    keys = {**KEYS, "person": "patient", "split": "part"}
+    bern, lyon = from_frame(frame, **keys)
+    assert (list(lyon.person), list(bern.person)) == (["a", "a"], ["b", "7"])  # type: ignore[arg-type]
+    assert np.shape(lyon.x) == (2, 3)
+    frame.to_csv(tmp_path / "patients.csv", index=False)
+    again = from_csv(tmp_path / "patients.csv", **keys)
+    same(again, [bern, lyon])
+    assert list(again[0].person) == ["b", "7"]  # type: ignore[arg-type]
+
+
 def test_names_that_are_numbers_are_in_numerical_order() -> None:
     frame = pd.DataFrame({"site": [10, 2, 10, 2, 1, 1], "x": range(6), "y": [0, 1] * 3})
     assert [peer.name for peer in from_frame(frame, peer="site", target="y")] == ["1", "2", "10"]

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -92,13 +93,50 @@ def test_a_private_peer_refuses_constants_of_its_own_data(clinic: Path, data: st
 
 
 def test_a_private_peer_takes_classes_from_its_file_or_from_the_agreed_constants(clinic: Path) -> None:
-    inputs = 'name = "whole.npz", scale = { mean = [0, 0], std = [1, 1] }'
+    with_test_samples(clinic)
+    inputs = 'name = "tested.npz", scale = { mean = [0, 0], std = [1, 1] }'
     setups = [
-        prepared(clinic, f'name = "whole.npz", {TABLE}', privacy=True),
+        prepared(clinic, f'name = "tested.npz", {TABLE}', privacy=True),
         prepared(clinic, inputs, "classes = 2", privacy=True),
     ]
     assert [setup.training.task.data.classes for setup in setups] == [2, 2]
     assert all(setup.training.account is not None for setup in setups)
+
+
+def with_test_samples(clinic: Path, **more: Any) -> None:
+    x = np.random.default_rng(1).normal(size=(40, 2)).astype(np.float32)
+    y = np.arange(40) % 2
+    np.savez(clinic / "tested.npz", x=x[:30], y=y[:30], test_x=x[30:], test_y=y[30:], **more)
+
+
+def test_a_private_peer_refuses_to_draw_its_training_samples(clinic: Path) -> None:
+    with_test_samples(clinic)
+    for data in (f'name = "whole.npz", {TABLE}', f'name = "tested.npz", train = 20, {TABLE}'):
+        with pytest.raises(UserError, match="one sample more would change which others are drawn"):
+            prepared(clinic, data, privacy=True)
+
+
+@pytest.mark.parametrize(
+    ("person", "most", "problem"),
+    [
+        (None, 3, "it is not known whose the samples are"),
+        (np.arange(30) // 3, 2, "peer 'tested' has 3 training samples of one person"),
+        (np.arange(30) // 3, 3, None),
+    ],
+)
+def test_persons_have_no_more_samples_than_is_promised(
+    clinic: Path, person: np.ndarray[Any, Any] | None, most: int, problem: str | None
+) -> None:
+    with_test_samples(clinic, **({} if person is None else {"person": person}))
+    data, promise = f'name = "tested.npz", {TABLE}', f'privacy.unit = "person"\nprivacy.samples_per_person = {most}\n'
+    file = ann(clinic, data, privacy=True)
+    file.write_text(file.read_text().replace("privacy = { epsilon = 8.0 }\n", f"privacy.epsilon = 8.0\n{promise}"))
+    if problem is None:
+        assert Peer(file).result().summary["privacy"]["unit"] == "person"
+        return
+    with pytest.raises(UserError, match=problem):
+        Peer(file)
+    assert not (clinic / "ann").exists()
 
 
 def test_the_file_of_the_constants_is_relative_to_the_file_of_the_peer(clinic: Path) -> None:

@@ -185,6 +185,34 @@ def test_constants_of_the_peers_own_data_are_refused() -> None:
         homophily.run({"rounds": 1, "method": "random", "privacy": {"epsilon": 8.0}}, data=peers, out="own")
 
 
+def _patients(rows: int, persons: int, tests: bool = True) -> list[homophily.PeerData]:
+    x, held = torch.randn(3, rows, 5), torch.randn(10, 5)
+    test: dict[str, Any] = {"test_x": held, "test_y": (held[:, 0] > 0).long()} if tests else {}
+    person = [f"patient {i % persons}" for i in range(rows)]
+    return [homophily.PeerData(one, (one[:, 0] > 0).long(), person=person, **test) for one in x]
+
+
+@pytest.mark.parametrize(
+    ("patients", "most", "problem"),
+    [
+        ({"persons": 10}, 4, None),
+        ({"persons": 10}, 3, "peer 0 has 4 training samples of one person, above"),
+        ({"persons": 10, "tests": False}, 4, "one sample more would change which others are drawn"),
+    ],
+)
+def test_own_data_is_private_by_person(patients: dict[str, Any], most: int, problem: str | None) -> None:
+    config = {
+        "rounds": 1, "method": "random", "model": "linear", "training": {"batch": 10, "epochs": 1},
+        "data": {"scale": {"classes": 2}},
+        "privacy": {"epsilon": 8.0, "unit": "person", "samples_per_person": most},
+    }  # fmt: skip
+    if problem is None:
+        assert homophily.run(config, data=_patients(40, **patients), out="own").summary["privacy"]["unit"] == "person"
+        return
+    with pytest.raises(UserError, match=problem):
+        homophily.run(config, data=_patients(40, **patients), out="own")
+
+
 @given(
     epsilon=st.floats(0.5, 20.0),
     rounds=st.integers(1, 6),

@@ -51,8 +51,8 @@ class Sharded(InMemory):
         if isinstance(own, Fingerprints):
             prints = _Gathered(own.to(view.me.device), self._shards, self._peers)
         else:  # a few numbers each
-            tables = (self._shards.gathered(table) for table in (own.sum, own.signed, own.count))
-            prints = PrivateFingerprints(*tables, own.noise)
+            gathered = self._shards.gathered
+            prints = PrivateFingerprints(gathered(own.sum), gathered(own.signed), gathered(own.count), own.noise)
         ids = torch.arange(self._peers, device=view.me.device)
         active = self._shards.gathered(active.to(view.me.device))
         sent = self._fingerprint_bytes(prints, active, self._shards.mine(self._peers))

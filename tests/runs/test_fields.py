@@ -44,17 +44,20 @@ def test_the_docs_have_a_line_about_each_field(heading: str, declared: Any) -> N
         {"method": "ifca"},
         {"method": "random", "data": {"name": "linear", "train": 6, "test": 5}, "training": {"lr": 1e-3}},
         {"method": "random", "evaluate": 2, "training": {"patience": 1}, "data": {**SMALL["data"], "validation": 2}},
+        {"method": "random", "merge_guard": 2, "data": {**SMALL["data"], "validation": 2}},
     ],
 )
 def test_a_run_writes_declared_fields_only(keys: dict[str, Any], tmp_path: Path) -> None:
     found = homophily.run({**SMALL, **keys}, out=tmp_path / "run")
     other = "accuracy" if "mse" in found.summary else "mse"  # classification or regression, never both
     absent = {name for name in RESERVED if name.startswith(other)}
+    if "merge_guard" not in keys:
+        absent.add("models_left_out")
     assert set(found.summary) == names(Summary) - absent
     assert set(found.scores) == names(PeerScores) - absent
     assert set().union(*found.metrics()) <= names(RoundMetrics) - absent
     # Of some methods, of a real peer, with [privacy].
-    some = {"similarities", "clients_of_model", "met", "merged", "unreachable", "epsilon_spent"}
+    some = {"similarities", "clients_of_model", "met", "merged", "unreachable", "left_out", "epsilon_spent"}
     assert set(found.metrics()[-1]) >= names(RoundMetrics) - absent - some
 
 

@@ -37,6 +37,11 @@ class Access:
         self._anywhere = host in ("0.0.0.0", "::")
 
     @property
+    def shown_token(self) -> str | None:
+        """The token as it is printed: by the name of the variable that sets it, since output is often logged."""
+        return f"${VARIABLE}" if self.token is not None and VARIABLE in os.environ else self.token
+
+    @property
     def cookie(self) -> str:
         """What the browser keeps instead of the token."""
         return hashlib.sha256(f"cookie {self.token}".encode()).hexdigest()

@@ -55,7 +55,7 @@ def serving(folder: Path, where: str) -> Iterator[str]:
     server.socket = listening
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
-    token = "" if access.token is None else f" with the header Authorization: Bearer {access.token}"
+    token = "" if access.token is None else f" with the header Authorization: Bearer {access.shown_token}"
     try:
         yield f"{url(host, listening.getsockname()[1])}metrics{token}"
     finally:

@@ -169,7 +169,7 @@ def application(server: LiveServer) -> Any:
 
 def address(access: Access, listening: socket) -> str:
     """The address to open, with the token if one is needed."""
-    token = "" if access.token is None else f"?token={access.token}"
+    token = "" if access.token is None else f"?token={access.shown_token}"
     return url(access.host, listening.getsockname()[1]) + token
 
 

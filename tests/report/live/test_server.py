@@ -15,6 +15,7 @@ import homophily
 from homophily.cli.live import follow_folder
 from homophily.errors import UserError
 from homophily.report.live.access import COOKIE, VARIABLE, Access, bound, split_address
+from homophily.report.live.server import address
 from tests.report.live.serving import get, served
 from tests.report.page.folders import network, peers
 
@@ -92,6 +93,11 @@ def test_a_token_is_drawn_if_none_is_given_and_a_short_one_is_refused(monkeypatc
     drawn = {Access("192.0.2.1").token for _ in range(3)}
     assert len(drawn) == 3
     assert all(token is not None and len(token) >= 32 for token in drawn)
+    with bound("127.0.0.1", 0) as listening:
+        access = Access("192.0.2.1")
+        assert address(access, listening).endswith(f"/?token={access.token}")
+        monkeypatch.setenv(VARIABLE, "a long enough token")  # a log keeps what is printed
+        assert address(Access("192.0.2.1"), listening).endswith("/?token=$HOMOPHILY_LIVE_TOKEN")
     monkeypatch.setenv(VARIABLE, "short")
     with pytest.raises(UserError, match="HOMOPHILY_LIVE_TOKEN: must have at least 16 characters"):
         Access("192.0.2.1")

@@ -14,6 +14,7 @@ import pytest
 
 import homophily
 from homophily.atomic_io import locked
+from homophily.report.live.access import VARIABLE
 from homophily.report.live.endpoint import serving
 from homophily.report.live.following import Following
 from homophily.report.live.prometheus import exposition
@@ -220,3 +221,16 @@ def test_both_servers_answer_the_same(half: Path) -> None:
         for method in ("POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS"):
             status, headers, _ = get(other, "/metrics", method)
             assert (status, headers["allow"]) == (405, "GET"), method
+
+
+def test_metrics_outside_this_machine_need_the_token_which_no_log_shows(
+    half: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, "a long enough token")
+    with serving(half, "0.0.0.0:0") as where:
+        assert where.endswith("/metrics with the header Authorization: Bearer $HOMOPHILY_LIVE_TOKEN")
+        port = int(where.split(":")[2].partition("/")[0])
+        for path in ("/metrics", "/health", "/metrics?token=a%20long%20enough%20token"):
+            assert get(port, path)[0] == 401
+        assert get(port, "/metrics", Authorization="Bearer a long enough token")[0] == 200
+        assert get(port, "/metrics", Authorization="Bearer another long token")[0] == 401

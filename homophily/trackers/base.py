@@ -58,7 +58,8 @@ class Tracker:
     def kept(self, round: int) -> int:
         """The last round that the tracker keeps if the process is killed now; ``round`` is the last one logged.
 
-        Override it, and ``flush``, if the tracker holds rounds back. A resume logs those after it again.
+        Override it, and ``flush``, if the tracker holds rounds back. A resume logs those after it again. After
+        ``open`` it is the last round that the tracker has.
         """
         return round
 

@@ -44,6 +44,7 @@ class RunLog:
         run = TrackedRun(path, path.absolute().name, group, parameters, self._round)
         try:
             self._identity = self._tracker.open(run, before["identity"])
+            self._round = self._tracker.kept(self._round)  # it may have more than was noted
         except ModuleNotFoundError as error:
             raise UserError(f"tracker {self.name!r} needs {error.name}, which is not installed") from error
         self._store()

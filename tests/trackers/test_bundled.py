@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -59,12 +63,28 @@ def test_a_resumed_run_continues_in_the_tracker(kind: str, tmp_path: Path) -> No
     with pytest.raises(KeyboardInterrupt):
         homophily.run({**SMALL, "tracker": kind}, callbacks=[InterruptAt(4)], out=tmp_path / "run")
     before = last_entry(tmp_path / "run")
-    assert before["round"] == 3 or kind == "parquet"  # whose file is not written in every round
+    assert before["round"] == 3 or kind in ("parquet", "wandb")  # whose files are not written in every round
     run = homophily.resume(tmp_path / "run", {"rounds": 5})
     after = last_entry(tmp_path / "run")
     assert (after["identity"], after["round"], after["finished"]) == (before["identity"], 5, True)
     assert points(kind, run.path, "accuracy") == approximately(logged(run, "accuracy"))
     assert [step for step, _ in points(kind, run.path, "loss")] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_that_was_killed_continues_without_gaps_and_doubles(kind: str, tmp_path: Path) -> None:
+    """After round 110 W&B has written two blocks, and holds the rest in its own memory."""
+    words = [sys.executable, "-m", "tests.trackers.killed", kind, str(tmp_path / "run"), "110"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
+    environment["PYTHONPATH"] = str(Path(__file__).parents[2])  # and W&B starts a service of its own
+    killed = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=200, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    run = homophily.resume(tmp_path / "run")
+    for name in ("accuracy", "loss"):
+        assert points(kind, run.path, name) == approximately(logged(run, name))
+    assert [step for step, _ in points(kind, run.path, "loss")] == list(range(1, 121))
+    assert last_entry(run.path)["round"] == 120
+    assert log_run(run, TrackerTable(name=kind)) == 0
 
 
 @pytest.mark.parametrize("kind", ["csv", "mlflow", "tensorboard"])

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -71,7 +72,12 @@ def result(folder: Path, keys: Any) -> dict[str, Any]:
         except UserError as error:
             return {"refused": str(error)}
     about = json.loads((folder / "run.json").read_text())
-    return {"accuracy": json.loads(done.read_text())["accuracy"], "machine": about["machine"], **about["versions"]}
+    day = datetime.fromtimestamp(done.stat().st_mtime, UTC).date().isoformat()
+    summary = json.loads(done.read_text())
+    found = {"accuracy": summary["accuracy"], "machine": about["machine"], "date": day}
+    if keys["method"] == "kin":
+        found["note"] = summary["notes"][0]  # what it found in the fingerprints
+    return {**found, **about["versions"]}
 
 
 def cell(record: dict[str, Any]) -> str:

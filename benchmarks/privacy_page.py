@@ -12,18 +12,18 @@ from __future__ import annotations
 import argparse
 import statistics
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import matplotlib
 
 matplotlib.use("Agg")
 from matplotlib import pyplot
 from privacy_accuracy import records_in, replace_in
+from privacy_accuracy_section import accuracy
+from result_tables import Record, matching, named, table, values
 
 ROOT = Path(__file__).resolve().parents[1] / "results"
-Record = dict[str, Any]
 
 TEXT = "#808080"  # readable on white and on black, as are the colours of the lines
 LINES = {50: ("#c2601c", "o"), 100: ("#2f8f5b", "s"), 200: ("#3a82d0", "^"), 600: ("#a458c0", "D")}
@@ -50,20 +50,6 @@ families and false alarms below are not measured on data that was unknown when t
 def records(name: str) -> list[Record]:
     """The records of one result file."""
     return records_in(ROOT / "privacy" / f"{name}.jsonl")
-
-
-def values(found: Iterable[Record], key: str) -> list[Any]:
-    """The distinct values of a key, in order of appearance."""
-    return list(dict.fromkeys(record[key] for record in found))
-
-
-def matching(found: Iterable[Record], **keys: Any) -> list[Record]:
-    return [record for record in found if all(record[key] == value for key, value in keys.items())]
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [f"| {' | '.join(head)} |", "| --- " * len(head) + "|", *(f"| {' | '.join(row)} |" for row in rows)]
-    return "\n".join(lines)
 
 
 def of_families(found: list[Record]) -> str:
@@ -207,90 +193,6 @@ def sizes(one: Record) -> str:
     return f"{low}" if low == high else f"{low} to {high}"
 
 
-def named(epsilon: float | None) -> str:
-    return "none" if epsilon is None else f"epsilon {epsilon:g}"
-
-
-def accuracy() -> tuple[str, str]:
-    found = records("accuracy")
-    epsilons = sorted(values(found, "epsilon"), key=lambda epsilon: epsilon or float("inf"))
-    head = ["data", "network", "samples", "method", *map(named, epsilons)]
-    rows, names = [], ("data", "network", "samples", "method")
-    for case in dict.fromkeys(tuple(record[name] for name in names) for record in found):
-        some = matching(found, **dict(zip(names, case, strict=True)))
-        rows.append([*map(str, case), *(percent(matching(some, epsilon=epsilon)) for epsilon in epsilons)])
-    one, machines = found[0], ", ".join(values((one for one in found if "machine" in one), "machine"))
-    refused = [record for record in found if "refused" in record]
-    refused_runs = "".join(
-        f"\n- Refused: {', '.join(str(one[name]) for name in names)}, {named(one['epsilon'])}: {one['refused']}"
-        for one in refused
-    )
-    text = f"""## Accuracy
-
-`python benchmarks/privacy_accuracy.py runs/privacy`: {one["peers"]} peers in four clusters (rotations),
-{one["rounds"]} rounds of one epoch in batches of a quarter
-of the samples, seed {", ".join(map(str, values(found, "seed")))}, {machines}. Mean accuracy over peers in
-percent; "none" is training without privacy, "-" was not measured.
-The small MLP has one hidden layer of 32 units. The linear head has 10,250 trained parameters on 1,024 random
-features, which are frozen.
-
-{table(head, rows)}
-
-- The learning rate is 0.5 everywhere. It was not tuned, neither with privacy nor without. So "none" is not the
-  best that these networks reach: the
-  small MLP with 200 Fashion-MNIST images is worse without privacy than at epsilon 8, since clipping also limits
-  steps that are too long.
-- Failures: with 200 samples, the small MLP of a peer that trains alone is nearly useless at epsilon 1 (about 20
-  %). Merging with random
-  peers of other clusters helps only where noise dominates, and hurts otherwise.{kin_against(found)}{refused_runs}
-"""
-    return text.replace(" \n", "\n"), summary_of(found)
-
-
-def kin_against(found: list[Record]) -> str:
-    """How far private kin is from the oracle, and where it is worse than random peers; "" if it was not measured."""
-    names = ("data", "network", "samples", "epsilon", "seed")
-    scores = {
-        (one["method"], *(one[name] for name in names)): one["accuracy"]
-        for one in found
-        if one["epsilon"] is not None and one.get("accuracy") is not None
-    }
-    cases = [case for method, *case in scores if method == "kin"]
-    gaps = [(scores[("oracle", *case)] - scores[("kin", *case)], case) for case in cases if ("oracle", *case) in scores]
-    if not gaps:
-        return ""
-    near, (gap, worst) = sum(gap <= 2 for gap, _ in gaps), max(gaps, key=lambda one: one[0])
-    where = f"{worst[0]}, {worst[1]}, {worst[2]} samples, epsilon {worst[3]:g}"
-    below = [case for case in cases if scores["kin", *case] < scores.get(("random", *case), 0.0)]
-    listed = "; ".join(f"{data}, {network}, {n} samples, epsilon {epsilon:g}" for data, network, n, epsilon, _ in below)
-    return (
-        f"\n- With privacy, `kin` is at most 2 points below oracle in {near} of {len(gaps)} cells; the largest gap is "
-        f"{gap:.1f} points ({where}). It is below random in {len(below)}{f': {listed}' if below else ''}. "
-        "Oracle spends all of epsilon on training; `kin` spends up to half of it on the fingerprint, so its models "
-        "have more noise."
-    )
-
-
-def percent(found: list[Record]) -> str:
-    if not found:
-        return "-"
-    if any("refused" in record for record in found):
-        return "refused"
-    scores = [record["accuracy"] for record in found]
-    return "diverged" if None in scores else f"{statistics.fmean(scores):.1f}"
-
-
-def summary_of(found: list[Record]) -> str:
-    parts = []
-    for samples in values(found, "samples"):
-        some = matching(found, data="mnist", network="linear head", samples=samples)
-        scores = {method: percent(matching(some, method=method, epsilon=4.0)) for method in values(found, "method")}
-        cells = [f"{method} {score}" for method, score in scores.items() if score != "-"]
-        bare = percent(matching(some, method="oracle", epsilon=None))
-        parts.append(f"with {samples} samples per peer {', '.join(cells)} % (oracle without privacy: {bare} %)")
-    return f"MNIST at epsilon 4 with a linear head: {'; '.join(parts)}."
-
-
 def clinics() -> tuple[str, str]:
     found, trained = records("hospitals"), records("clinics")
     epsilons = values(found, "epsilon")
@@ -374,7 +276,12 @@ def main() -> None:
         if not (new := records_in(file)):
             parser.error(f"{file} has no results")
         replace_in(ROOT / "privacy" / "accuracy.jsonl", new)
-    parts = {"families": families(), "calibration": calibration(), "accuracy": accuracy(), "hospitals": clinics()}
+    parts = {
+        "families": families(),
+        "calibration": calibration(),
+        "accuracy": accuracy(records("accuracy")),
+        "hospitals": clinics(),
+    }
     head = HEAD.format(**{name: summary for name, (_, summary) in parts.items()})
     page = "\n".join([head, *(text for text, _ in parts.values())])
     (ROOT / "privacy.md").write_text(wrapped(page), encoding="utf-8")

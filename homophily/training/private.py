@@ -73,4 +73,5 @@ def clipped_sum(gradients: Tensor, mask: Tensor, clip: float) -> Tensor:
     norm = torch.linalg.vector_norm(gradients, dim=1)
     usable = mask.bool() & norm.isfinite()
     factor = torch.where(usable, (clip / norm.clamp(min=clip)), 0.0).to(gradients.dtype)
-    return torch.einsum("b,bt->t", factor, torch.where(usable[:, None], gradients, 0.0))
+    # Not a matrix product, which a GPU may round to fewer digits, so that a sample contributes more than ``clip``.
+    return torch.where(usable[:, None], factor[:, None] * gradients, 0.0).sum(0)

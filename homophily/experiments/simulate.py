@@ -27,6 +27,7 @@ from homophily.experiments.runner import (
     with_start,
 )
 from homophily.methods import Method
+from homophily.privacy.ledger import LEDGER
 from homophily.runs.reader import Run
 from homophily.runs.writer import RunWriter
 from homophily.simulation.configuration import over
@@ -166,6 +167,8 @@ class _ResumedSimulation(Simulation):
 
 def _extended(found: Run, overrides: Mapping[str, Any]) -> Config:
     """The config of a stored run with the overrides, if a resumed run may change those keys."""
+    if (found.path / LEDGER).exists():  # a simulation would train with noise that others can compute
+        raise UserError(f"{found.path} is the state of a real peer with [privacy]: continue it with `homophily peer`")
     for key in overrides:
         if key not in _RESUMABLE:
             raise UserError(f"{key}: a resumed run can change rounds, evaluate and checkpoint only")

@@ -149,6 +149,15 @@ def test_a_promise_is_neither_extended_nor_changed(tmp_path: Path, change: tuple
     assert lines(tmp_path / "peer-0") == before
 
 
+def test_the_state_of_a_private_peer_is_not_resumed_as_a_simulation(tmp_path: Path) -> None:
+    with Peer(files(tmp_path)[0]) as peer:
+        peer.step()
+    before = lines(tmp_path / "peer-0"), Run(tmp_path / "peer-0").metrics()
+    with pytest.raises(UserError, match="is the state of a real peer with .* continue it with `homophily peer`"):
+        homophily.resume(tmp_path / "peer-0")
+    assert (lines(tmp_path / "peer-0"), Run(tmp_path / "peer-0").metrics()) == before
+
+
 def test_without_its_ledger_or_a_released_model_a_peer_stops(tmp_path: Path) -> None:
     file, folder = files(tmp_path)[0], tmp_path / "peer-0" / "released"
     with Peer(file) as peer:

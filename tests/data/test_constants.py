@@ -136,7 +136,7 @@ def test_without_agreed_constants_targets_of_all_peers_are_pooled() -> None:
     mean, std = found.target_scale
     assert mean.tolist() == [40.0]
     assert std.tolist() == pytest.approx([500**0.5])
-    assert found.agreed
+    assert found.own_constants == ("target_mean", "target_std")
 
 
 def test_classes_have_no_target_scale() -> None:

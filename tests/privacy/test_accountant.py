@@ -151,3 +151,13 @@ def test_a_promise_that_no_noise_keeps_needs_infinite_noise() -> None:
 def test_one_release_is_the_analytic_gaussian() -> None:
     for epsilon in (0.0, 0.5, 3.0):
         assert delta_of([Release(1.3)], epsilon) == pytest.approx(gaussian_delta(1.3, epsilon), rel=1e-4)
+
+
+def test_noise_that_was_released_before_is_kept_if_only_its_last_digits_differ() -> None:
+    budget = Budget(4.0, DELTA, 0.25, 40, 1)
+    solved = solve(budget)
+    assert solved.fingerprint is not None
+    assert solved.training is not None
+    near = Noise(solved.fingerprint * (1 + 1e-13), solved.training * (1 + 1e-4))
+    assert solve(budget, near) == near
+    assert solve(budget, Noise(2 * solved.fingerprint, 0.9 * solved.training)) == solved

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from homophily.errors import UserError
 from homophily.privacy.accountant import epsilon_of
-from homophily.privacy.ledger import Ledger
+from homophily.privacy.ledger import Ledger, releases_in
 from homophily.privacy.loss_distribution import Release
 
 STEP = Release(2.0, 0.25, 4)
@@ -87,3 +87,14 @@ def test_a_damaged_ledger_and_that_of_another_promise_are_refused(tmp_path: Path
     path.write_text(path.read_text().replace("round 1", "round 1\nx"))
     with pytest.raises(UserError, match="is damaged, so what this peer has released is unknown"):
         Ledger(path, 8.0, 1e-5)
+
+
+def test_a_ledger_that_is_only_read_stays_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    assert releases_in(path) == {}
+    assert not path.exists()
+    Ledger(path, 8.0, 1e-5).charge("round 1", STEP)
+    path.write_bytes(path.read_bytes() + b'{"name": "round 2", "noi')  # its peer is writing
+    before = path.read_bytes()
+    assert releases_in(path) == {"round 1": STEP}
+    assert path.read_bytes() == before

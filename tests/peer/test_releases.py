@@ -153,7 +153,7 @@ def test_the_state_of_a_private_peer_is_not_resumed_as_a_simulation(tmp_path: Pa
     with Peer(files(tmp_path)[0]) as peer:
         peer.step()
     before = lines(tmp_path / "peer-0"), Run(tmp_path / "peer-0").metrics()
-    with pytest.raises(UserError, match="is the state of a real peer with .* continue it with `homophily peer`"):
+    with pytest.raises(UserError, match=r"is the state of a real peer with .* continue it with `homophily peer`"):
         homophily.resume(tmp_path / "peer-0")
     assert (lines(tmp_path / "peer-0"), Run(tmp_path / "peer-0").metrics()) == before
 

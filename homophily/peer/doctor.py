@@ -73,7 +73,7 @@ def examine(file: Path) -> Iterator[Check]:
         return
     samples = int(setup.training.task.data.train.count[0])
     yield Check(
-        "data", True, f"{samples} training samples; a model takes {setup.expected.max_bytes / 1e6:.1f} MB to send"
+        "data", True, f"{samples} training samples; a model takes {setup.expected.max_bytes / 1e6:.2f} MB to send"
     )
     yield from _disk(settings, setup.expected.max_bytes)
     yield from _addresses(settings)

@@ -9,7 +9,7 @@ import json
 import re
 import time
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -54,10 +54,14 @@ class MembershipDocument:
         """The common name that the certificate of each member must have."""
         return {name: common_name(name, member.generation) for name, member in self.members.items()}
 
-    def dialled_by(self, name: str) -> list[str]:
-        """The addresses that a member dials: of two members that can be reached, only one dials the other."""
+    def dialled_by(self, name: str, allowed: Collection[str]) -> list[str]:
+        """The addresses that a member dials: of two members that can be reached, only one dials the other.
+
+        allowed: the members that it does not deny.
+        """
         reachable = bool(self.members[name].addresses) if name in self.members else False
-        others = sorted(other for other in self.members if other != name and (other < name or not reachable))
+        known = self.members.keys() & set(allowed)
+        others = sorted(other for other in known if other != name and (other < name or not reachable))
         return [address for other in others for address in self.members[other].addresses]
 
 

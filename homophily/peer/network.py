@@ -166,7 +166,7 @@ def address_of(settings: PeerSettings, insecure: bool) -> Address:
     """
     peer, document = settings.peer, settings.document
     chosen = peer.mesh == "partial" and peer.connect
-    dialled = [] if document is None or chosen else document.dialled_by(peer.name)
+    dialled = [] if document is None or chosen else document.dialled_by(peer.name, peer.allow)
     return Address(
         peer.name,
         peer.federation,

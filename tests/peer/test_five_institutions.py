@@ -148,6 +148,7 @@ def federation(tmp_path: Path) -> Iterator[Federation]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_five_institutions_run_a_federation_without_editing_one_anothers_files(federation: Federation) -> None:
     authority, (a, b, c, d, e) = federation.authority, federation.hospitals.values()
     for one in (a, b, c, d, e):

@@ -223,6 +223,8 @@ def test_whom_a_member_dials(office: Path, tmp_path: Path, mesh: str, connect: l
     (tmp_path / "inbox-bob.json").write_bytes((office / "membership.json").read_bytes())
     found = load(peer_file(tmp_path, "bob", free_port(), connect, f'mesh = "{mesh}"\n'))
     assert list(address_of(found, insecure=False).connect) == dialled
+    denying = load(peer_file(tmp_path, "bob", free_port(), connect, f'mesh = "{mesh}"\ndeny = ["ann"]\n'))
+    assert list(address_of(denying, insecure=False).connect) == [f"127.0.0.1:{port}" for port in connect]
 
 
 class Clinics(Field):

@@ -26,7 +26,8 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Play:
             pytest.skip(reason)
         results = list(faults.FAULTS[name](**keys))
         assert [each.lost for each in results] == [0] * len(results)
-        assert all(each.pause is None or each.pause < DEADLINE + 10 for each in results)
+        # Nobody hangs. A pause ends at the deadline; the rest is for machines that are busy.
+        assert all(each.pause is None or each.pause < 3 * DEADLINE for each in results)
         assert results[-1].recovered is not None
         return results
 

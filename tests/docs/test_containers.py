@@ -117,8 +117,12 @@ def test_a_job_that_needs_an_operator_is_not_repeated() -> None:
 
 def test_the_page_uses_names_commands_and_labels_that_exist() -> None:
     shown = [command for block in blocks("docs/containers.md") for command in block.commands if block.language == "sh"]
-    ours = [found[1] for command in shown if (found := re.search(r"(?: homophily|run --rm authority) (\w.+)", command))]
-    assert len(ours) == 5
+    ours = [
+        found[1]
+        for command in shown
+        if (found := re.search(r"(?: homophily|run --rm authority|run --rm peer) (\w.+)", command))
+    ]
+    assert len(ours) == 7
     for words in ours:
         assert parsed(words.split())
     (label,) = (found[1] for command in shown if (found := re.search(r"--selector (\S+)", command)))

@@ -68,6 +68,13 @@ def accuracies(table: str) -> dict[str, list[float]]:
     return {row[0]: [float(cell) for cell in row[1:6]] for row in rows if row and row[0] in methods}
 
 
+@pytest.mark.parametrize("page", ["docs/tutorial.md", "docs/deploy.md"])
+def test_prediction_with_an_exported_model_takes_ten_lines(page: str) -> None:
+    (block,) = (block for block in blocks(page) if "safe_open(" in block.text)
+    assert "hese ten lines predict" in (ROOT / page).read_text(encoding="utf-8")
+    assert len([line for line in block.text.splitlines() if line]) == 10
+
+
 def test_commands_that_are_not_run_exist() -> None:
     """Each is shown by a page, and its make target, marker and paths exist."""
     makefile, project = ((ROOT / name).read_text(encoding="utf-8") for name in ("Makefile", "pyproject.toml"))

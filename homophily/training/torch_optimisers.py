@@ -73,14 +73,17 @@ def _checked_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
 def torch_optimiser(parameters: Sequence[nn.Parameter], settings: Settings, lr: float) -> torch.optim.Optimizer:
     """Return a new optimizer for the parameters of one peer."""
     decay, name = settings.weight_decay, settings.optimizer
-    if name == "sgd":  # its fused form fails if a parameter gets its first gradient in a later step
+    fused = all(parameter.dtype in (torch.float32, torch.float64) for parameter in parameters)
+    if name == "sgd":
         momentum, nesterov = settings.momentum, settings.nesterov
-        return torch.optim.SGD(
-            parameters, lr=lr, momentum=momentum, nesterov=nesterov, weight_decay=decay, foreach=True
+        found = torch.optim.SGD(
+            parameters, lr=lr, momentum=momentum, nesterov=nesterov, weight_decay=decay, fused=fused, foreach=not fused
         )
+        for parameter in parameters if momentum else ():  # the fused form fails if some get theirs in a later step
+            found.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+        return found
     if name in EVERY_ENGINE:
         make = torch.optim.AdamW if name == "adamw" else torch.optim.Adam
-        fused = all(parameter.dtype in (torch.float32, torch.float64) for parameter in parameters)
         return make(parameters, lr=lr, weight_decay=decay, fused=fused)
     options = _checked_options(name, settings.optimizer_options)
     try:

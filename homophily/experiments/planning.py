@@ -36,6 +36,7 @@ FINGERPRINTS = "fingerprints"  # a part of the first round
 FETCH = "fetch"  # the part in which a rank gets models of other ranks
 _COPIES = 4  # of a rank's models: the initial, the current, those before training, and one of the computation
 _PRINT_COPIES = 3  # of fingerprints while they are made: in pieces, together, and checked
+Now = Callable[[], float]  # a clock, in seconds
 _LINK = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT])bit", re.IGNORECASE)
 _UNITS = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _FACTOR = 10  # a run with more than so many times the measured peers is an extrapolation
@@ -82,10 +83,10 @@ def bits_per_second(link: str) -> float:
     return float(found[1]) * _UNITS[found[2].upper()]
 
 
-def plan(config: Config, ranks: int, link: str, device: str = "auto") -> Plan:
+def plan(config: Config, ranks: int, link: str, device: str = "auto", now: Now = time.perf_counter) -> Plan:
     """Measure a small federation with this config and scale it up to the config's peers on ``ranks`` ranks.
 
-    link: the speed at which a rank receives, such as "400Gbit".
+    link: the speed at which a rank receives, such as "400Gbit"; now: the clock that is read.
     """
     if ranks < 1:
         raise UserError(f"--ranks {ranks}: must be at least 1")
@@ -97,7 +98,7 @@ def plan(config: Config, ranks: int, link: str, device: str = "auto") -> Plan:
         raise UserError(f"--ranks {ranks}: must be at most peers, which is {peers}")
     small = min(peers, MEASURED_PEERS)
     with tempfile.TemporaryDirectory() as folder:
-        measured = measured_parts(_smaller(config, small), device, Path(folder) / "run")
+        measured = measured_parts(_smaller(config, small), device, Path(folder) / "run", now=now)
     contacts = peers if config.contacts == "all" else int(config.contacts)
     own = -(-peers // ranks)
     scale, wider = own / small, contacts / measured.contacts
@@ -155,8 +156,8 @@ class Measured:
 class _Clock:
     """Adds up the seconds of calls, by part; a call inside another call counts for the inner one only."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._device, self._inner = device, 0.0
+    def __init__(self, device: torch.device, now: Now) -> None:
+        self._device, self._read, self._inner = device, now, 0.0
         self.seconds = dict.fromkeys((*PARTS, FINGERPRINTS, FETCH), 0.0)
 
     def restart(self) -> dict[str, float]:
@@ -180,7 +181,7 @@ class _Clock:
     def _now(self) -> float:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
-        return time.perf_counter()
+        return self._read()
 
 
 class _TimedRun(OneRun):
@@ -195,18 +196,21 @@ class _TimedRun(OneRun):
         self.merges = clock.of("merge", self.merges)  # type: ignore[method-assign]
 
 
-def measured_parts(config: Config, device: str, folder: Path, results: bool = False) -> Measured:
+def measured_parts(
+    config: Config, device: str, folder: Path, results: bool = False, now: Now = time.perf_counter
+) -> Measured:
     """Measure the first rounds of a run, which is written to ``folder``; the first is timed by itself.
 
-    Under torchrun all ranks call it, and each measures its own part. results: whether to write models and scores too.
+    Under torchrun all ranks call it, and each measures its own part. results: whether to write models and scores too;
+    now: the clock that is read.
     """
     chosen, objects = chosen_device(device), UserObjects()
     shards = joined(chosen)
-    began = time.perf_counter()
+    began = now()
     experiment, complete, execution = prepare(config, objects, chosen, shards=shards)
     active = begin(experiment, complete, execution, objects, folder, Callbacks(()))
-    build = time.perf_counter() - began
-    clock, state, exchange = _Clock(chosen), active.state, experiment.exchange
+    build = now() - began
+    clock, state, exchange = _Clock(chosen, now), active.state, experiment.exchange
     compute, step = _TimedRun(state, clock), clock.of("decide", play_round)
     log, first = clock.of("record", active.log), clock.seconds
     before, models, sent = 0.0, 0.0, 0

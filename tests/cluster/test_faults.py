@@ -24,6 +24,18 @@ def undeclared(pairs):
     return -pairs.loss("peer", "validation")
 """
 
+DIFFERENT = """
+import os
+
+import numpy as np
+
+from homophily import PeerData
+
+def peers():
+    rng = np.random.default_rng(int(os.environ["RANK"]))
+    return [PeerData(rng.normal(size=(8, 3)), rng.integers(0, 2, 8)) for _ in range(4)]
+"""
+
 
 def rank_of(launcher: int, rank: int) -> int:
     """The process id of a rank."""
@@ -88,7 +100,7 @@ def test_a_rank_that_hangs_is_named_within_the_timeout() -> None:
     ("words", "says"),
     [
         (["rounds=-1"], "rounds = -1"),
-        (["privacy.epsilon=0.1", *KEYS], "privacy.epsilon = 0.1: 60 rounds of 1 epochs"),
+        (["privacy.epsilon=0.1", *KEYS], "privacy: method = 'pens' compares losses on private data"),
         (["data=synthetic", "data.clusters=2", "peers=2"], "peers = 2: 3 processes need at least as many peers"),
     ],
 )
@@ -111,3 +123,19 @@ def test_a_loss_on_the_peers_data_that_the_metric_does_not_declare_is_refused_by
     assert done.returncode != 0
     declare = "its MetricCost must declare models=2, samples='validation'"
     assert done.stderr.count(declare) == 1
+
+
+@pytest.mark.usefixtures("here")
+def test_data_that_differs_between_the_ranks_is_refused() -> None:
+    Path("mine.py").write_text(DIFFERENT)
+    done = torchrun(2, "homophily", "run", "data=mine:peers", "data.test=2", "rounds=1", "--device=cpu")
+    assert done.returncode != 0
+    assert done.stderr.count("data: it differs between the processes of this run") == 1
+    assert not Path("runs").exists()
+
+
+@pytest.mark.usefixtures("here")
+def test_other_commands_are_refused() -> None:
+    done = torchrun(2, "homophily", "list", "methods")
+    assert done.returncode != 0
+    assert done.stderr.count("torchrun starts `homophily run` and `homophily compare` only") == 1

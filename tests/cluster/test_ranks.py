@@ -67,7 +67,7 @@ def tensors(run: Path) -> dict[str, torch.Tensor]:
 def test_any_number_of_ranks_gives_the_same_run_folder(ranks: int, alone: Path, tmp_path: Path) -> None:
     done = torchrun(ranks, "tests.cluster.driver", str(tmp_path), *CONFIGS)
     assert done.returncode == 0, done.stderr
-    for name in EXACT:
+    for name in [*EXACT, driver.OWN]:
         assert contents(tmp_path / name) == contents(alone / name), name
         found, expected = tensors(tmp_path / name), tensors(alone / name)
         assert found.keys() == expected.keys()

@@ -13,7 +13,7 @@ import pytest
 from homophily import UserError
 from homophily.config.schema import Config
 from homophily.experiments import planning
-from homophily.experiments.planning import PARTS, bits_per_second, measured_parts, plan
+from homophily.experiments.planning import FETCH, PARTS, bits_per_second, measured_parts, plan
 from homophily.simulation.configuration import make
 
 Command = Callable[..., tuple[int, str, str]]
@@ -74,7 +74,7 @@ def test_fingerprints_are_a_part_of_the_first_round(tmp_path: Path) -> None:
     kin, random = (measured_parts(config(300, method), "cpu", tmp_path / method) for method in ("kin", "random"))
     assert kin.first["fingerprints"] > 0
     assert random.first["fingerprints"] == random.fingerprint_bytes == 0
-    assert set(kin.seconds) == set(PARTS)
+    assert set(kin.seconds) == {*PARTS, FETCH}
     assert kin.fingerprint_bytes == 4 * 512 * 10  # the mean, and 9 directions of the noise of 10 samples
     assert "fingerprints" in plan(config(300, "kin"), 1, "10Gbit", "cpu").memory_per_rank
 

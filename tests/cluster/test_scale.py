@@ -1,0 +1,80 @@
+"""Many peers on two ranks: what the plan says of memory and of what travels, against a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from homophily.experiments.planning import measured_parts, plan
+from homophily.simulation.configuration import make
+from tests.cluster.test_ranks import torchrun
+
+CONFIG = {
+    "peers": 60_000, "contacts": 100, "data": {"name": "synthetic", "train": 20, "test": 20},
+    "model": {"name": "mlp", "hidden": [16]}, "training": {"epochs": 1},
+}  # fmt: skip
+
+MEASURE = """
+import json, os, re, sys
+from pathlib import Path
+
+from homophily.experiments.planning import measured_parts
+from homophily.simulation.configuration import make
+from tests.cluster.test_scale import CONFIG
+
+peak = lambda: int(re.search(r"VmHWM:\\s*(\\d+) kB", Path("/proc/self/status").read_text())[1])
+before = peak()
+found = measured_parts(make({**CONFIG, "method": sys.argv[1]}), "cpu", Path("run"), results=True)
+numbers = {"memory": (peak() - before) * 1024, "sent": found.rank_bytes, "bytes": found.bytes_per_round,
+           "models": found.models_in_last_round}
+Path(os.environ["RANK"]).write_text(json.dumps(numbers))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("method", ["random", "kin", "panm"])
+def test_memory_and_bytes_of_two_ranks_are_as_planned(method: str) -> None:
+    Path("measure.py").write_text(MEASURE)
+    done = torchrun(2, "measure", method)
+    assert done.returncode == 0, done.stderr
+    planned = plan(make({**CONFIG, "method": method}), 2, "10Gbit", "cpu")
+    for rank in ("0", "1"):
+        found = json.loads(Path(rank).read_text())
+        assert 0.5 < planned.memory / found["memory"] < 2.0
+        assert found["bytes"] == CONFIG["peers"] * found["models"] * 4 * planned.parameters
+    sent = json.loads(Path("0").read_text())["sent"]
+    if method != "panm":  # which asks for other numbers of models in its later stages
+        assert 0.95 < planned.network_bytes_per_rank / sent < 1.05
+
+
+@pytest.mark.usefixtures("here")
+def test_each_rank_makes_the_samples_of_its_own_peers_only() -> None:
+    small = {**CONFIG, "peers": 40, "contacts": 10, "method": "random", "rounds": 3}
+    lines = [
+        "import json, os",
+        "from pathlib import Path",
+        "from homophily.data import generated",
+        "made = []",
+        "split = generated.Generator._split",
+        "generated.Generator._split = lambda self, ids, *rest: made.append(ids.tolist()) or split(self, ids, *rest)",
+        "import homophily",
+        f"homophily.run({small!r}, out='run', device='cpu')",
+        "Path(os.environ['RANK']).write_text(json.dumps(made))",
+    ]
+    Path("watch.py").write_text("\n".join(lines))
+    done = torchrun(3, "watch")
+    assert done.returncode == 0, done.stderr
+    made = [json.loads(Path(rank).read_text()) for rank in ("0", "1", "2")]
+    assert [rank[0] for rank in made] == [list(range(14)), list(range(14, 27)), list(range(27, 40))]
+    assert all(ids == rank[0] for rank in made for ids in rank)
+
+
+def test_a_measured_run_writes_its_results_if_asked(tmp_path: Path) -> None:
+    config = make({**CONFIG, "peers": 40, "contacts": 10, "method": "random"})
+    measured_parts(config, "cpu", tmp_path / "without")
+    measured_parts(config, "cpu", tmp_path / "with", results=True)
+    assert not (tmp_path / "without" / "models.safetensors").exists()
+    assert (tmp_path / "with" / "models.safetensors").exists()

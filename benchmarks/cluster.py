@@ -40,13 +40,18 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--np
 LIMIT = 1800  # seconds of one run
 NOTES = """
 Seconds are of the slowest rank, of a round after the first (mean of two). On a CPU they are seconds of processor time,
-which other processes on the machine do not change; *wall* is the time that passed. *decide* is a rank's decisions and
-its bookkeeping; in the first round `kin` compares fingerprints in it, which *fingerprints* computes before. *fetch* is
-getting the models of other ranks. *GiB* is main memory that the run, with its final
-results, adds to each rank. *MB sent* is what the ranks send to each other in a round; the formula counts the rows of
-models that peers ask for at random, each once per rank. *MB by peers* is what peers send to each other: models times
-bytes of a model, which the script checks. *difference* is the largest of all parameters from the models of the first
-run of as many peers. *plan* is what `homophily plan` says, with a link of """
+which other processes on the machine do not change; *wall* is the time that passed.
+
+- *decide* is a rank's decisions and its bookkeeping. In the first round `kin` compares fingerprints in it;
+  *fingerprints* computes them before.
+- *fetch* is getting the models of other ranks.
+- *GiB* is main memory that the run, with its final results, adds to each rank.
+- *MB sent* is what a rank sends to others in a round. The formula counts the rows of models that peers ask for at
+  random, each once per rank. `kin` asks peers of its own family, and the clusters of `synthetic` are consecutive
+  peers, so that here no model of `kin` travels between two ranks.
+- *MB by peers* is what peers send to each other: models times bytes of a model, which the script checks.
+- *difference* is the largest of all parameters from the models of the first run of as many peers.
+- *plan* is what `homophily plan` says, with a link of """
 
 
 def config(peers: int, method: str, rounds: int) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def test_memory_and_bytes_of_two_ranks_are_as_planned(method: str) -> None:
         assert 0.5 < planned.memory / found["memory"] < 2.0
         assert found["bytes"] == CONFIG["peers"] * found["models"] * 4 * planned.parameters
     sent = json.loads(Path("0").read_text())["sent"]
-    if method != "panm":  # which asks for other numbers of models in its later stages
+    if method == "random":  # peers of panm and kin ask for fewer models of other ranks
         assert 0.95 < planned.network_bytes_per_rank / sent < 1.05
 
 

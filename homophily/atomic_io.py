@@ -145,7 +145,7 @@ def write_stacked(path: Path, tensors: Stacked) -> None:
                     for name, table in part.items():
                         raw = table.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
                         file.seek(places[name])
-                        file.write(memoryview(raw))
+                        file.write(raw.data)
                         places[name] += len(raw)
                 file.flush()
                 os.fsync(file.fileno())

@@ -151,13 +151,13 @@ class Task:
 
         keys: [...] int64, from which the random numbers of the transform follow; None: there is no transform.
         """
-        x = self.data.train.x[samples]
+        x = _rows(self.data.train.x, samples)
         if self.transform is not None and keys is not None:
             try:
                 x = self.transform(x, keys)
             except UserError as error:
                 raise self._named(error, samples, keys) from error.__cause__
-        return self.cast(x), self.cast(self.data.train.y[samples])
+        return self.cast(x), self.cast(_rows(self.data.train.y, samples))
 
     def _named(self, error: UserError, samples: Tensor, keys: Tensor) -> UserError:
         """Return an error of the transform that names the first peer whose samples it cannot transform."""
@@ -178,6 +178,11 @@ class Task:
         """Return a context in which the network computes in bfloat16, if ``precision`` says so."""
         kind = self.ids.device.type
         return torch.autocast(kind, torch.bfloat16, enabled=self.precision == "bf16", cache_enabled=False)
+
+
+def _rows(values: Tensor, which: Tensor) -> Tensor:
+    """Return values[which], with whole rows copied at a time: values [n, ...], which [...] int64."""
+    return values.index_select(0, which.reshape(-1)).view(*which.shape, *values.shape[1:])
 
 
 class Engine(Protocol):

@@ -210,9 +210,13 @@ def read_folder(
                     else:
                         part = _rows(shard.get_slice(name), rows, seen, name)
                     found.setdefault(name, []).append(part)
-        return {name: torch.cat(parts) for name, parts in found.items()}, numbers
+        return {name: _joined(parts) for name, parts in found.items()}, numbers
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError) as error:
         raise UserError(f"{path} is damaged, or of another version: {error}") from error
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _rows(table: Any, rows: slice, seen: dict[str, int], name: str) -> Tensor:

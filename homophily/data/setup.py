@@ -30,7 +30,6 @@ _PARTITION_KEYS = ("shift", "sizes", "normalise", "train", "validation", "test",
 _OWN_KEYS = ("name", "task", "train", "validation", "test", "normalise", "scale", "length", "pad")  # of divided data
 _DEFAULTS = {"peers": 60, "shift": "rotation", "normalise": "standard", "train": 20, "validation": 0, "test": 100}
 
-
 Part = Callable[[int], slice]  # from the number of peers of the federation: the peers that a process has
 
 

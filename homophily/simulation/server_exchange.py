@@ -157,11 +157,8 @@ class ServerExchange:
         return {"choice": self.choice}
 
     def tensors(self) -> dict[str, Tensor]:
-        return {
-            "received": self.traffic.received,
-            f"{WHOLE}server/models": self.models,
-            "server/choice": self.choice,
-        }
+        models = {f"{WHOLE}server/models": self.models} if self.shards.rank == 0 else {}  # the same in all processes
+        return {"received": self.traffic.received, **models, "server/choice": self.choice}
 
     def numbers(self) -> dict[str, Any]:
         return {"traffic": self.traffic.numbers()}

@@ -1,0 +1,43 @@
+"""A run that some ranks began is resumed by another number of ranks, with the same result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import halves
+from tests.cluster.test_ranks import contents, tensors, torchrun
+
+# A server's models, chosen models, memory, fingerprints, early stopping, what the guard counted, and noise.
+NAMES = ["fedavg-stopping", "ifca", "dac", "kin", "stopping", "guarded", "private", "generated"]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All runs, begun and resumed in this process."""
+    folder = tmp_path_factory.mktemp("whole")
+    halves.main(folder, "begin", NAMES)
+    halves.main(folder, "resume", NAMES)
+    return folder
+
+
+@pytest.mark.parametrize(("first", "second"), [(3, 2), (2, 4), (3, 0)])
+def test_another_number_of_ranks_continues_to_the_same_result(
+    first: int, second: int, whole: Path, tmp_path: Path
+) -> None:
+    begun = torchrun(first, "tests.cluster.halves", str(tmp_path), "begin", *NAMES)
+    assert begun.returncode == 0, begun.stderr
+    checkpoint = tmp_path / "ifca" / "checkpoints" / "round-000002"
+    assert len(list(checkpoint.glob("state*.safetensors"))) == first
+    if second:
+        done = torchrun(second, "tests.cluster.halves", str(tmp_path), "resume", *NAMES)
+        assert done.returncode == 0, done.stderr
+    else:
+        halves.main(tmp_path, "resume", NAMES)
+    for name in NAMES:
+        assert contents(tmp_path / name) == contents(whole / name), name
+        found, expected = tensors(tmp_path / name), tensors(whole / name)
+        assert found.keys() == expected.keys()
+        for key in found:
+            assert found[key].numpy().tobytes() == expected[key].numpy().tobytes(), (name, key)

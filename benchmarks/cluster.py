@@ -185,7 +185,7 @@ def main() -> None:
     hardware = torch.cuda.get_device_name() if options.device == "cuda" else f"{platform.machine()} CPU"
     say("# Ranks of torchrun\n")
     say(f"{date.today()}, `python {' '.join(sys.argv)}`, torch {torch.__version__}, {hardware},")
-    say(f"{os.cpu_count()} cores, 1 thread per rank, seed {SEED}. Other processes used the cores at the same time.\n")
+    say(f"{os.cpu_count()} cores, 1 thread per rank, seed {SEED}, load {os.getloadavg()[0]:.1f} at the start.\n")
     say("## Time, memory and bytes")
     say(f"{NOTES}{LINK}.\n")
     names = ["fingerprints", "first decide", "decide", "fetch", "round", "plan", "wall", "GiB of each rank", "plan GiB"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import re
 import subprocess
@@ -74,7 +75,7 @@ def main() -> None:
     )
     print("whose first stage has one round here, compares models.\n")
     print(f"{date.today()}, `python benchmarks/scale.py`, torch {torch.__version__}, {platform.machine()}, 1 thread,")
-    print("seed 0. Other processes used the machine's cores at the same time.\n")
+    print(f"seed 0, load {os.getloadavg()[0]:.1f} at the start.\n")
     first = [FINGERPRINTS, "compare", "decide"]
     names = ["build", *(f"first: {part}" for part in first), *PARTS, "round", "plan", "GiB", "plan GiB"]
     print(f"| method | peers | {' | '.join(names)} | MB sent per round |")

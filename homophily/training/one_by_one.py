@@ -61,6 +61,9 @@ class OneByOne(CrossEvaluation):
                 self.module.zero_grad()
                 keys = self._transform_keys(peer, batch, round, step)
                 self._loss(*task.batch(batch, keys), reference, peer, round, step).backward()
+                for parameter in parameters:
+                    if parameter.grad is not None and parameter.grad.is_sparse:  # few optimisers take those
+                        parameter.grad = parameter.grad.to_dense()
                 if task.settings.clip is not None:
                     clip_grad_norm_(parameters, task.settings.clip)
                 optimiser.step()

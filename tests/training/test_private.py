@@ -43,6 +43,10 @@ NETS = {
     "dropout": lambda: (nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.4), nn.Linear(8, 10)), (6,)),
     "linear": lambda: (models.get("linear")(inputs=(6,), outputs=10), (6,)),
     "cnn": lambda: (models.get("cnn")(inputs=(1, 14, 14), outputs=10), (1, 14, 14)),
+    "channels last": lambda: (
+        nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(64, 10)).to(memory_format=torch.channels_last),
+        (3, 6, 6),
+    ),
 }
 
 

@@ -1,10 +1,11 @@
 """Optimizer classes by name train peers one by one, as a plain torch loop does."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import homophily
 from homophily.errors import UserError
@@ -47,6 +48,26 @@ def test_every_other_class_of_torch_trains(name: str) -> None:
     rows, _ = trained(OneByOne(problem), problem, rounds=1)
     assert bool(rows.isfinite().all())
     assert not torch.equal(rows[0], problem.layout.read(problem.module)[0])
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_sparse_gradients_train_like_dense_ones(optimizer: str) -> None:
+    class Words(nn.Module):
+        def __init__(self, sparse: bool) -> None:
+            super().__init__()
+            self.table, self.head = nn.Embedding(8, 4, sparse=sparse), nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.table(x).mean(1))
+
+    data = shares([5, 7], [3], outputs=2)
+    words = replace(data.train, x=data.train.x.abs().long().clamp(max=7))
+    data = replace(data, train=words, test=words)
+    nets = Words(sparse=True), Words(sparse=False)
+    nets[0].load_state_dict(nets[1].state_dict())
+    problems = [task(net, data, optimizer=optimizer, momentum=0.9, weight_decay=0.1, clip=1.0) for net in nets]
+    sparse, dense = (trained(OneByOne(problem), problem)[0] for problem in problems)
+    assert torch.equal(sparse, dense)
 
 
 def test_a_class_of_ones_own_is_found_by_its_path() -> None:

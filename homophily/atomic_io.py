@@ -29,7 +29,10 @@ _SHARDS = "shards"  # the index of a folder: its files of tensors, in order
 _NAMES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
     torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
+    torch.uint64: "U64", torch.uint32: "U32", torch.uint16: "U16", torch.complex64: "C64",
+    torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
 }  # of types, in a safetensors file  # fmt: skip
+DTYPES = tuple(_NAMES)  # that can be stored
 _LOCK_TRIES, _LOCK_PAUSE = 5, 0.01  # seconds between two tries
 
 
@@ -139,9 +142,9 @@ def write_stacked(path: Path, tensors: Stacked) -> None:
     with writing(path):
         try:
             with partial.open("wb") as file:
-                places: dict[str, int] = {}
+                places: dict[str, int] | None = None
                 for part in tensors.parts:
-                    places = places or _head(file, part, tensors.rows)
+                    places = _head(file, part, tensors.rows) if places is None else places
                     for name, table in part.items():
                         raw = table.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
                         file.seek(places[name])

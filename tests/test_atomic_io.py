@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from homophily.atomic_io import (
+    DTYPES,
     Stacked,
     in_use,
     locked,
@@ -72,6 +73,20 @@ def test_tensors_that_come_in_parts_are_written_as_one(tmp_path: Path) -> None:
     for name, table in found.items():
         assert table.dtype == expected[name].dtype
         assert torch.equal(table, expected[name]), name
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_parts_of_every_type_are_written_as_one_tensor(dtype: torch.dtype, tmp_path: Path) -> None:
+    whole = torch.arange(6).view(3, 2).to(dtype)
+    write_stacked(tmp_path / "parts", Stacked([{"w": whole[:1]}, {"w": whole[1:]}], {"w": 3}))
+    found = read_tensors(tmp_path / "parts")["w"]
+    assert found.dtype == dtype
+    assert torch.equal(found.view(torch.uint8), whole.view(torch.uint8))
+
+
+def test_parts_without_tensors_are_an_empty_file_of_tensors(tmp_path: Path) -> None:
+    write_stacked(tmp_path / "parts", Stacked([{}, {}], {}))
+    assert read_tensors(tmp_path / "parts") == {}
 
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 7), (0, 2), (1, 6), (2, 5), (5, 7)])

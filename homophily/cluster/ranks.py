@@ -12,13 +12,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from homophily.atomic_io import DTYPES
 from homophily.cluster.faults import Faults
 from homophily.simulation.shards import Tensors
-
-_TYPES = [
-    torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool,
-    torch.float16, torch.bfloat16, torch.float32, torch.float64,
-]  # fmt: skip
 
 
 class Ranks:
@@ -112,7 +108,7 @@ class Ranks:
 
     def _send(self, tensors: Mapping[str, Tensor], to: int) -> None:
         """Tensors by name: first what they are, then each of them."""
-        forms = {name: [_TYPES.index(tensor.dtype), list(tensor.shape)] for name, tensor in tensors.items()}
+        forms = {name: [DTYPES.index(tensor.dtype), list(tensor.shape)] for name, tensor in tensors.items()}
         said = json.dumps(forms).encode()
         with self._answers():
             dist.send(torch.tensor([len(said)]), to)
@@ -128,7 +124,7 @@ class Ranks:
             said = torch.empty(int(length), dtype=torch.uint8)
             dist.recv(said, source)
             for name, (kind, shape) in json.loads(said.numpy().tobytes()).items():
-                tensor = torch.empty(shape, dtype=_TYPES[kind])
+                tensor = torch.empty(shape, dtype=DTYPES[kind])
                 if tensor.numel():
                     dist.recv(tensor.flatten().view(torch.uint8), source)
                 found[name] = tensor

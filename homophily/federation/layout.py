@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from homophily.atomic_io import DTYPES
 from homophily.errors import UserError
 from homophily.models.freezing import in_frozen_module
 from homophily.models.keyed_dropout import KeyedDropout
@@ -83,6 +84,7 @@ class Layout:
         trained = {n: p for n, p in parameters.items() if n not in frozen and n not in unused}
         rest = {n: t for n, t in [*parameters.items(), *floats.items()] if n not in trained and n not in frozen}
         dtype = _one_dtype([*trained.values(), *rest.values()])
+        _check_stored(buffers | frozen)
         own = selected(list(personal), floats | parameters, "model.personal")
         columns, at = [], 0
         for name, tensor in [*trained.items(), *rest.items()]:
@@ -195,6 +197,12 @@ def _shared_factors(columns: list[Column]) -> tuple[tuple[str, str], ...]:
             f"model.personal: {name} is a LoRA factor, and model.lora.merge = 'product' merges both factors"
         )
     return tuple(pairs)
+
+
+def _check_stored(tensors: Mapping[str, Tensor]) -> None:
+    for name, tensor in tensors.items():
+        if tensor.dtype not in DTYPES:
+            raise UserError(f"model: {name} has the type {tensor.dtype}, which a run folder cannot store")
 
 
 def _one_dtype(tensors: list[Tensor]) -> torch.dtype:

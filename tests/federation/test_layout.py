@@ -126,3 +126,12 @@ def test_networks_without_parameters_or_of_mixed_precision_are_refused() -> None
         Layout.of(nn.ReLU())
     with pytest.raises(UserError, match="the same dtype"):
         Layout.of(nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1).double()))
+
+
+def test_buffers_that_cannot_be_stored_are_refused() -> None:
+    net = nn.Linear(1, 1)
+    net.register_buffer("angles", torch.zeros(3, dtype=torch.complex64), persistent=False)
+    assert Layout.of(net).kept == ("angles",)
+    net.angles = net.angles.to(torch.complex128)
+    with pytest.raises(UserError, match=r"angles has the type torch\.complex128, which a run folder cannot store"):
+        Layout.of(net)

@@ -15,7 +15,7 @@ from homophily.cli.exit_codes import ExitCode
 from homophily.errors import UserError
 from homophily.experiments.callbacks import Callback
 from homophily.report.live.access import Access, bound, is_loopback
-from homophily.report.live.prometheus import private_peer
+from homophily.report.live.prometheus import PRIVATE, private_peer
 from homophily.report.live.server import LiveRun, LiveServer, address, check_installed
 from homophily.report.page.sources import is_comparison, is_run
 
@@ -36,8 +36,8 @@ def follow_folder(
         raise UserError(f"{folder}: has no config.toml (a run or a peer) and no comparison.json (a comparison)")
     if private_peer(folder) and not is_loopback(host):
         raise UserError(
-            f"--host {host}: this peer promises privacy, and its page shows scores on its samples; leave --host out, "
-            "and let Prometheus read `homophily peer --metrics`, which has no scores"
+            f"--host {host}: {PRIVATE}; leave --host out, and let Prometheus read `homophily peer --metrics`, which "
+            "has no scores"
         )
     access, listening = Access(host), bound(host, port)
     if not begun:

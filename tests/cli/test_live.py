@@ -14,6 +14,7 @@ from homophily.cli.live import follow_folder
 from homophily.errors import UserError
 from homophily.peer import Peer
 from homophily.peer.deploy import write_files
+from homophily.report.live.following import Following
 from homophily.report.live.prometheus import exposition
 from homophily.simulation.configuration import make
 
@@ -71,3 +72,7 @@ def test_scores_of_a_private_peer_stay_on_its_machine(tmp_path: Path) -> None:
     assert "homophily_score" in exposition(tmp_path / "plain" / "peer-0")
     with pytest.raises(UserError, match=r"--host 0\.0\.0\.0: this peer promises privacy"):
         follow_folder(state, host="0.0.0.0")
+    (hidden,) = Following(state, shared=True).snapshot().views  # the peer began after the page
+    assert (hidden.state, hidden.facts) == ("unreadable", [])
+    assert Following(state).snapshot().views[0].state == "finished"
+    assert Following(tmp_path / "plain" / "peer-0", shared=True).snapshot().views[0].state == "finished"

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from homophily.atomic_io import in_use
 from homophily.errors import UserError
+from homophily.report.live.prometheus import PRIVATE, private_peer
 from homophily.report.live.vitals import UNREADABLE, ComparisonProgress, Vitals
 from homophily.report.page.document import data_of, page_of, views_of
 from homophily.report.page.figures import Absent, Tab, View
@@ -37,8 +38,9 @@ class Snapshot:
 class Following:
     """One folder. It is thread-safe."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, shared: bool = False) -> None:
+        """shared: other machines can read the page, so a peer with [privacy] that begins in the folder is hidden."""
+        self.folder, self._shared = folder, shared
         self._lock = threading.Lock()
         self._last: Snapshot | None = None
 
@@ -63,7 +65,10 @@ class Following:
 
     def _read(self, version: str, last: Snapshot | None) -> Snapshot:
         try:
-            views = [_with_progress(view, self.folder) for view in views_of([self.folder])]
+            if self._shared and private_peer(self.folder):
+                views = [_nothing(self.folder, f"{PRIVATE}; open the page on the peer's own machine")]
+            else:
+                views = [_with_progress(view, self.folder) for view in views_of([self.folder])]
         except UNREADABLE as error:
             if last is not None and last.changed is not None:
                 return replace(last, version=version)

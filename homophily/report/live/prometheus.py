@@ -40,6 +40,9 @@ _METRICS = {
 }
 
 
+PRIVATE = "this peer promises privacy, and its page shows scores on its samples"
+
+
 def private_peer(folder: Path) -> bool:
     """Whether this is the state of a real peer with [privacy], whose scores on its own samples stay on its machine."""
     return is_peer(folder) and Run(folder).config.privacy is not None

@@ -38,7 +38,7 @@ class LiveServer:
     def __init__(self, folder: Path, access: Access, listening: socket) -> None:
         import uvicorn
 
-        self.following, self.access = Following(folder), access
+        self.following, self.access = Following(folder, shared=access.token is not None), access
         self.ending = False
         self._listening = listening
         self._open = 0  # pages that follow

@@ -155,7 +155,10 @@ def _persons(label: str, given: Array | None, samples: int) -> Tensor | None:
     if given is None:
         return None
     persons = np.asarray(given)
-    if persons.shape != (samples,) or persons.dtype.kind not in "iuUO":
+    named = persons.dtype.kind in "iuU" or (
+        persons.dtype.kind == "O" and all(isinstance(one, str | int | np.integer) for one in persons.flat)
+    )
+    if persons.shape != (samples,) or not named:
         raise UserError(f"{label}: person must be a whole number or a string for each of the {samples} rows of x")
     return torch.from_numpy(np.unique(persons.astype(str), return_inverse=True)[1])
 

@@ -321,3 +321,19 @@ def test_an_invalid_amount_is_refused(key: str, value: object) -> None:
 def test_an_empty_list_of_peers_is_refused() -> None:
     with pytest.raises(UserError, match="the list of peers is empty"):
         share()
+
+
+@pytest.mark.parametrize("person", [["a", 7, "a"], [7, 8, 7], np.array(["a", "b", "a"]), np.array([1, 2, 1], object)])
+def test_the_samples_of_each_person_are_counted(person: Any) -> None:
+    found = share(PeerData([[1.0]] * 3, [0, 1, 0], test_x=[[1.0]], test_y=[0], person=person)).most_of_one_person
+    assert found is not None
+    assert found.tolist() == [2]
+
+
+@pytest.mark.parametrize(
+    "person", [["a", "b"], [1.0, 2.0, 1.0], np.array(["a", None, "a"]), np.array([1, np.nan, 1], object)]
+)
+def test_rows_of_unknown_persons_are_refused(person: Any) -> None:
+    """Else a person could have more samples than were counted."""
+    with pytest.raises(UserError, match="peer 0: person must be a whole number or a string for each of the 3 rows"):
+        share(PeerData([[1.0]] * 3, [0, 1, 0], person=person))

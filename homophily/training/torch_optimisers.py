@@ -73,7 +73,7 @@ def _checked_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
 def torch_optimiser(parameters: Sequence[nn.Parameter], settings: Settings, lr: float) -> torch.optim.Optimizer:
     """Return a new optimizer for the parameters of one peer."""
     decay, name = settings.weight_decay, settings.optimizer
-    # The fused forms read each tensor in the order of its memory, which a gradient can have otherwise.
+    # The fused forms need gradients in the memory order of their parameters, and do not check it.
     fused = all(one.dtype in (torch.float32, torch.float64) and one.is_contiguous() for one in parameters)
     if name == "sgd":
         momentum, nesterov = settings.momentum, settings.nesterov

@@ -6,7 +6,7 @@ class UserError(ValueError):
 
 
 class UnsuitableError(UserError):
-    """The method cannot be used with this data or topology; other methods may."""
+    """The method cannot be used with this data, topology or promise of privacy; other methods may."""
 
 
 class InUseError(UserError):

@@ -60,10 +60,15 @@ class Privacy(Table):
         "multiple of what one sample contributes); a promise that needs more is refused before anything is released",
     )
 
+    @pydantic.field_validator("unit")
+    @classmethod
+    def _no_peer(cls, unit: str) -> str:
+        if unit == "peer":
+            raise ValueError(_PEER)
+        return unit
+
     @pydantic.model_validator(mode="after")
     def _fits(self) -> Privacy:
-        if self.unit == "peer":
-            raise ValueError(f"unit = 'peer': {_PEER}")
         if (self.unit == "person") != (self.samples_per_person is not None):
             raise ValueError("samples_per_person goes with unit = 'person', which needs it")
         return self

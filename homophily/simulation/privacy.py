@@ -13,7 +13,7 @@ from homophily.config.privacy import Privacy
 from homophily.config.schema import Config
 from homophily.data import FederatedData
 from homophily.data.sources import sources
-from homophily.errors import UserError
+from homophily.errors import UnsuitableError, UserError
 from homophily.methods import Method
 from homophily.methods.base import metric_cost
 from homophily.methods.server import ServerMethod
@@ -108,16 +108,17 @@ class PrivacyAccount:
 
 def check_private(config: Config, promise: Privacy, method: Method | ServerMethod, task: Task) -> None:
     """Raise a UserError if a run lets out something that its account does not cover."""
+    for refused, why in _method_refusals(config.method.name, method):
+        if refused:
+            raise UnsuitableError(f"privacy: {why}")
     for refused, why in _refusals(config, promise, method, task):
         if refused:
             raise UserError(f"privacy: {why}")
 
 
-def _refusals(config: Config, promise: Privacy, method: Method | ServerMethod, task: Task) -> list[tuple[bool, str]]:
+def _method_refusals(name: str, method: Method | ServerMethod) -> list[tuple[bool, str]]:
+    """What the method lets out; another method may not."""
     server = isinstance(method, ServerMethod)
-    name = config.method.name
-    buffers = bool(task.layout.kept) or not all(column.parameter for column in task.layout.columns)
-    least, delta = promise.samples or int(task.counts.min()), promise.delta
     return [
         (server, f"method = {name!r}: a server weights models by exact sample counts or by losses on private data"),
         (
@@ -131,6 +132,13 @@ def _refusals(config: Config, promise: Privacy, method: Method | ServerMethod, t
             and type(method).on_released is Method.on_released,
             f"method = {name!r} uses fingerprints without noise; it must define on_released, which gets private ones",
         ),
+    ]
+
+
+def _refusals(config: Config, promise: Privacy, method: Method | ServerMethod, task: Task) -> list[tuple[bool, str]]:
+    buffers = bool(task.layout.kept) or not all(column.parameter for column in task.layout.columns)
+    least, delta = promise.samples or int(task.counts.min()), promise.delta
+    return [
         (config.merge == "fedavg", "merge = 'fedavg' weights by exact sample counts, which are not released"),
         (config.merge_guard is not None, "merge_guard chooses by losses on private data, and later models show it"),
         (config.training.patience > 0, "training.patience stops by losses on private data, and others see the stop"),
@@ -281,12 +289,12 @@ def _too_much(
     more = _least(lambda factor: enough(promise.epsilon, int(samples * factor)), 1e4)
     would = [
         *([f"epsilon = {promise.epsilon * epsilon:.3g}"] if epsilon else []),
-        *([f"{int(samples * more) + 1} samples per peer"] if more else []),
+        *([f"{int(samples * more) + 1:,} samples per peer"] if more else []),
         "fewer rounds",
     ]
     return (
-        f"privacy.epsilon = {promise.epsilon:g}: {rounds} rounds of {epochs} epochs with {samples} samples per peer "
-        f"and batches of {batch} need noise of {noise.training:.3g} times the clip, above privacy.max_noise = "
+        f"privacy.epsilon = {promise.epsilon:g}: {rounds * epochs:,} epochs in all with {samples:,} samples per peer "
+        f"and batches of {batch:,} need noise of {noise.training:.3g} times the clip, above privacy.max_noise = "
         f"{promise.max_noise:g}; what would do: {', '.join(would[:-1])} or {would[-1]}"
     )
 

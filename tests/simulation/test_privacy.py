@@ -305,3 +305,15 @@ def test_counts_that_peers_send_are_replaced_by_1() -> None:
     counts = torch.tensor([40, 7])
     assert released_counts(make({}), counts).tolist() == [40, 7]
     assert released_counts(make({"privacy": {"epsilon": 8.0}}), counts).tolist() == [1, 1]
+
+
+def test_a_comparison_of_all_methods_leaves_out_those_that_the_promise_excludes(here: Path) -> None:
+    config = {
+        "rounds": 1, "peers": 8, "data": {"train": 100}, "training": {"batch": 50, "epochs": 1},
+        "privacy": {"epsilon": 8.0},
+    }  # fmt: skip
+    comparison = homophily.compare(config, methods="all", out="all")
+    assert {"kin", "local", "oracle", "random"} <= {*comparison.runs}
+    assert not {"fedavg", "panm", "pens"} & {*comparison.runs}
+    with pytest.raises(UserError, match="method = 'pens' compares losses"):
+        homophily.compare(config, methods=["local", "pens"], out="some")

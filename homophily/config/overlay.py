@@ -90,7 +90,9 @@ def assignment(text: str) -> tuple[list[str], Any]:
         raise UserError(f"{text!r}: must be key=value")
     try:
         parsed_value: Any = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except tomllib.TOMLDecodeError as error:
+        if value.startswith(("[", "{")):  # no name begins with a bracket
+            raise UserError(f"{text}: the value is not TOML ({error}); strings in brackets need quotes") from None
         parsed_value = value
     return path, parsed_value
 

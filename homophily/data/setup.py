@@ -94,7 +94,7 @@ def prepared_data(
         )
     if "/" in name or name.startswith("."):
         raise UserError(f"data.name = {name!r}: there is no such folder")
-    raise UserError(f"{sources.unknown(name)}; there is no folder of that name either")
+    raise UserError(f"{sources.unknown(name)}; there is no folder or table (.csv, .parquet) of that name either")
 
 
 def sample_constants(

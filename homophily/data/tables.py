@@ -150,13 +150,19 @@ class _Table:
     frame: Any
     where: str
 
+    def check(self, key: str, asked: str | Sequence[str] | None) -> None:
+        """Refuse columns that the table does not have. key: which of the reader's arguments names them."""
+        names = list(self.frame.columns)
+        for name in [asked] if isinstance(asked, str) else asked or ():
+            if name in names:
+                continue
+            hint = get_close_matches(name, [one for one in names if isinstance(one, str)], n=1)
+            known = f"did you mean {hint[0]!r}?" if hint else f"its columns are {', '.join(map(str, names))}"
+            raise UserError(f"{key}: {self.where} has no column {name!r}; {known}")
+
     def column(self, name: str) -> Any:
         """Return a column, without the index."""
         names = list(self.frame.columns)
-        if name not in names:
-            hint = get_close_matches(name, [one for one in names if isinstance(one, str)], n=1)
-            known = f"did you mean {hint[0]!r}?" if hint else f"its columns are {', '.join(map(str, names))}"
-            raise UserError(f"{self.where} has no column {name!r}; {known}")
         if names.count(name) > 1:
             raise UserError(f"{self.where} has {names.count(name)} columns {name!r}")
         return self.frame[name].reset_index(drop=True)
@@ -235,6 +241,9 @@ def _peers(
     targets = [target] if isinstance(target, str) else list(target)
     if not targets:
         raise UserError(f"{table.where}: target names no column")
+    asked = {"target": target, "peer": peer, "features": features, "split": split, "cluster": cluster, "person": person}
+    for key, columns in asked.items():
+        table.check(key, columns)
     y = _targets(table, target)
     names = table.strings(peer) if peer is not None else np.full(rows, whole, dtype=object)
     parts = _splits(table, split) if split is not None else np.full(rows, "train", dtype=object)

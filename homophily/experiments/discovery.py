@@ -59,6 +59,7 @@ class Discovery:
     bytes_per_peer: float  # the fingerprints that a peer receives, times hops; mean over peers
     seconds: float
     private: PrivateRelease | None = None  # what was promised and its power; None: no noise was added
+    names: tuple[str | None, ...] | None = None  # of the peers; None: no peer has a name
 
     @property
     def families(self) -> list[list[int]] | None:
@@ -175,7 +176,9 @@ def kin(
         found = kinship(heard.prints, heard.ids, chosen.seed)
     took = time.perf_counter() - began
     cluster = None if shares.cluster is None else shares.cluster.to(heard.ids.device)
-    return Discovery(found, heard.prints, cluster, shares.cluster_names, heard.bytes / shares.peers, took)
+    return Discovery(
+        found, heard.prints, cluster, shares.cluster_names, heard.bytes / shares.peers, took, names=shares.names
+    )
 
 
 _EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)  # for which the samples needed are reported
@@ -210,4 +213,4 @@ def _private(chosen: Config, privacy: Privacy, given: UserObjects, device: str) 
     )
     cluster = None if shares.cluster is None else shares.cluster.cpu()
     sent = float(BYTES * (shares.peers - 1))
-    return Discovery(found, prints, cluster, shares.cluster_names, sent, took, release)
+    return Discovery(found, prints, cluster, shares.cluster_names, sent, took, release, shares.names)

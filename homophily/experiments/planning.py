@@ -92,8 +92,8 @@ def plan(config: Config, ranks: int, link: str, device: str = "auto", now: Now =
         raise UserError(f"--ranks {ranks}: must be at least 1")
     speed = bits_per_second(link)
     peers = config.peers
-    if peers is None:
-        raise UserError("peers: the plan needs a number of peers; set it in the config")
+    if peers is None:  # the data knows how many there are
+        peers = prepare(config, UserObjects(), chosen_device(device))[0].task.data.peers
     if ranks > peers:
         raise UserError(f"--ranks {ranks}: must be at most peers, which is {peers}")
     small = min(peers, MEASURED_PEERS)

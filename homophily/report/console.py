@@ -23,6 +23,7 @@ from homophily.runs.reader import Run
 
 DIVERGED = "diverged"  # shown instead of an unknown mean
 _SHOWN_VALUES = 8  # of a list of constants
+_NAMED = 20  # peers of a family that are listed by name
 
 
 def summary(run: Run) -> None:
@@ -38,6 +39,9 @@ def summary(run: Run) -> None:
         ("same-cluster merges", percent(found["same_cluster_merges"])),
         ("models sent per peer", number(found["models_sent_per_peer"], 0)),
     ]
+    if privacy := found.get("privacy"):
+        spent, promised = f"{privacy['epsilon_spent']:.2f}", f"{privacy['epsilon_promised']:g} per {privacy['unit']}"
+        rows.append(("epsilon spent", f"{spent} of {promised}"))
     console = Console()
     print_table(console, ["", headline.label], rows, title=title, sections=[len(clusters)])
     for note in found["notes"]:
@@ -55,7 +59,8 @@ def constants(found: AgreedConstants, path: Path) -> None:
 def planned(found: Plan) -> None:
     """Print what a run would take, by rank and by part of a round."""
     console = Console()
-    title = f"{found.peers:,} peers on {found.ranks:,} ranks, {found.parameters:,} parameters each, {found.device}"
+    ranks = f"{found.ranks:,} rank{'s' * (found.ranks > 1)}"
+    title = f"{found.peers:,} peers on {ranks}, {found.parameters:,} parameters each, {found.device}"
     memory = [(name, f"{size / 2**30:,.3f} GiB") for name, size in found.memory_per_rank.items()]
     seconds = [(name, f"{took:,.3f} s") for name, took in found.seconds_per_round.items()]
     rows = [*memory, ("memory per rank", f"{found.memory / 2**30:,.3f} GiB")]
@@ -126,7 +131,7 @@ def acquaintance(found: Discovery, picture: Path | None) -> None:
         shown = ", ".join(f"{value:.1f}" for value in values[: answer["rank"] + 3])
         say(f"singular values {shown}, ...; {answer['rank']} above the noise edge {answer['edge']:.1f}")
     for index, members in enumerate(families or []):
-        say(f"  family {index}: {len(members)} peers: {_ranges(members)}")
+        say(f"  family {index}: {len(members)} peers: {escape(_called(members, found.names))}")
     if answer["precision"] is not None or answer["recall"] is not None:
         shares = [number(answer[key], 3) for key in ("precision", "recall")]
         say(f"compared with the true clusters: precision {shares[0]}, recall {shares[1]}")
@@ -135,7 +140,9 @@ def acquaintance(found: Discovery, picture: Path | None) -> None:
     if found.private is not None:
         for line in _privacy(found.private):
             say(line)
-    say(f"{answer['bytes_per_peer'] / 1e6:.2f} MB sent per peer, {answer['seconds']:.2f} s")
+    sent = answer["bytes_per_peer"]
+    size = f"{sent / 1e6:.2f} MB" if sent >= 10_000 else f"{sent:,.0f} bytes"
+    say(f"{size} sent per peer, {answer['seconds']:.2f} s")
     if picture is not None:
         say(f"picture: {escape(str(picture))}")
 
@@ -160,6 +167,13 @@ def _unseen(found: Discovery) -> str:
     samples = f"{least} samples" if least == most else f"{least} to {most} samples"
     unseen = power.in_words(found.smallest_difference)
     return f": {unseen} would not have been seen with {samples} per peer"
+
+
+def _called(peers: list[int], names: Sequence[str | None] | None) -> str:
+    """Return the names of peers; their numbers if they have none, or are too many for a line."""
+    called = [names[peer] for peer in peers] if names is not None and len(peers) <= _NAMED else []
+    known = [name for name in called if name is not None]
+    return ", ".join(known) if peers and len(known) == len(peers) else _ranges(peers)
 
 
 def _ranges(peers: list[int]) -> str:

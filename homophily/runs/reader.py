@@ -43,6 +43,10 @@ class Run:
     def __init__(self, path: Path | str, model: nn.Module | None = None) -> None:
         """path: the folder of a run; model: the network, if the run began with a model object."""
         self.path = Path(path)
+        if (self.path / "comparison.json").is_file():
+            runs = sorted(path.parent.name for path in self.path.glob("*/config.toml"))
+            example = f", such as {self.path / runs[0]}" if runs else ""
+            raise UserError(f"{self.path} is a comparison: name one of its runs{example}")
         if not (self.path / "config.toml").is_file():
             raise UserError(f"{self.path} is not a run: it has no config.toml")
         self._pattern = model

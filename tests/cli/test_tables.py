@@ -47,7 +47,9 @@ def test_a_run_on_a_table_can_be_resumed_and_names_peers_and_classes(command: Co
 
 
 def test_kin_and_compare_take_a_table(command: Command, table: Path) -> None:
-    assert command("kin", "data=sites.parquet", *KEYS, "model=linear")[0] == 0
+    code, out, _ = command("kin", "data=sites.parquet", *KEYS, "model=linear")
+    assert code == 0
+    assert "  family 0: 3 peers: s0, s2, s4\n" in out
     words = ("data=sites.csv", *KEYS, "model=linear", "rounds=1", "methods=local,random", "--json")
     code, out, _ = command("compare", *words)
     assert code == 0
@@ -74,7 +76,10 @@ def test_scale_writes_class_names_that_a_run_uses(command: Command, table: Path)
         (("data=sites.csv", "data.target=label"), "data.peer is missing: it names the column of sites.csv that says"),
         (("data=sites.csv", *KEYS, "data.pear=1"), "unknown key data.pear (did you mean peer?): the keys of the"),
         (("data=sites.csv", *KEYS, "data.shift=rotation"), "data.shift = 'rotation': your own data is already divided"),
-        (("data=sites.csv", "data.peer=who", "data.target=label"), "sites.csv has no column 'who'; its columns are"),
+        (
+            ("data=sites.csv", "data.peer=who", "data.target=label"),
+            "peer: sites.csv has no column 'who'; its columns are",
+        ),
         (("data=other.csv", *KEYS), "other.csv: there is no such file"),
         (("data=digits", "data.peer=site"), "unknown key data.peer"),
         (("data=notes.txt",), "data.name = 'notes.txt' is a file; your own data must be a .csv or .parquet file"),

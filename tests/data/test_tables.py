@@ -128,8 +128,13 @@ def test_a_split_column_gives_validation_and_test_samples() -> None:
 @pytest.mark.parametrize(
     ("change", "keys", "message"),
     [
-        ({}, {"target": "labels"}, "the frame has no column 'labels'; did you mean 'label'?"),
-        ({}, {"peer": "zzz"}, "the frame has no column 'zzz'; its columns are hospital, age, smoker, weight, label"),
+        ({}, {"target": "labels"}, "target: the frame has no column 'labels'; did you mean 'label'?"),
+        (
+            {},
+            {"peer": "zzz"},
+            "peer: the frame has no column 'zzz'; its columns are hospital, age, smoker, weight, label",
+        ),
+        ({}, {"features": ["age", "wieght"]}, "features: the frame has no column 'wieght'; did you mean 'weight'?"),
         (
             {"weight": ["70", "heavy", "61", "88", "59"]},
             {},

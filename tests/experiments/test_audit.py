@@ -111,5 +111,9 @@ def test_bad_requests_are_refused() -> None:
     homophily.run({**SMALL, "rounds": 1}, out="run")
     with pytest.raises(UserError, match="canaries = 10: must be at least 50"):
         homophily.audit("run", canaries=10)
+    federation = {key: value for key, value in SMALL.items() if key != "method"}
+    homophily.compare({**federation, "rounds": 1}, methods=["local"], out="several")
+    with pytest.raises(UserError, match=r"several is a comparison: name one of its runs, such as several/local-\d"):
+        homophily.audit("several")
     with pytest.raises(UserError, match="steps = 0"):
         homophily.audit("run", steps=0)

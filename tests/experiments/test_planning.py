@@ -129,6 +129,14 @@ def test_mistakes_are_refused(ranks: int, link: str, message: str) -> None:
         plan(config(40, contacts=5), ranks, link, "cpu")
 
 
+def test_own_data_says_how_many_peers_there_are(command: Command, here: Path) -> None:
+    (here / "sites.csv").write_text("site,a,label\n" + "".join(f"{'abc'[i % 3]},{i},{i % 2}\n" for i in range(60)))
+    words = ("data=sites.csv", "data.peer=site", "data.target=label", "model=linear", "method=random", "method.k=1")
+    code, out, err = command("plan", *words, "--device", "cpu")
+    assert (code, err) == (0, "")
+    assert "3 peers on 1 rank," in out
+
+
 def test_the_command_prints_a_table_or_json(command: Command, here: Path) -> None:
     words = ("plan", "peers=60", "data=synthetic", "method=random", "--ranks", "2", "--link", "10Gbit")
     code, out, err = command(*words, "--device", "cpu")

@@ -164,9 +164,11 @@ BAD_RUNS = [
     fails("model=resnet", says=["unknown model 'resnet'", "mlp", "package.module:name"]),
     fails(
         "data=digit",
-        says=["unknown data set 'digit'", "did you mean 'digits'?", "mnist", "there is no folder of that name either"],
+        says=["unknown data set 'digit'", "did you mean 'digits'?", "mnist", "there is no folder or table"],
     ),
     fails("data=", says=["unknown data set ''", "digits"]),
+    fails("model.frozen=[a,b]", says=["model.frozen=[a,b]", "strings in brackets need quotes"]),
+    fails("privacy.epsilon=4", "privacy.unit=peer", says=['privacy.unit = "peer"', "must be 'sample' or 'person'"]),
     fails("data.shift=rotate", says=["unknown shift 'rotate'", "did you mean 'rotation'?", "iid"]),
     fails("merge=unform", says=["unknown merge 'unform'", "did you mean 'uniform'?", "package.module:name"]),
     fails("topology=flul", says=["unknown topology 'flul'", "did you mean 'full'?", "package.module:name"]),

@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from homophily.cluster.joining import joined
+from homophily.config.overlay import flat
 from homophily.config.schema import Config
 from homophily.data.given import Peers, given_peers
 from homophily.data.transforms import Transform
@@ -171,7 +172,8 @@ def _extended(found: Run, overrides: Mapping[str, Any]) -> Config:
         raise UserError(f"{found.path} is the state of a real peer with [privacy]: continue it with `homophily peer`")
     for key in overrides:
         if key not in _RESUMABLE:
-            raise UserError(f"{key}: a resumed run can change rounds, evaluate and checkpoint only")
+            named = next(iter(flat({key: overrides[key]})), key)
+            raise UserError(f"{named}: a resumed run can change rounds, evaluate and checkpoint only")
     stored = found.config
     config, played = over(stored, overrides), RunWriter(found.path).last_round
     if stored.privacy is not None and config.rounds != stored.rounds:

@@ -128,6 +128,8 @@ def test_what_may_not_change_on_resume_is_refused(tmp_path: Path) -> None:
     simulation.save()
     with pytest.raises(UserError, match="seed: a resumed run can change rounds, evaluate and checkpoint only"):
         Simulation.resume(tmp_path / "run", {"seed": 1})
+    with pytest.raises(UserError, match=r"training\.lr: a resumed run can change"):
+        Simulation.resume(tmp_path / "run", {"training": {"lr": 0.1}})
     with pytest.raises(UserError, match=r"rounds = 1: .*run has played 2 rounds, and cannot have fewer"):
         Simulation.resume(tmp_path / "run", {"rounds": 1})
 

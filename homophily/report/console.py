@@ -39,6 +39,8 @@ def summary(run: Run) -> None:
         ("same-cluster merges", percent(found["same_cluster_merges"])),
         ("models sent per peer", number(found["models_sent_per_peer"], 0)),
     ]
+    if "models_left_out" in found:
+        rows.append(("left out by merge_guard", number(found["models_left_out"], 0)))
     if privacy := found.get("privacy"):
         spent, promised = f"{privacy['epsilon_spent']:.2f}", f"{privacy['epsilon_promised']:g} per {privacy['unit']}"
         rows.append(("epsilon spent", f"{spent} of {promised}"))

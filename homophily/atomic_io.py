@@ -146,7 +146,7 @@ def write_stacked(path: Path, tensors: Stacked) -> None:
                 for part in tensors.parts:
                     places = _head(file, part, tensors.rows) if places is None else places
                     for name, table in part.items():
-                        raw = table.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
+                        raw = raw_bytes(table.detach().cpu()).numpy()
                         file.seek(places[name])
                         file.write(raw.data)
                         places[name] += len(raw)
@@ -155,6 +155,13 @@ def write_stacked(path: Path, tensors: Stacked) -> None:
             partial.replace(path)
         finally:
             partial.unlink(missing_ok=True)
+
+
+def raw_bytes(tensor: Tensor) -> Tensor:
+    """The bytes of a tensor of any type: [B] uint8, on its device."""
+    flat = tensor.contiguous().flatten()
+    # One element counts as contiguous with any stride, but a view of its bytes needs the stride 1.
+    return flat.as_strided(flat.shape, (1,)).view(torch.uint8)
 
 
 def _head(file: BinaryIO, first: Mapping[str, Tensor], rows: Mapping[str, int]) -> dict[str, int]:

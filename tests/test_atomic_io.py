@@ -84,6 +84,13 @@ def test_parts_of_every_type_are_written_as_one_tensor(dtype: torch.dtype, tmp_p
     assert torch.equal(found.view(torch.uint8), whole.view(torch.uint8))
 
 
+def test_one_row_of_an_expanded_tensor_is_written(tmp_path: Path) -> None:
+    """The counters of BatchNorm of a single peer have one element and the stride 0."""
+    counters = torch.tensor(5).expand(1)
+    write_stacked(tmp_path / "parts", Stacked([{"w": counters}], {"w": 1}))
+    assert torch.equal(read_tensors(tmp_path / "parts")["w"], counters)
+
+
 def test_parts_without_tensors_are_an_empty_file_of_tensors(tmp_path: Path) -> None:
     write_stacked(tmp_path / "parts", Stacked([{}, {}], {}))
     assert read_tensors(tmp_path / "parts") == {}

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from homophily.atomic_io import DTYPES
+from homophily.atomic_io import DTYPES, raw_bytes
 from homophily.cluster.faults import Faults
 from homophily.simulation.shards import Tensors
 
@@ -115,7 +115,7 @@ class Ranks:
             dist.send(torch.frombuffer(bytearray(said), dtype=torch.uint8), to)
             for tensor in tensors.values():
                 if tensor.numel():
-                    dist.send(tensor.detach().cpu().contiguous().flatten().view(torch.uint8), to)
+                    dist.send(raw_bytes(tensor.detach().cpu()), to)
 
     def _received(self, source: int) -> Tensors:
         length, found = torch.zeros(1, dtype=torch.int64), {}
@@ -144,7 +144,7 @@ class Ranks:
 
 def _as_bytes(table: Tensor) -> Tensor:
     """A table [P, ...] of any type as [P, bytes of a row], since gloo does not send all types."""
-    return table.contiguous().view(len(table), math.prod(table.shape[1:])).view(torch.uint8)
+    return raw_bytes(table).view(len(table), math.prod(table.shape[1:]) * table.element_size())
 
 
 def _from_bytes(raw: Tensor, like: Tensor) -> Tensor:

@@ -111,7 +111,7 @@ def test_runs_that_were_stopped_go_on_side_by_side(
     requests = [RunRequest(one.config, one.path, lambda: [rounds]) for one in stopped]
     (since,) = {one.writer.round for one in stopped}
     assert len({one.group for one in requests}) == 1
-    ended = RoundPlayer([one.active(UserObjects(), CPU, SetupCache())[0] for one in requests]).play()
+    ended = RoundPlayer([one.active(UserObjects(), CPU, SetupCache(), begun=True)[0] for one in requests]).play()
     assert sorted(rounds.seen) == [round for round in range(since + 1, 7) for _ in stopped]
     for one, other in zip(ended, never, strict=True):
         assert torch.equal(rows(one), rows(other))

@@ -19,7 +19,7 @@ from homophily.training.task import Engine, Task
 from homophily.training.torch_optimisers import EVERY_ENGINE
 from homophily.training.vectorised import Vectorised
 
-_STACKED_PRIVATE = "[privacy] needs the gradient of every sample, and the stacked engine sums them"
+_STACKED_PRIVATE = "[privacy] needs the gradient of every sample, and the stacked engine on a GPU sums them"
 _STACKED_LOSS = "the stacked engine has no training.objective but 'loss'"
 
 
@@ -38,7 +38,7 @@ def read_chain(module: nn.Module, layout: Layout, loss: Loss, shares: FederatedD
 def engine_limits(task: Task) -> dict[str, str]:
     """Return, for each engine that cannot train with the task's settings, why not."""
     optimizer, objective = task.settings.optimizer, task.objective
-    limits = {"stacked": _STACKED_PRIVATE} if task.private is not None else {}
+    limits = {"stacked": _STACKED_PRIVATE} if task.private is not None and task.ids.is_cuda else {}
     plain = type(objective) is Objective
     obstacle = None if plain else vmap_obstacle(objective, task.trained_weights)
     if optimizer not in EVERY_ENGINE:

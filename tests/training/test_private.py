@@ -14,9 +14,11 @@ from torch import Tensor, nn
 from homophily.federation.layout import Layout
 from homophily.models import models
 from homophily.privacy.draws import Draws, KeyedDraws, SecretDraws
+from homophily.training.engines import read_chain
 from homophily.training.objectives import FedProx, FedRep
 from homophily.training.one_by_one import OneByOne
 from homophily.training.private import Private, batch_room, clipped_sum
+from homophily.training.stacked.cpu import Stacked
 from homophily.training.task import Task
 from homophily.training.vectorised import Vectorised
 from tests.training.nets import shares, task, trained
@@ -59,6 +61,21 @@ def test_the_vectorised_engine_agrees_with_the_reference(name: str, optimizer: s
     for chunk in (2, 6):
         fast, _ = trained(Vectorised(given, chunk), given)
         assert float((plain - fast).abs().max()) < 1e-8
+
+
+@pytest.mark.parametrize("name", ["mlp", "linear", "cnn", "channels last"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize(("chunk", "workers"), [(2, 2), (6, 1)])
+def test_the_stacked_engine_agrees_with_the_reference(name: str, optimizer: str, chunk: int, workers: int) -> None:
+    given = problem(*NETS[name](), optimizer=optimizer, weight_decay=1e-3, clip=2.0)
+    plain, _ = trained(OneByOne(given), given)
+    assert float((plain - trained(stacked(given, chunk, workers), given)[0]).abs().max()) < 1e-8
+
+
+def stacked(given: Task, chunk: int = 6, workers: int = 1) -> Stacked:
+    chain = read_chain(given.module, given.layout, given.loss, given.data)
+    assert not isinstance(chain, str)
+    return Stacked(given, chain, chunk, workers)
 
 
 def test_the_penalty_of_an_objective_is_added_after_the_noise() -> None:
@@ -112,7 +129,14 @@ def test_one_sample_changes_the_sum_by_at_most_the_clip() -> None:
     assert float(clipped_sum(gradients[6:], every[6:], 0.5).abs().max()) == 0
 
 
-@pytest.mark.parametrize("engine", [OneByOne, lambda task: Vectorised(task, 6)], ids=["one-by-one", "vectorised"])
+ENGINES = {
+    "one-by-one": OneByOne,
+    "vectorised": lambda task: Vectorised(task, 6),
+    "stacked": lambda task: stacked(task),
+}
+
+
+@pytest.mark.parametrize("engine", list(ENGINES.values()), ids=list(ENGINES))
 def test_a_sample_with_infinite_gradients_does_not_make_a_model_diverge(engine: Any) -> None:
     """So the flag that a model has diverged tells nothing about a sample."""
     given = problem()

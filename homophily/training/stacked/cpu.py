@@ -13,9 +13,12 @@ from homophily.federation.layout import Kept
 from homophily.federation.similarity import LossSamples
 from homophily.training.cross_evaluation import most_samples, with_personal
 from homophily.training.losses import output_gradients
+from homophily.training.optimisers import row_optimiser
+from homophily.training.private import Private, clipped_sum
 from homophily.training.schedule import batches, chunks
 from homophily.training.stacked.chain import Chain
 from homophily.training.stacked.row_updates import RowUpdates
+from homophily.training.stacked.sample_gradients import SampleGradients
 from homophily.training.stacked.written_out import StageOrder, arranged, forward_backward, forwards, places
 from homophily.training.task import Task
 
@@ -50,6 +53,9 @@ class Stacked:
         self._all(lambda chunk: self._train(rows, chunk, round), chunks(self.task, peers, self.chunk))
 
     def _train(self, rows: Tensor, peers: Tensor, round: int) -> None:
+        if self.task.private is not None:
+            self._train_privately(self.task.private, rows, peers, round)
+            return
         epochs = range(self.task.epochs_of(peers))
         peers = peers.to(rows.device)
         work = self.order.sorted(rows[peers])
@@ -61,6 +67,21 @@ class Stacked:
             forward_backward(self.chain, self.places, work[: len(x)], arranged(self.chain, x), output_grad, updates)
             updates.move(step.number[:, None])
         rows[peers] = self.order.restored(work)
+
+    def _train_privately(self, private: Private, rows: Tensor, peers: Tensor, round: int) -> None:
+        """A round of private training: the noised sum of clipped gradients of single samples in each step."""
+        task, work = self.task, rows[peers]
+        optimiser = row_optimiser(work, task.settings, task.lr_in(round, peers))
+        for step in batches(task, peers, round, range(task.epochs_of(peers))):
+            x, y = task.batch(step.samples, step.keys)
+            models, some = work[step.which], peers[step.which]
+            each, grad = SampleGradients(models, x.shape[1]), self._output_grad(y, step.share)
+            forward_backward(self.chain, self.places, self.order.sorted(models), arranged(self.chain, x), grad, each)
+            sums = [clipped_sum(*own, private.clip) for own in zip(each.table, step.share, strict=True)]
+            total = self.order.restored(torch.stack(sums))
+            flat = private.noised(total, task.seed[some], task.ids[some], some, round, step.before)
+            optimiser.step(models, flat, step.which, step.number[:, None])
+        rows[peers] = work
 
     def _output_grad(self, y: Tensor, share: Tensor) -> Callable[[Tensor], Tensor]:
         """Return a function from outputs to the gradient of the batch's loss with respect to them."""

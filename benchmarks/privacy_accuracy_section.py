@@ -92,7 +92,7 @@ def kin_by_epsilon(found: list[Record]) -> str:
             ends = (
                 f"{abs(mean):.1f} {'above' if mean > 0 else 'below'} {o}" for mean, o in zip(means, others, strict=True)
             )
-            parts.append(f"at epsilon {epsilon:g} {' and '.join(ends)} ({len(cells)} cell{'s' * (len(cells) > 1)})")
+            parts.append(f"epsilon {epsilon:g}: {' and '.join(ends)} ({len(cells)} cell{'s' * (len(cells) > 1)})")
     return f"\n- **Private kin.** Mean difference in points: {'; '.join(parts)}." if parts else ""
 
 

@@ -53,7 +53,7 @@ def test_results_of_several_processes_become_one_page(here: Path, monkeypatch: p
     kin = first[0]["accuracy"]
     assert f"| digits | small MLP | 20 | kin | refused | - | - | - | {kin:.1f} | - |" in page
     assert "With privacy, `kin` is at most 2 points below oracle" in page
-    assert "- **Private kin.** Mean difference in points: at epsilon " in page
+    assert "- **Private kin.** Mean difference in points: epsilon " in page
     assert "kin without privacy: NVIDIA H200." in page
     assert page.count("- Refused: digits, small MLP, 20, kin, epsilon 0.1") == 1  # its fingerprint
 

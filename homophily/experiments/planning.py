@@ -91,12 +91,12 @@ def plan(config: Config, ranks: int, link: str, device: str = "auto", now: Now =
     if ranks < 1:
         raise UserError(f"--ranks {ranks}: must be at least 1")
     speed = bits_per_second(link)
-    peers = config.peers
-    if peers is None:  # the data knows how many there are
-        peers = prepare(config, UserObjects(), chosen_device(device))[0].task.data.peers
+    if config.peers is None:  # own data has a number of peers, and cannot be measured with fewer
+        peers = small = prepare(config, UserObjects(), chosen_device(device))[0].task.data.peers
+    else:
+        peers, small = config.peers, min(config.peers, MEASURED_PEERS)
     if ranks > peers:
         raise UserError(f"--ranks {ranks}: must be at most peers, which is {peers}")
-    small = min(peers, MEASURED_PEERS)
     with tempfile.TemporaryDirectory() as folder:
         measured = measured_parts(_smaller(config, small), device, Path(folder) / "run", now=now)
     contacts = peers if config.contacts == "all" else int(config.contacts)

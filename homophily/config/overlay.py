@@ -91,7 +91,7 @@ def assignment(text: str) -> tuple[list[str], Any]:
     try:
         parsed_value: Any = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError as error:
-        if value.startswith(("[", "{")):  # no name begins with a bracket
+        if value.startswith(("[", "{")) and path[0] != "sweep":  # no name begins so; swept lists do
             raise UserError(f"{text}: the value is not TOML ({error}); strings in brackets need quotes") from None
         parsed_value = value
     return path, parsed_value

@@ -94,11 +94,18 @@ def write_text(path: Path, text: str, *, flush: bool = True) -> None:
 
 def write_bytes(path: Path, content: bytes, *, flush: bool = True) -> None:
     """Write a file atomically. flush: to the disk; without it, a crash of the machine may lose the new content."""
+    with _replacing(path, flush) as file:
+        file.write(content)
+
+
+@contextmanager
+def _replacing(path: Path, flush: bool = True) -> Iterator[BinaryIO]:
+    """A file to write, which replaces ``path`` at the end of the block, or is removed after an error."""
     partial = path.with_name(path.name + ".part")
     with writing(path):
         try:
             with partial.open("wb") as file:
-                file.write(content)
+                yield file
                 if flush:
                     file.flush()
                     os.fsync(file.fileno())
@@ -138,23 +145,15 @@ class Stacked:
 
 def write_stacked(path: Path, tensors: Stacked) -> None:
     """Write a safetensors file of tensors that come in parts, atomically; one part at a time is in memory."""
-    partial = path.with_name(path.name + ".part")
-    with writing(path):
-        try:
-            with partial.open("wb") as file:
-                places: dict[str, int] | None = None
-                for part in tensors.parts:
-                    places = _head(file, part, tensors.rows) if places is None else places
-                    for name, table in part.items():
-                        raw = raw_bytes(table.detach().cpu()).numpy()
-                        file.seek(places[name])
-                        file.write(raw.data)
-                        places[name] += len(raw)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
+    places: dict[str, int] | None = None
+    with _replacing(path) as file:
+        for part in tensors.parts:
+            places = _head(file, part, tensors.rows) if places is None else places
+            for name, table in part.items():
+                raw = raw_bytes(table.detach().cpu()).numpy()
+                file.seek(places[name])
+                file.write(raw.data)
+                places[name] += len(raw)
 
 
 def raw_bytes(tensor: Tensor) -> Tensor:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import homophily
-from tests.cluster.test_faults import rank_of, wait_for_checkpoint
-from tests.cluster.test_ranks import LAUNCH, contents, tensors, torchrun
+from tests.cluster.test_faults import said_after_kill
+from tests.cluster.test_ranks import contents, tensors, torchrun
 
 KEYS = ["engine=one-by-one", "peers=7", "data.train=20", "data.test=6", "training.epochs=1", "method.k=2"]
 CONFIG = {
@@ -61,16 +58,9 @@ def test_a_comparison_gives_the_same_table_on_any_number_of_ranks_and_grows_on_a
 @pytest.mark.usefixtures("here")
 def test_a_comparison_whose_rank_is_killed_goes_on_with_another_number_of_ranks() -> None:
     words = ["homophily", "compare", *KEYS, "rounds=60", "checkpoint=5", "methods=random,local", "--device", "cpu"]
-    with subprocess.Popen(
-        [*LAUNCH, "--nproc-per-node", "2", "-m", *words, "--out", "killed"],
-        stderr=subprocess.PIPE, text=True, env={**os.environ, "HOMOPHILY_RANK_TIMEOUT": "20"},
-    ) as launcher:  # fmt: skip
-        wait_for_checkpoint(Path("killed/random-0"))
-        os.kill(rank_of(launcher.pid, 1), signal.SIGKILL)
-        _, said = launcher.communicate(timeout=60)
-    assert launcher.returncode != 0
-    assert "rank 1 of 2 has ended" in said
-    done = torchrun(3, *words, "--out", "killed")
+    words += ["--out", "killed"]
+    assert "rank 1 of 2 has ended" in said_after_kill(2, words, Path("killed/random-0"))
+    done = torchrun(3, *words)
     assert done.returncode == 0, done.stderr
     homophily.compare({**CONFIG, "rounds": 60, "checkpoint": 5}, methods=["random", "local"], out="alone", device="cpu")
     assert_equal_runs(Path("killed"), Path("alone"))

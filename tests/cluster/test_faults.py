@@ -52,18 +52,23 @@ def wait_for_checkpoint(folder: Path) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.usefixtures("here")
-def test_a_killed_rank_is_named_and_the_run_continues_on_another_number_of_ranks() -> None:
-    words = ["homophily", "run", *KEYS, "--device", "cpu", "--out"]
+def said_after_kill(ranks: int, words: list[str], run: Path) -> str:
+    """Start ranks, kill rank 1 after the first checkpoint of a run, and return what the others say."""
     with subprocess.Popen(
-        [*LAUNCH, "--nproc-per-node", "3", "-m", *words, "killed"],
+        [*LAUNCH, "--nproc-per-node", str(ranks), "-m", *words],
         stderr=subprocess.PIPE, text=True, env={**os.environ, "HOMOPHILY_RANK_TIMEOUT": "20"},
     ) as launcher:  # fmt: skip
-        wait_for_checkpoint(Path("killed"))
+        wait_for_checkpoint(run)
         os.kill(rank_of(launcher.pid, 1), signal.SIGKILL)
         _, said = launcher.communicate(timeout=40)
     assert launcher.returncode != 0
-    assert "rank 1 of 3 has ended" in said
+    return said
+
+
+@pytest.mark.usefixtures("here")
+def test_a_killed_rank_is_named_and_the_run_continues_on_another_number_of_ranks() -> None:
+    words = ["homophily", "run", *KEYS, "--device", "cpu", "--out"]
+    assert "rank 1 of 3 has ended" in said_after_kill(3, [*words, "killed"], Path("killed"))
     assert not Run("killed").finished
     done = torchrun(2, "homophily", "run", "--resume", "killed")
     assert done.returncode == 0, done.stderr

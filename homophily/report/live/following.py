@@ -14,7 +14,7 @@ from pathlib import Path
 from homophily.atomic_io import in_use
 from homophily.errors import UserError
 from homophily.report.live.prometheus import PRIVATE, private_peer
-from homophily.report.live.vitals import UNREADABLE, ComparisonProgress, Vitals
+from homophily.report.live.vitals import UNREADABLE, ComparisonProgress, Vitals, vitals_of
 from homophily.report.page.document import data_of, page_of, views_of
 from homophily.report.page.figures import Absent, Tab, View
 from homophily.report.page.sources import is_comparison, is_run, shortened
@@ -98,7 +98,7 @@ def _files(folder: Path, depth: int) -> Iterator[tuple[str, int, int]]:
 def _with_progress(view: View, folder: Path) -> View:
     """The view with what changes while a run runs; the facts stay at their places, so that nothing jumps."""
     if not is_run(folder):
-        whole = ComparisonProgress.of(folder)
+        whole = ComparisonProgress.of(folder, vitals_of(folder))
         facts = dict(view.facts) | {"runs finished": f"{whole.finished} of {whole.runs}"}
         facts["time left"] = _left(whole.seconds_left)
         return replace(view, facts=list(facts.items()))

@@ -65,15 +65,16 @@ def exposition(folder: Path) -> str:
 def _lines(folder: Path) -> list[tuple[str, str]]:
     """The name of the metric and the line of each sample."""
     try:
+        begun = vitals_of(folder)
         found = [
             (name, _line(name, {**_labels(one), **more}, value))
-            for one in vitals_of(folder)
+            for one in begun
             for name, more, value in (*_run(one), *_peer(one))
             if value is not None
         ]
         if is_run(folder):
             return found
-        whole = ComparisonProgress.of(folder)
+        whole = ComparisonProgress.of(folder, begun)
         counts = {"homophily_runs": whole.runs, "homophily_runs_finished": whole.finished}
         return [*((name, _line(name, {}, value)) for name, value in counts.items()), *found]
     except UNREADABLE:  # /health says why

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -152,8 +153,8 @@ class ComparisonProgress:
     seconds_left: float | None  # None: not known, or no process works on the rest
 
     @classmethod
-    def of(cls, folder: Path) -> ComparisonProgress:
-        begun = vitals_of(folder)
+    def of(cls, folder: Path, begun: Sequence[Vitals]) -> ComparisonProgress:
+        """The progress of the comparison in a folder. begun: its runs that have begun."""
         open_runs = [one for one in begun if not one.run.finished]
         finished = len(begun) - len(open_runs)
         runs = finished + len(Comparison(folder).unfinished)

@@ -18,7 +18,7 @@ from homophily.report.live.access import VARIABLE
 from homophily.report.live.endpoint import serving
 from homophily.report.live.following import Following
 from homophily.report.live.prometheus import exposition
-from homophily.report.live.vitals import ComparisonProgress, Vitals, health_of
+from homophily.report.live.vitals import ComparisonProgress, Vitals, health_of, vitals_of
 from tests.report.live.serving import get, served
 from tests.report.page.folders import network, peers
 
@@ -166,9 +166,11 @@ def test_a_comparison_counts_the_runs_that_have_not_begun(folders: Path, tmp_pat
         rounds = 1 if run.name == "oracle-3" else 3
         lines = [json.dumps({"round": i, "seconds": 2.0 * i}) for i in range(1, rounds + 1)]
         (run / "metrics.jsonl").write_text("\n".join([*lines, ""]), encoding="utf-8")
-    assert ComparisonProgress.of(folder) == ComparisonProgress(13, 15, None)
+    assert ComparisonProgress.of(folder, vitals_of(folder)) == ComparisonProgress(13, 15, None)
     with locked(folder / "oracle-3"):
-        assert ComparisonProgress.of(folder) == ComparisonProgress(13, 15, 10.0)  # 2 and 3 rounds of 2 s
+        assert ComparisonProgress.of(folder, vitals_of(folder)) == ComparisonProgress(
+            13, 15, 10.0
+        )  # 2 and 3 rounds of 2 s
         found = parsed(exposition(folder))
         facts = dict(Following(folder).snapshot().views[0].facts)
     assert (found["homophily_runs"], found["homophily_runs_finished"]) == ([("", 15.0)], [("", 13.0)])

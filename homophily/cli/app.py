@@ -32,6 +32,7 @@ from homophily.cli.printing import print_result, stoppable
 from homophily.cli.ranks import one_speaks, refuse_ranks, watch_ranks
 from homophily.cli.reproduce import reproduce
 from homophily.cli.theory import show_theory
+from homophily.cluster.faults import StoppedRank
 from homophily.cluster.joining import is_first
 from homophily.config.overlay import nested, split
 from homophily.config.schema import TrackerTable
@@ -302,6 +303,8 @@ def main() -> None:
     try:
         watch_ranks()
         app()
+    except StoppedRank as stopped:
+        one_speaks(stopped.error, str(stopped), _complain)
     except Exception as error:
         text = str(error) if isinstance(error, UserError) else _out_of_memory(error) or _in_own_code(error)
         if text is None:

@@ -22,6 +22,17 @@ class LostRankError(UserError):
     """A rank of the run has ended or does not answer."""
 
 
+class StoppedRank(BaseException):
+    """This rank was told to end.
+
+    It is raised in the code that runs just then, which may catch exceptions, so it is none of them.
+    """
+
+    def __init__(self, error: LostRankError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 class Faults:
     """What this rank says and hears when something goes wrong."""
 
@@ -36,12 +47,12 @@ class Faults:
         return self._verdict(what, f"a message between the ranks failed: {error}")
 
     def watch_signals(self) -> None:
-        """If torchrun or a scheduler ends this rank, raise the error from the main thread."""
+        """If torchrun or a scheduler ends this rank, raise ``StoppedRank`` in the main thread."""
         signal.signal(signal.SIGTERM, self._told_to_end)
 
     def _told_to_end(self, number: int, frame: FrameType | None) -> None:
         if not self._noticed:
-            raise self._verdict("has ended", "the run was stopped")
+            raise StoppedRank(self._verdict("has ended", "the run was stopped"))
 
     def _verdict(self, what: str, otherwise: str) -> LostRankError:
         """What has happened to a rank; otherwise: what to say if all ranks answer."""

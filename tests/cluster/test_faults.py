@@ -37,6 +37,21 @@ def peers():
 """
 
 
+CATCHES = """
+import os
+import time
+from pathlib import Path
+
+def peers():
+    if os.environ["RANK"] == "0":
+        raise ValueError("no data here")
+    try:
+        time.sleep(60)
+    except Exception:
+        Path("caught").touch()
+"""
+
+
 def rank_of(launcher: int, rank: int) -> int:
     """The process id of a rank."""
     for child in Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split():
@@ -144,3 +159,12 @@ def test_other_commands_are_refused() -> None:
     done = torchrun(2, "homophily", "list", "methods")
     assert done.returncode != 0
     assert done.stderr.count("torchrun starts `homophily run` and `homophily compare` only") == 1
+
+
+@pytest.mark.usefixtures("here")
+def test_code_that_catches_errors_does_not_keep_a_rank_from_ending() -> None:
+    Path("catches.py").write_text(CATCHES)
+    done = torchrun(2, "homophily", "run", "data=catches:peers", "method=random", "--device", "cpu")
+    assert done.returncode != 0
+    assert "no data here" in done.stderr
+    assert not Path("caught").exists()

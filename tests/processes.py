@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.patience import PATIENCE
+
 # The server imports homophily once and forks a process for each command, so that a command starts at once.
 # ``file_bytes`` is the largest file that the process may write; it simulates a full disk. With ``watch``, the process
 # copies the run folder before each change: a copy is what a SIGKILL at that moment would leave.
@@ -20,6 +22,7 @@ SERVER = """
 import json, os, resource, shutil, sys
 import sklearn.datasets, torch._dynamo, torch.fx.experimental.symbolic_shapes  # imports of a first run
 import homophily.cli.app
+from tests.patience import PATIENCE
 
 CHANGES = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "os.chmod"}
 
@@ -105,7 +108,7 @@ class Processes:
         err.write_text("")
         process = self._ask({"folder": str(folder), "words": words, "watch": watch, "file_bytes": file_bytes})
         if kill_when is not None:
-            end = time.monotonic() + 60
+            end = time.monotonic() + PATIENCE
             while not kill_when():
                 assert time.monotonic() < end, err.read_text()
                 time.sleep(0.001)

@@ -9,6 +9,7 @@ from graphlib import TopologicalSorter
 import pytest
 
 from docs.generate.imports import EXEMPT, FOUNDATION, ROOMS, ROOT, imports, modules, room, targets
+from tests.patience import PATIENCE
 
 
 def _wrong(module: str, target: str) -> bool:
@@ -49,7 +50,7 @@ def test_only_the_command_line_imports_the_api() -> None:
 def test_reading_a_folder_loads_no_simulator(name: str) -> None:
     loads = f"import sys, homophily; homophily.{name}"
     script = f"{loads}; print(*sorted(m for m in sys.modules if m.startswith('homophily.')))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=PATIENCE)
     loaded = done.stdout.split()
     assert "homophily.runs.reader" in loaded
     rooms = {"training", "simulation", "experiments", "methods", "peer"}

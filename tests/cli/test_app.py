@@ -20,6 +20,7 @@ from homophily.methods import methods
 from homophily.simulation.configuration import load
 from homophily.simulation.setup import prepare
 from homophily.simulation.user_objects import UserObjects
+from tests.patience import PATIENCE
 
 Printed = tuple[int, str, str]  # exit code, stdout, stderr
 Command = Callable[..., Printed]
@@ -49,7 +50,7 @@ def process(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
         check=False,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )

@@ -17,6 +17,7 @@ from homophily.peer.deploy import write_files
 from homophily.report.live.following import Following
 from homophily.report.live.prometheus import exposition
 from homophily.simulation.configuration import make
+from tests.patience import PATIENCE
 
 
 def test_a_signal_ends_the_server_quietly_though_a_page_is_open(tmp_path: Path) -> None:
@@ -26,11 +27,11 @@ def test_a_signal_ends_the_server_quietly_though_a_page_is_open(tmp_path: Path) 
         assert server.stderr is not None
         assert server.stderr.readline() == f"no run has begun in {tmp_path / 'later'}: the page waits for one\n"
         address = server.stderr.readline().removeprefix("live page: ").strip()
-        with urlopen(f"{address}events", timeout=60) as events:
+        with urlopen(f"{address}events", timeout=PATIENCE) as events:
             assert events.readline() == b"retry: 1000\n"
             server.terminate()
             assert b"event: ended" not in events.read()  # the page tries to reach the next server
-        out, err = server.communicate(timeout=60)
+        out, err = server.communicate(timeout=PATIENCE)
     finally:
         server.kill()
     assert (server.returncode, out, err) == (-signal.SIGTERM, "", "")
@@ -45,11 +46,11 @@ def test_a_run_serves_its_page_and_tells_it_the_end(tmp_path: Path) -> None:
         said = run.stderr.readline()
         assert said.startswith("live page: http://127.0.0.1:")
         address = said.removeprefix("live page: ").strip()
-        with urlopen(f"{address}events", timeout=60) as events:
-            with urlopen(f"{address}data", timeout=60) as answer:
+        with urlopen(f"{address}events", timeout=PATIENCE) as events:
+            with urlopen(f"{address}data", timeout=PATIENCE) as answer:
                 assert json.load(answer)["views"][0]["name"] == str(tmp_path / "run")
             heard = events.read().decode()  # until the server ends
-        out, _ = run.communicate(timeout=60)
+        out, _ = run.communicate(timeout=PATIENCE)
     finally:
         run.kill()
     assert run.returncode == 0

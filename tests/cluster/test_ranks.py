@@ -16,6 +16,7 @@ from homophily.atomic_io import read_tensors
 from homophily.runs.reader import Run
 from tests.cluster import driver
 from tests.cluster.configs import CONFIGS, config
+from tests.patience import PATIENCE
 
 EXACT = [name for name in CONFIGS if config(name)["engine"] == "one-by-one"]
 LAUNCH = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
@@ -24,7 +25,7 @@ LAUNCH = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
 def torchrun(ranks: int, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*LAUNCH, "--nproc-per-node", str(ranks), "-m", *words],
-        capture_output=True, text=True, timeout=100, check=False,
+        capture_output=True, text=True, timeout=PATIENCE, check=False,
         env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
     )  # fmt: skip
 

@@ -19,6 +19,7 @@ from homophily.atomic_io import locked
 from homophily.experiments.callbacks import RunHandle
 from homophily.experiments.leases import Leases
 from homophily.experiments.sharing import finished
+from tests.patience import PATIENCE
 
 TINY = ("peers=4", "data.train=6", "data.test=10", "data.angles=[0,180]")
 SMALL: dict[str, Any] = {"peers": 4, "rounds": 3, "data": {"train": 6, "test": 10, "angles": [0, 180]}}
@@ -44,7 +45,7 @@ def test_processes_share_a_folder_and_a_killed_ones_run_is_resumed(tmp_path: Pat
     """Two processes play two runs each at the same time; one is killed, and the other resumes its run."""
     words = ("methods=local,random", "seeds=0,1", "rounds=250", "checkpoint=10", "evaluate=50", "--json", "--out", "s")
     processes = [started(tmp_path, *words) for _ in range(2)]
-    study, until = tmp_path / "s", time.monotonic() + 60
+    study, until = tmp_path / "s", time.monotonic() + PATIENCE
     names = ["local-0", "random-0", "local-1", "random-1"]
     while not any(len(rounds(study / name)) > 40 for name in names):
         assert time.monotonic() < until
@@ -57,7 +58,7 @@ def test_processes_share_a_folder_and_a_killed_ones_run_is_resumed(tmp_path: Pat
     unfinished = [name for name in stopped if not finished(study / name)]
     began = {name: (study / name / "run.json").read_bytes() for name in unfinished}
     (other,) = (p for p in processes if p is not victim)
-    out, err = other.communicate(timeout=60)
+    out, err = other.communicate(timeout=PATIENCE)
     assert (other.returncode, err) == (0, "")
     assert list(json.loads(out)["methods"]) == ["local", "random"]
     assert all(rounds(study / name) == list(range(1, 251)) for name in names)
@@ -136,7 +137,7 @@ def test_a_run_that_another_process_resumes_is_waited_for(tmp_path: Path) -> Non
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(timeout=4)
         (tmp_path / "summary.json").rename(study / "local-0" / "summary.json")
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, err) == (0, "")
     assert "run folder: study" in out
 
@@ -144,13 +145,13 @@ def test_a_run_that_another_process_resumes_is_waited_for(tmp_path: Path) -> Non
 def test_ctrl_c_stops_workers_and_says_how_to_continue(tmp_path: Path) -> None:
     words = ("methods=local,random", "rounds=100000", "--workers", "2", "--out", "s")
     process = started(tmp_path, *words)
-    until = time.monotonic() + 60
+    until = time.monotonic() + PATIENCE
     while not all(rounds(tmp_path / "s" / name) for name in ("local-0", "random-0")):
         assert time.monotonic() < until
         time.sleep(0.02)
     holders = [str(Leases(tmp_path / "s" / "leases").holder(name)) for name in ("local-0", "random-0")]
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=120)
+    _, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, err) == (130, "stopped; continue with the same command and --out s\n")
     assert [Leases(tmp_path / "s" / "leases").holder(name) for name in ("local-0", "random-0")] == [None, None]
     assert len(set(holders)) == 2

@@ -14,8 +14,8 @@ from torch import Tensor
 from homophily.peer.deploy import start_peer, status, write_files
 from homophily.runs.reader import Run
 from homophily.simulation.configuration import make, overlaid
+from tests.patience import PATIENCE
 
-PATIENCE = 90.0  # seconds; only what hangs, or a very busy machine, comes to an end by it
 ENDLESS: dict[str, Any] = {
     "rounds": 100_000,
     "engine": "one-by-one",

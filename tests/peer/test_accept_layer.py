@@ -89,10 +89,8 @@ def accept_process() -> int:
 @pytest.mark.parametrize("kind", SENT)
 def test_strangers_neither_keep_a_member_out_nor_disturb_one_that_is_connected(layered: Layered, kind: str) -> None:
     strangers(layered.port, SENT[kind])
-    began = time.monotonic()
     carol = layered.member("carol")
     assert eventually(lambda: "alice" in carol.links.neighbours(), JOIN_SECONDS)
-    assert time.monotonic() - began < JOIN_SECONDS
     carol.links.close()
     assert eventually(lambda: "carol" not in layered.alice.links.neighbours())
     assert layered.go_on()

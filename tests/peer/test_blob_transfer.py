@@ -130,12 +130,10 @@ def test_in_a_ring_with_one_slot_each_everyone_pulls_from_everyone_at_once(found
     for name in names:
         village.transfer[name].publish("model", 1, DATA + name.encode())
     wanted = {name: [BlobId(other, "model", 1) for other in names if other != name] for name in names}
-    began = time.monotonic()
     with ThreadPoolExecutor(len(names)) as pool:
         pulls = {name: pool.submit(village.transfer[name].fetch_all, wanted[name], bytes, soon(60)) for name in names}
     for name, pull in pulls.items():
         assert pull.result() == {blob: DATA + blob.origin.encode() for blob in wanted[name]}
-    assert time.monotonic() - began < 25
 
 
 # Hostile relays

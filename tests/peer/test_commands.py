@@ -25,6 +25,7 @@ from homophily.peer.deploy import deploy, status, write_files
 from homophily.peer.setup import peer_method
 from homophily.runs.reader import Run
 from homophily.simulation.configuration import make
+from tests.patience import PATIENCE
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -65,7 +66,7 @@ def test_a_stopped_peer_says_how_to_resume_it(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=r"peer-0 is in use by another process"):
             Peer(file).result()
         os.kill(peer.pid, signal.SIGTERM)
-        _, said = peer.communicate(timeout=60)
+        _, said = peer.communicate(timeout=PATIENCE)
     assert peer.returncode == 130
     assert "stopped; the same command resumes it" in said
     assert "Traceback" not in said
@@ -85,10 +86,10 @@ def test_a_peer_serves_its_metrics_and_health(tmp_path: Path) -> None:
         return found["round"] > 0 and bool(found["failed_connections"])
 
     with started(file, failing, "--metrics", f"127.0.0.1:{port}"):
-        with urlopen(f"http://127.0.0.1:{port}/health", timeout=20) as answer:
+        with urlopen(f"http://127.0.0.1:{port}/health", timeout=PATIENCE) as answer:
             assert answer.status == 200
             assert answer.read().startswith(b"round ")
-        with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
+        with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE) as answer:
             text = answer.read().decode()
         found = status(tmp_path / "peer-1")
     assert 'homophily_neighbours_online{peer="peer-1"' in text
@@ -143,7 +144,7 @@ def test_the_status_of_a_waiting_peer_names_the_peers_that_are_offline(tmp_path:
     written = tmp_path / "peer-0" / "status.json"
     with started(file, written.exists) as peer:
         os.kill(peer.pid, signal.SIGTERM)
-        peer.communicate(timeout=60)
+        peer.communicate(timeout=PATIENCE)
     found = status(written.parent)
     assert (found["round"], found["reachable"], found["unreachable"]) == (0, {}, ["peer-1"])
     log = (written.parent / "peer.log").read_text()
@@ -158,7 +159,7 @@ def test_files_that_differ_are_reported(tmp_path: Path) -> None:
     second.write_text(second.read_text().replace("lr = 0.05", "lr = 0.06"))
     with started(second, (tmp_path / "peer-1" / "config.toml").exists) as other:
         Peer(first).result()
-        other.communicate(timeout=60)
+        other.communicate(timeout=PATIENCE)
     log = (tmp_path / "peer-0" / "peer.log").read_text()
     assert log.count(" peer-1 has rounds = 3, but peer-0 has 2: give both the same value\n") == 1
     assert log.count(": give both ") == 1

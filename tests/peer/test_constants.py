@@ -19,6 +19,7 @@ from homophily.peer.settings import load
 from homophily.peer.setup import PeerSetup, prepare_peer
 from homophily.peer.wire import ModelMessage, pack_model, unpack_model
 from homophily.simulation.configuration import make
+from tests.patience import PATIENCE
 from tests.peer.test_commands import started
 
 SCALED = "inputs are scaled by this peer's own data (data.normalise = 'standard'); give data.scale, written by "
@@ -214,7 +215,7 @@ def test_peers_with_different_constants_refuse_each_other(tmp_path: Path) -> Non
     second.write_text(second.read_text().replace("0.25", "0.75"))
     with started(second, (tmp_path / "peer-1" / "config.toml").exists) as other:
         run = Peer(first).result()
-        other.communicate(timeout=60)
+        other.communicate(timeout=PATIENCE)
     assert all(not line["merged"] for line in run.metrics())
     log = (tmp_path / "peer-0" / "peer.log").read_text()
     assert log.count(" peer-1 has data.scale = ") == 1

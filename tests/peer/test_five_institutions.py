@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import pytest
 
 from homophily.peer.deploy import status
 from tests.docs.pages import ROOT
+from tests.patience import PATIENCE
 from tests.peer.field import until
 from tests.peer.linked import free_port
 
@@ -39,7 +39,7 @@ class Site:
         """Run a command to its end: what it prints."""
         done = subprocess.run(
             [sys.executable, "-m", "homophily", *words], cwd=self.folder, env=self.environment,
-            capture_output=True, text=True, timeout=120,
+            capture_output=True, text=True, timeout=PATIENCE,
         )  # fmt: skip
         assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}{done.stderr}"
         return done.stdout.strip()
@@ -158,10 +158,8 @@ def test_five_institutions_run_a_federation_without_editing_one_anothers_files(f
     assert json.loads(a.type("doctor", "peer.toml", "--json"))["ok"]
 
     authority.type("federation", "remove", "hospital-e")  # one leaves
-    began = time.monotonic()
     assert e.end() == 2
     federation.together("abcd")
-    assert time.monotonic() - began < 60
     assert "hospital-e is not a member of tumours" in e.log
 
     authority.type("federation", "revoke", "hospital-d")  # a stolen key

@@ -19,6 +19,7 @@ from homophily.peer.network import address_of
 from homophily.peer.settings import load
 from homophily.peer.transport import NoAnswer, ZenohLinks
 from tests.docs.pages import NOT_RUN, blocks
+from tests.patience import PATIENCE
 from tests.peer.field import until
 from tests.peer.linked import QUIET, eventually, free_port, opened
 from tests.peer.test_joining import Office
@@ -48,7 +49,12 @@ def started(folder: Path, log: Path, *words: str) -> Iterator[subprocess.Popen[b
 
 def said(folder: Path, *words: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "homophily", *words], cwd=folder, capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-m", "homophily", *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=True,
     )
     return done.stdout.strip()
 
@@ -93,9 +99,7 @@ def governed(tmp_path: Path) -> Iterator[tuple[Office, Clinics]]:
     office.service.close()
 
 
-def test_a_running_peer_renews_its_certificate_and_a_revoked_one_is_out_within_a_minute(
-    governed: tuple[Office, Clinics],
-) -> None:
+def test_a_running_peer_renews_its_certificate_and_a_revoked_one_is_out(governed: tuple[Office, Clinics]) -> None:
     office, clinics = governed
     clinics.start(0, 1, 2)
     clinics.all_meet(0, 1, 2)
@@ -104,11 +108,9 @@ def test_a_running_peer_renews_its_certificate_and_a_revoked_one_is_out_within_a
     clinics.go_on(0, 1, 2)
     clinics.all_meet(0, 1, 2)  # the links continue
     federation_folder.revoke(office.folder, "bob")
-    began = time.monotonic()
     assert clinics.end(1) == 1
     clinics.all_meet(0, 2)
     until(lambda: all("bob" not in clinics.status(i)["neighbours"] for i in (0, 2)), "no link of bob is left")
-    assert time.monotonic() - began < 60
     assert "other peers will refuse" in (clinics.folder / "bob/peer.log").read_text()
 
 
@@ -131,7 +133,7 @@ class Thief:
         return "an answer"
 
 
-def test_a_stolen_key_of_a_removed_member_is_refused_within_a_minute(governed: tuple[Office, Clinics]) -> None:
+def test_a_stolen_key_of_a_removed_member_is_refused(governed: tuple[Office, Clinics]) -> None:
     office, clinics = governed
     clinics.start(0, 2)
     clinics.all_meet(0, 2)
@@ -139,15 +141,13 @@ def test_a_stolen_key_of_a_removed_member_is_refused_within_a_minute(governed: t
     assert eventually(lambda: thief.heard)
     until(lambda: "no answer" not in (thief.answer_of("ann"), thief.answer_of("cid")), "members let the thief in")
     said(office.folder.parent, "federation", "remove", "bob")
-    began = time.monotonic()
     until(lambda: time.monotonic() - thief.heard[-1] > 10 * QUIET, "members stop to send to the thief")
-    assert thief.heard[-1] - began < 60
+    heard = len(thief.heard)
     for late in (thief, Thief(clinics, 1)):  # also if it dials anew
         assert (late.answer_of("ann"), late.answer_of("cid")) == ("no answer", "no answer")
     clinics.go_on(0, 2)
     clinics.all_meet(0, 2)
-    assert not [at for at in late.heard + thief.heard if at > began + 60]
-    assert late.heard == []
+    assert (len(thief.heard), late.heard) == (heard, [])
     for peer in (0, 2):
         assert "bob" not in clinics.status(peer)["reachable"]
         assert "connection of a name not in peer.allow (bob)" in clinics.status(peer)["refused"]

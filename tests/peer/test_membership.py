@@ -18,6 +18,7 @@ from homophily.peer import membership
 from homophily.peer.identity import Refused
 from homophily.peer.manifest import MAX_ROUNDS
 from homophily.peer.membership import Announcer, Members, Status
+from tests.patience import PATIENCE
 from tests.peer.people import FEDERATION, People
 
 SECOND = 10**9
@@ -244,9 +245,7 @@ def test_a_waiting_thread_wakes_on_a_status() -> None:
     made.connected("b")
     timer = threading.Timer(0.05, lambda: made.update("b", Status(time=1, trained=1)))
     timer.start()
-    began = time.monotonic()
-    assert made.wait(lambda: made.status("b").trained == 1, 30)
-    assert time.monotonic() - began < 20
+    assert made.wait(lambda: made.status("b").trained == 1, PATIENCE)
     assert not made.wait(lambda: made.status("b").trained == 2, 0.01)
 
 
@@ -293,7 +292,7 @@ def test_announcements_are_repeated_with_increasing_times(monkeypatch: pytest.Mo
     monkeypatch.setattr(time, "time_ns", lambda: 5)  # the clock is set back
     announcer.announce(merged=3)
     announcer.start()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE
     while len(sent) < 4 and time.monotonic() < deadline:
         time.sleep(0.01)
     announcer.stop()

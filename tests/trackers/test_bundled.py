@@ -18,6 +18,7 @@ import homophily
 from homophily.config.schema import TrackerTable
 from homophily.trackers.run_log import log_run
 from tests.callbacks import InterruptAt
+from tests.patience import PATIENCE
 from tests.trackers.reading import (
     KINDS,
     approximately,
@@ -77,7 +78,7 @@ def test_a_run_that_was_killed_continues_without_gaps_and_doubles(kind: str, tmp
     words = [sys.executable, "-m", "tests.trackers.killed", kind, str(tmp_path / "run"), "110"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
     environment["PYTHONPATH"] = str(Path(__file__).parents[2])  # and W&B starts a service of its own
-    killed = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=200, check=False)
+    killed = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     run = homophily.resume(tmp_path / "run")
     for name in ("accuracy", "loss"):

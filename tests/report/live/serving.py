@@ -9,6 +9,7 @@ from pathlib import Path
 
 from homophily.report.live.access import Access, bound
 from homophily.report.live.server import LiveServer
+from tests.patience import PATIENCE
 
 Answer = tuple[int, dict[str, str], str]
 
@@ -23,7 +24,7 @@ def served(folder: Path, host: str = "127.0.0.1", port: int = 0) -> Iterator[tup
 
 def get(port: int, target: str, method: str = "GET", **headers: str) -> Answer:
     """Status, headers by small letters, and body of an answer."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
     try:
         connection.request(method, target, headers=headers)
         answer = connection.getresponse()

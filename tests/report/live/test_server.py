@@ -16,6 +16,7 @@ from homophily.cli.live import follow_folder
 from homophily.errors import UserError
 from homophily.report.live.access import COOKIE, VARIABLE, Access, bound, split_address
 from homophily.report.live.server import address
+from tests.patience import PATIENCE
 from tests.report.live.serving import get, served
 from tests.report.page.folders import network, peers
 
@@ -108,7 +109,7 @@ def test_an_event_follows_each_change_and_the_end_is_announced(run: homophily.Si
     first, second = threading.Event(), threading.Event()
 
     def listen(port: int) -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
         connection.request("GET", "/events")
         answer = connection.getresponse()
         heard.append(str(answer.getheader("content-type")))

@@ -22,11 +22,10 @@ from pathlib import Path
 
 from homophily.experiments.planning import measured_parts
 from homophily.simulation.configuration import make
-from tests.cluster.test_scale import CONFIG
 
 peak = lambda: int(re.search(r"VmHWM:\\s*(\\d+) kB", Path("/proc/self/status").read_text())[1])
 before = peak()
-found = measured_parts(make({**CONFIG, "method": sys.argv[1]}), "cpu", Path("run"), results=True)
+found = measured_parts(make(json.loads(sys.argv[1])), "cpu", Path("run"), results=True)
 numbers = {"memory": (peak() - before) * 1024, "sent": found.rank_bytes, "bytes": found.bytes_per_round,
            "models": found.models_in_last_round}
 Path(os.environ["RANK"]).write_text(json.dumps(numbers))
@@ -37,10 +36,11 @@ Path(os.environ["RANK"]).write_text(json.dumps(numbers))
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("method", ["random", "kin", "panm"])
 def test_memory_and_bytes_of_two_ranks_are_as_planned(method: str) -> None:
+    config = {**CONFIG, "method": method}
     Path("measure.py").write_text(MEASURE)
-    done = torchrun(2, "measure", method)
+    done = torchrun(2, "measure", json.dumps(config))
     assert done.returncode == 0, done.stderr
-    planned = plan(make({**CONFIG, "method": method}), 2, "10Gbit", "cpu")
+    planned = plan(make(config), 2, "10Gbit", "cpu")
     for rank in ("0", "1"):
         found = json.loads(Path(rank).read_text())
         assert 0.5 < planned.memory / found["memory"] < 2.0

@@ -226,7 +226,7 @@ class _Heard:
     def receive(self, sealed: bytes) -> None:
         peer = self.setup.settings.peer
         try:
-            name, status = open_status(sealed, self.setup.authority, peer.federation, len(peer.allow))
+            name, status = open_status(sealed, self.setup.authority, peer.federation)
         except Refused as error:
             self.refused.add(str(error))
             return

@@ -15,6 +15,7 @@ import networkx as nx
 
 from homophily.peer.identity import Authority, Identity, Refused
 from homophily.peer.manifest import MAX_ROUNDS
+from homophily.peer.membership_document import MAX_MEMBERS
 from homophily.peer.protocol import Settings, read_settings
 from homophily.version import __version__
 
@@ -56,7 +57,7 @@ def seal_status(status: Status, federation: str, identity: Identity) -> bytes:
     return identity.seal({"federation": federation, "status": fields, "settings": dict(settings), "software": software})
 
 
-def open_status(sealed: bytes, authority: Authority, federation: str, max_neighbours: int) -> tuple[str, Status]:
+def open_status(sealed: bytes, authority: Authority, federation: str) -> tuple[str, Status]:
     """The name of a peer and its status, every field checked. Raises Refused."""
     body = authority.open(sealed)
     status = body.get("status")
@@ -68,7 +69,7 @@ def open_status(sealed: bytes, authority: Authority, federation: str, max_neighb
         if type(status[key]) is not int or not least <= status[key] <= highest:
             raise Refused("malformed status")
     names = status["neighbours"]
-    if type(status["finished"]) is not bool or not isinstance(names, list) or len(names) > max_neighbours:
+    if type(status["finished"]) is not bool or not isinstance(names, list) or len(names) > MAX_MEMBERS:
         raise Refused("malformed status")
     plan = status["plan"]
     if not all(isinstance(name, str) for name in names) or not isinstance(plan, str):

@@ -24,7 +24,7 @@ MAX_DOCUMENT_BYTES = 512 << 10
 _ADDRESS = re.compile(r"(?:[a-zA-Z0-9.-]+|\[[0-9a-fA-F:.]+\]):([0-9]{1,5})")
 _PURPOSE = b"homophily membership 1\n"  # the authority's key also signs certificates
 _CLOCK_SKEW = 24 * 3600  # seconds
-_MAX_MEMBERS = 4096
+MAX_MEMBERS = 4096
 _SERIAL = re.compile(r"[0-9a-f]{1,40}")
 
 
@@ -119,7 +119,7 @@ def _well_formed(document: MembershipDocument) -> bool:
     numbers = (document.version, document.issued, document.expires, *(m.generation for m in document.members.values()))
     return (
         all(type(number) is int and number >= 1 for number in numbers)
-        and len(document.members) <= _MAX_MEMBERS
+        and len(document.members) <= MAX_MEMBERS
         and all(map(is_name, document.members))
         and all(is_address(a) for m in document.members.values() for a in m.addresses)
         and all(map(is_address, document.authority))

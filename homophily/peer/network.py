@@ -90,7 +90,7 @@ class PeerNetwork:
         def on_message(sealed: bytes) -> None:
             name = ""
             try:
-                name, status = open_status(sealed, authority, peer.federation, len(peer.allow))
+                name, status = open_status(sealed, authority, peer.federation)
                 news = self.members.update(name, status)
             except Refused as error:
                 refusals.add(error, name)

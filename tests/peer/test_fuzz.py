@@ -148,7 +148,7 @@ def cases(people: People) -> dict[str, Case]:
         manifest_opened(sealed).check_chunk(0, chunk)
 
     def status_opened(data: bytes) -> object:
-        return membership.open_status(data, authority, FEDERATION, 5)
+        return membership.open_status(data, authority, FEDERATION)
 
     def model_unpacked(data: bytes) -> object:
         return unpack_model(data, expected)

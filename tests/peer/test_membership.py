@@ -18,6 +18,7 @@ from homophily.peer import membership
 from homophily.peer.identity import Refused
 from homophily.peer.manifest import MAX_ROUNDS
 from homophily.peer.membership import Announcer, Members, Status
+from homophily.peer.membership_document import MAX_MEMBERS
 from tests.patience import PATIENCE
 from tests.peer.people import FEDERATION, People
 
@@ -40,7 +41,7 @@ def village(links: Sequence[tuple[str, str]], me: str = "a", extra: Sequence[str
 def test_a_status_travels_as_it_is(people: People) -> None:
     status = Status(time=5, trained=3, merged=2, printed=0, finished=True, neighbours=("bob", "carol"), plan="kin")
     sealed = membership.seal_status(status, FEDERATION, people.identity("alice"))
-    assert membership.open_status(sealed, people.authority, FEDERATION, 5) == ("alice", status)
+    assert membership.open_status(sealed, people.authority, FEDERATION) == ("alice", status)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +61,7 @@ def test_a_status_travels_as_it_is(people: People) -> None:
         {"neighbours": None},
         {"neighbours": [1]},
         {"neighbours": [["bob"]]},
-        {"neighbours": ["bob"] * 6},
+        {"neighbours": ["bob"] * (MAX_MEMBERS + 1)},
         {"plan": 3},
         {"plan": "k" * 201},
         {"plan": "kin\nround 9 of 9"},
@@ -74,10 +75,10 @@ def test_every_field_of_a_status_is_checked(people: People, changes: dict[str, A
     status = {key: value for key, value in {**good, **changes}.items() if value is not ...}
     alice = people.identity("alice")
     sealed = alice.seal({"federation": FEDERATION, "status": good})
-    assert membership.open_status(sealed, people.authority, FEDERATION, 5)[1] == Status(5, 3, 2, 0, neighbours=("bob",))
+    assert membership.open_status(sealed, people.authority, FEDERATION)[1] == Status(5, 3, 2, 0, neighbours=("bob",))
     sealed = alice.seal({"federation": FEDERATION, "status": status})
     with pytest.raises(Refused, match="malformed status"):
-        membership.open_status(sealed, people.authority, FEDERATION, 5)
+        membership.open_status(sealed, people.authority, FEDERATION)
 
 
 @pytest.mark.parametrize("software", [7, None, "1" * 41, "0.1\n"])
@@ -88,21 +89,21 @@ def test_a_malformed_version_of_the_software_is_refused(people: People, software
         {"federation": FEDERATION, "status": {**status, "neighbours": []}, "software": software}
     )
     with pytest.raises(Refused, match="malformed status"):
-        membership.open_status(sealed, people.authority, FEDERATION, 5)
+        membership.open_status(sealed, people.authority, FEDERATION)
 
 
 @pytest.mark.parametrize("status", [None, [], 3, "status", {}])
 def test_a_malformed_status_is_refused(people: People, status: Any) -> None:
     with pytest.raises(Refused, match="malformed status"):
         membership.open_status(
-            people.identity("alice").seal({"federation": FEDERATION, "status": status}), people.authority, FEDERATION, 5
+            people.identity("alice").seal({"federation": FEDERATION, "status": status}), people.authority, FEDERATION
         )
 
 
 def test_a_status_of_another_federation_is_refused(people: People) -> None:
     with pytest.raises(Refused, match="of another federation"):
         membership.open_status(
-            membership.seal_status(Status(), "banks", people.identity("alice")), people.authority, FEDERATION, 5
+            membership.seal_status(Status(), "banks", people.identity("alice")), people.authority, FEDERATION
         )
 
 

@@ -274,6 +274,18 @@ def test_running_peers_apply_a_new_document_and_one_that_was_away_catches_up(off
     )
 
 
+def test_a_peer_that_denies_most_members_plays_with_the_others(office: Path, clinics: Clinics) -> None:
+    federation_folder.add(office, "dan")
+    federation_folder.issue_key(office, "dan", ["127.0.0.1"], 365)
+    for i in range(4):
+        clinics.deliver(i)
+    clinics.files[0].write_text(clinics.files[0].read_text() + 'deny = ["cid", "dan"]\n')
+    clinics.start(0, 1, 2, 3)
+    until(lambda: clinics.met(1) == {"ann", "cid", "dan"}, "bob meets all")  # more members than ann allows
+    until(lambda: clinics.met(0) == {"bob"}, "ann meets bob alone")
+    assert not any("malformed" in why for why in clinics.status(0)["refused"])
+
+
 def test_members_that_only_dial_out_pass_models_through_the_one_that_can_be_reached(
     office: Path, tmp_path: Path
 ) -> None:

@@ -77,7 +77,7 @@ def sealed(kind: str) -> bytes:
 
 
 def test_a_status_of_the_last_version_is_read(last: Authority) -> None:
-    assert open_status(sealed("status"), last, FEDERATION, 5) == ("alice", STATUS)
+    assert open_status(sealed("status"), last, FEDERATION) == ("alice", STATUS)
 
 
 def test_a_manifest_and_a_request_of_the_last_version_are_read(last: Authority) -> None:
@@ -231,4 +231,4 @@ def test_malformed_settings_are_refused(people: People, settings: Any) -> None:
     del status["settings"], status["software"]
     body = {"federation": FEDERATION, "status": status, "settings": settings}
     with pytest.raises(Refused, match="malformed settings"):
-        open_status(people.identity("alice").seal(body), people.authority, FEDERATION, 5)
+        open_status(people.identity("alice").seal(body), people.authority, FEDERATION)

@@ -22,7 +22,6 @@ SERVER = """
 import json, os, resource, shutil, sys
 import sklearn.datasets, torch._dynamo, torch.fx.experimental.symbolic_shapes  # imports of a first run
 import homophily.cli.app
-from tests.patience import PATIENCE
 
 CHANGES = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "os.chmod"}
 
@@ -75,6 +74,19 @@ for line in sys.stdin:
     print(os.waitstatus_to_exitcode(status), flush=True)
 os._exit(0)
 """
+
+
+def completed(*words: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run ``homophily WORDS`` in ``folder`` in a process that imports everything anew, to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "homophily", *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+        env={**os.environ, **environment},
+    )
 
 
 @dataclass

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ from homophily.methods import methods
 from homophily.simulation.configuration import load
 from homophily.simulation.setup import prepare
 from homophily.simulation.user_objects import UserObjects
-from tests.patience import PATIENCE
+from tests.processes import completed
 
 Printed = tuple[int, str, str]  # exit code, stdout, stderr
 Command = Callable[..., Printed]
@@ -44,23 +42,11 @@ def last_object(printed: Printed) -> dict[str, Any]:
 # As a real process
 
 
-def process(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", "from homophily.cli.app import main; main()", *words],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-
-
 def test_a_real_process_runs_an_own_method_beside_it_and_prints_one_object(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "import homophily.methods.baselines as b\nclass Mine(b.Random):\n    '''Mine.'''\n"
     )
-    done = process("run", *SMALL, "method=mine:Mine", "--json", folder=tmp_path)
+    done = completed("run", *SMALL, "method=mine:Mine", "--json", folder=tmp_path, OMP_NUM_THREADS="1")
     assert (done.returncode, done.stderr) == (0, "")
     (line,) = done.stdout.splitlines()
     summary = json.loads(line)
@@ -70,7 +56,7 @@ def test_a_real_process_runs_an_own_method_beside_it_and_prints_one_object(tmp_p
 
 
 def test_a_real_process_ends_a_mistake_with_exit_code_2_and_no_traceback(tmp_path: Path) -> None:
-    done = process("run", "method.k=60", folder=tmp_path)
+    done = completed("run", "method.k=60", folder=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "error: method.k = 60: must be from 1 to peers - 1, which is 59\n"
     assert not list(tmp_path.iterdir())

@@ -13,7 +13,7 @@ import pytest
 
 from homophily.runs.reader import Run
 from tests.cluster.test_ranks import LAUNCH, contents, tensors, torchrun
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, until
 
 KEYS = ["method=pens", "peers=7", "rounds=60", "engine=one-by-one", "data.train=8", "data.test=6", "checkpoint=5"]
 
@@ -62,10 +62,7 @@ def rank_of(launcher: int, rank: int) -> int:
 
 
 def wait_for_checkpoint(folder: Path) -> None:
-    until = time.monotonic() + PATIENCE
-    while not list(folder.glob("checkpoints/round-*[0-9]")):
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    until(lambda: list(folder.glob("checkpoints/round-*[0-9]")), "a checkpoint")
 
 
 def said_after_kill(ranks: int, words: list[str], run: Path) -> str:
@@ -106,10 +103,13 @@ def test_a_rank_that_hangs_is_named_within_the_timeout() -> None:
         wait_for_checkpoint(Path("hangs"))
         hung = rank_of(launcher.pid, 2)
         os.kill(hung, signal.SIGSTOP)
+        began = time.monotonic()
         said = next((line for line in launcher.stderr if "did not answer" in line), "")
+        took = time.monotonic() - began
         os.kill(hung, signal.SIGKILL)  # torchrun would do it after 30 seconds
         launcher.communicate(timeout=PATIENCE)
     assert "rank 2 of 3 did not answer for 8 seconds" in said
+    assert took < 20
     assert launcher.returncode != 0
 
 

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from homophily.atomic_io import locked
 from homophily.experiments.callbacks import RunHandle
 from homophily.experiments.leases import Leases
 from homophily.experiments.sharing import finished
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, until
 
 TINY = ("peers=4", "data.train=6", "data.test=10", "data.angles=[0,180]")
 SMALL: dict[str, Any] = {"peers": 4, "rounds": 3, "data": {"train": 6, "test": 10, "angles": [0, 180]}}
@@ -45,11 +44,8 @@ def test_processes_share_a_folder_and_a_killed_ones_run_is_resumed(tmp_path: Pat
     """Two processes play two runs each at the same time; one is killed, and the other resumes its run."""
     words = ("methods=local,random", "seeds=0,1", "rounds=250", "checkpoint=10", "evaluate=50", "--json", "--out", "s")
     processes = [started(tmp_path, *words) for _ in range(2)]
-    study, until = tmp_path / "s", time.monotonic() + PATIENCE
-    names = ["local-0", "random-0", "local-1", "random-1"]
-    while not any(len(rounds(study / name)) > 40 for name in names):
-        assert time.monotonic() < until
-        time.sleep(0.005)
+    study, names = tmp_path / "s", ["local-0", "random-0", "local-1", "random-1"]
+    until(lambda: any(len(rounds(study / name)) > 40 for name in names), "round 41 of a run")
     busy = {name: Leases(study / "leases").holder(name) for name in names}
     victim = next(p for p in processes if any(str(p.pid) in str(holder) for holder in busy.values()))
     victim.kill()
@@ -145,10 +141,7 @@ def test_a_run_that_another_process_resumes_is_waited_for(tmp_path: Path) -> Non
 def test_ctrl_c_stops_workers_and_says_how_to_continue(tmp_path: Path) -> None:
     words = ("methods=local,random", "rounds=100000", "--workers", "2", "--out", "s")
     process = started(tmp_path, *words)
-    until = time.monotonic() + PATIENCE
-    while not all(rounds(tmp_path / "s" / name) for name in ("local-0", "random-0")):
-        assert time.monotonic() < until
-        time.sleep(0.02)
+    until(lambda: all(rounds(tmp_path / "s" / name) for name in ("local-0", "random-0")), "round 1 of both runs")
     holders = [str(Leases(tmp_path / "s" / "leases").holder(name)) for name in ("local-0", "random-0")]
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=PATIENCE)

@@ -3,7 +3,6 @@
 import os
 import signal
 import time
-from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from torch import Tensor
 from homophily.peer.deploy import start_peer, status, write_files
 from homophily.runs.reader import Run
 from homophily.simulation.configuration import make, overlaid
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, until
 
 ENDLESS: dict[str, Any] = {
     "rounds": 100_000,
@@ -30,14 +29,6 @@ def pause(outputs: Tensor, targets: Tensor) -> Tensor:
     """Makes a round last a while, and costs nothing."""
     time.sleep(0.1)
     return torch.zeros(())
-
-
-def until(done: Callable[[], Any], what: str) -> None:
-    """Wait until something is so."""
-    end = time.monotonic() + PATIENCE
-    while not done():
-        assert time.monotonic() < end, f"in vain: {what}"
-        time.sleep(0.05)
 
 
 class Field:

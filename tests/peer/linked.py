@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import socket
-import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import zenoh
 
 from homophily.peer.transport import Address, LinkHandlers, Request, ZenohLinks, _config
+from tests.patience import eventually
 from tests.peer.people import FEDERATION, People
 
 HOST = "127.0.0.1"
@@ -32,15 +32,6 @@ def address(
     tls = people.ca, people.folder / f"{name}.pem", people.folder / f"{name}.key"
     dialled = tuple(f"{HOST}:{other}" for other in connect)
     return Address(name, FEDERATION, ALLOWED, (f"{HOST}:{port}",), dialled, full, 3.0, tls if secure else None)
-
-
-def eventually(true: Callable[[], Any], seconds: float = 15.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while not true():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 _open: list[Any] = []

@@ -22,7 +22,8 @@ from homophily.errors import UserError
 from homophily.peer.manifest import CHUNK
 from homophily.peer.refusals import Refusals
 from homophily.peer.transport import LinkHandlers
-from tests.peer.linked import HOST, Pair, Someone, address, eventually, free_port, opened
+from tests.patience import eventually
+from tests.peer.linked import HOST, Pair, Someone, address, free_port, opened
 from tests.peer.people import People
 
 NAMES = ("alice", "bob", "carol")

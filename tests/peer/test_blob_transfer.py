@@ -16,6 +16,7 @@ from homophily.peer.blob_transfer import BlobId, parse_request
 from homophily.peer.identity import Refused
 from homophily.peer.manifest import CHUNK, KINDS, split_piece
 from homophily.peer.transport import NoAnswer
+from tests.patience import PATIENCE
 from tests.peer.people import MOST, People, Village, question, soon
 
 DATA = bytes(range(251)) * (2 * CHUNK // 250)  # three chunks
@@ -126,7 +127,7 @@ def test_in_a_ring_with_one_slot_each_everyone_pulls_from_everyone_at_once(found
     """Requests that wait for one another in a circle would wait for ever if they stood in one queue."""
     names = people.names
     ring = [(name, names[(i + 1) % len(names)]) for i, name in enumerate(names)]
-    village = found(ring, slots=1, waiting=256, timeout=30.0)
+    village = found(ring, slots=1, waiting=256, timeout=PATIENCE)  # longer than a pull may take
     for name in names:
         village.transfer[name].publish("model", 1, DATA + name.encode())
     wanted = {name: [BlobId(other, "model", 1) for other in names if other != name] for name in names}

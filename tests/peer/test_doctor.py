@@ -26,7 +26,8 @@ from homophily.peer.network import address_of
 from homophily.peer.settings import load
 from homophily.peer.transport import LinkHandlers, ZenohLinks
 from homophily.version import __version__
-from tests.peer.field import Field, until
+from tests.patience import until
+from tests.peer.field import Field
 from tests.peer.linked import free_port
 
 Command = Callable[..., tuple[int, str, str]]

@@ -13,7 +13,8 @@ import pytest
 import homophily
 from homophily.federation.layout import Layout
 from homophily.peer.transport import Address, LinkHandlers, ZenohLinks
-from tests.peer.field import Field, until
+from tests.patience import until
+from tests.peer.field import Field
 
 FINGERPRINT = 2 * (512 + sum(512 - row for row in range(19))) + 16  # bytes, of 20 samples
 Fields = Callable[..., Field]

@@ -12,7 +12,7 @@ import pytest
 import tomli_w
 
 from homophily.peer import certificates
-from tests.peer.field import until
+from tests.patience import until
 from tests.peer.namespaces import Network, SpreadField, obstacle, run
 
 needs_nft = pytest.mark.skipif(obstacle("nft") is not None, reason=str(obstacle("nft")))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import signal
 import subprocess
-import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,49 +16,12 @@ import numpy as np
 import pytest
 
 from homophily.peer.deploy import status
-from tests.docs.pages import ROOT
-from tests.patience import PATIENCE
-from tests.peer.field import until
+from tests.patience import MINUTE, until
 from tests.peer.linked import free_port
+from tests.peer.site import Site
 
 LETTERS = "abcde"
 SHARED = 'rounds = {rounds}\nextra_metrics = ["tests.peer.field:pause"]\nmodel = {{ name = "mlp", hidden = [8] }}\n'
-
-
-class Site:
-    """A folder in which an operator types commands."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.processes: list[subprocess.Popen[bytes]] = []
-        self.environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "500"}
-        folder.mkdir()
-
-    def type(self, *words: str, code: int = 0) -> str:
-        """Run a command to its end: what it prints."""
-        done = subprocess.run(
-            [sys.executable, "-m", "homophily", *words], cwd=self.folder, env=self.environment,
-            capture_output=True, text=True, timeout=PATIENCE,
-        )  # fmt: skip
-        assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}{done.stderr}"
-        return done.stdout.strip()
-
-    def start(self, log: str, *words: str) -> subprocess.Popen[bytes]:
-        with (self.folder / log).open("wb") as out:
-            made = subprocess.Popen(
-                [sys.executable, "-m", "homophily", *words], cwd=self.folder, env=self.environment,
-                stdout=out, stderr=out,
-            )  # fmt: skip
-        self.processes.append(made)
-        return made
-
-    def printed(self, log: str) -> str:
-        return (self.folder / log).read_text()
-
-    def close(self) -> None:
-        for process in self.processes:
-            process.kill()
-            process.wait()
 
 
 class Hospital(Site):
@@ -158,8 +120,10 @@ def test_five_institutions_run_a_federation_without_editing_one_anothers_files(f
     assert json.loads(a.type("doctor", "peer.toml", "--json"))["ok"]
 
     authority.type("federation", "remove", "hospital-e")  # one leaves
+    began = time.monotonic()
     assert e.end() == 2
     federation.together("abcd")
+    assert time.monotonic() - began < MINUTE
     assert "hospital-e is not a member of tumours" in e.log
 
     authority.type("federation", "revoke", "hospital-d")  # a stolen key

@@ -15,7 +15,8 @@ import pytest
 from homophily.peer.handshakes import ConnectFailures, plain_reason, watch_handshakes
 from homophily.peer.logs import peer_logger
 from homophily.peer.refusals import Refusals
-from tests.peer.field import Field, until
+from tests.patience import until
+from tests.peer.field import Field
 from tests.peer.people import People
 
 LOG = peer_logger("me")

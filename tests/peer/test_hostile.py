@@ -19,7 +19,8 @@ from homophily.peer.refusals import Refusals
 from homophily.peer.settings import load
 from homophily.peer.setup import prepare_peer
 from homophily.peer.transport import NoAnswer, ZenohLinks
-from tests.peer.linked import HOST, QUIET, Pair, Someone, address, eventually, free_port, opened, session
+from tests.patience import eventually
+from tests.peer.linked import HOST, QUIET, Pair, Someone, address, free_port, opened, session
 from tests.peer.people import FEDERATION, People, Village, question, soon
 
 NAMES = ("alice", "bob", "carol")

@@ -24,7 +24,7 @@ from homophily.peer.channel import Channel, dial, verified
 from homophily.peer.invitation import Invitation, commitment, short_code
 from homophily.peer.joining import NewPeer, join
 from homophily.peer.settings import load
-from tests.peer.field import until
+from tests.patience import until
 from tests.peer.linked import free_port
 
 

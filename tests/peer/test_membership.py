@@ -19,7 +19,7 @@ from homophily.peer.identity import Refused
 from homophily.peer.manifest import MAX_ROUNDS
 from homophily.peer.membership import Announcer, Members, Status
 from homophily.peer.membership_document import MAX_MEMBERS
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, eventually, until
 from tests.peer.people import FEDERATION, People
 
 SECOND = 10**9
@@ -244,9 +244,15 @@ def test_the_median_of_the_others_is_the_current_round() -> None:
 def test_a_waiting_thread_wakes_on_a_status() -> None:
     made = Members("a", ["a", "b"], True, frozenset)
     made.connected("b")
-    timer = threading.Timer(0.05, lambda: made.update("b", Status(time=1, trained=1)))
-    timer.start()
-    assert made.wait(lambda: made.status("b").trained == 1, PATIENCE)
+    woken: list[bool] = []
+    waiting = threading.Thread(
+        target=lambda: woken.append(made.wait(lambda: made.status("b").trained == 1, 10 * PATIENCE)), daemon=True
+    )
+    waiting.start()
+    assert not eventually(lambda: woken, 0.05)
+    made.update("b", Status(time=1, trained=1))
+    waiting.join(PATIENCE)  # long before the wait is over by itself
+    assert woken == [True]
     assert not made.wait(lambda: made.status("b").trained == 2, 0.01)
 
 
@@ -293,12 +299,9 @@ def test_announcements_are_repeated_with_increasing_times(monkeypatch: pytest.Mo
     monkeypatch.setattr(time, "time_ns", lambda: 5)  # the clock is set back
     announcer.announce(merged=3)
     announcer.start()
-    deadline = time.monotonic() + PATIENCE
-    while len(sent) < 4 and time.monotonic() < deadline:
-        time.sleep(0.01)
+    until(lambda: len(sent) >= 4, "four announcements")
     announcer.stop()
     many = len(sent)
-    assert many >= 4
     assert [status.time for status in sent] == sorted({status.time for status in sent})
     assert {(status.trained, status.merged) for status in sent[1:]} == {(3, 3)}
     assert sent[-1].neighbours == ("b", "c")

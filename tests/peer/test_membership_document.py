@@ -22,7 +22,8 @@ from homophily.peer.membership_keeper import MembershipKeeper
 from homophily.peer.network import address_of
 from homophily.peer.refusals import Refusals
 from homophily.peer.settings import PeerSettings, load
-from tests.peer.field import Field, until
+from tests.patience import MINUTE, until
+from tests.peer.field import Field
 from tests.peer.linked import free_port
 
 NAMES = ("ann", "bob", "cid")
@@ -260,10 +261,12 @@ def test_running_peers_apply_a_new_document_and_one_that_was_away_catches_up(off
     clinics.deliver(3)
     clinics.start(3)
     clinics.all_meet(0, 1, 3)
+    began = time.monotonic()
     federation_folder.remove(office, "bob")
     clinics.deliver(0)
     assert clinics.end(1) == 1  # it learns from the others that it is not a member any more
     clinics.all_meet(0, 3)
+    assert time.monotonic() - began < MINUTE
     assert "bob is not a member of clinics" in (clinics.folder / "bob" / "peer.log").read_text()
     clinics.kill(0)
     clinics.start(2)  # cid has the document of the start, in which dan is unknown and bob is a member

@@ -17,7 +17,8 @@ import zenoh
 from homophily.errors import UserError
 from homophily.peer import Peer
 from homophily.peer.transport import ZenohLinks, _config
-from tests.peer.linked import ALLOWED, HOST, QUIET, Pair, Someone, address, eventually, free_port, opened, session
+from tests.patience import eventually
+from tests.peer.linked import ALLOWED, HOST, QUIET, Pair, Someone, address, free_port, opened, session
 from tests.peer.people import FEDERATION, People
 
 

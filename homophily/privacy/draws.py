@@ -1,7 +1,9 @@
 """The random numbers of private training: keyed in a simulation, secret on a real peer.
 
 A draw that others can repeat protects nobody: noise that is known can be subtracted, and whoever knows the sampled
-batches gets no benefit of doubt. So a real peer takes both from the operating system and stores neither.
+batches gets no benefit of doubt. Transforms are keyed by the place of a sample in the data, so that one sample more
+changes how others are transformed, and whoever knows the keys sees it. So a real peer takes all of them from the
+operating system and stores none.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from homophily.randomness import Key, Purpose, normal, uniform
+from homophily.randomness import Key, Purpose, bits, normal, uniform
 
 
 class Draws(Protocol):
@@ -25,6 +27,9 @@ class Draws(Protocol):
     def normal(self, *keys: Key) -> Tensor:
         """Standard normal float64: the noise."""
 
+    def bits(self, *keys: Key) -> Tensor:
+        """int64: the keys of a transform's random numbers. Keys: (seed, peer, round, purpose, step, index)."""
+
 
 class KeyedDraws:
     """Functions of their keys, for simulations."""
@@ -34,6 +39,9 @@ class KeyedDraws:
 
     def normal(self, *keys: Key) -> Tensor:
         return normal(*keys, Purpose.PRIVATE_NOISE)
+
+    def bits(self, *keys: Key) -> Tensor:
+        return bits(*keys)
 
 
 class SecretDraws:
@@ -47,11 +55,18 @@ class SecretDraws:
         radius = torch.sqrt(-2.0 * torch.log1p(-self._uniform(shape, device)))
         return radius * torch.cos(2.0 * math.pi * self._uniform(shape, device))
 
+    def bits(self, *keys: Key) -> Tensor:
+        shape, device = _shape(*keys)
+        return self._words(shape).to(device)
+
+    def _uniform(self, shape: torch.Size, device: torch.device) -> Tensor:
+        return (((self._words(shape) >> 11) & ((1 << 53) - 1)).to(torch.float64) * 2.0**-53).to(device)
+
     @staticmethod
-    def _uniform(shape: torch.Size, device: torch.device) -> Tensor:
+    def _words(shape: torch.Size) -> Tensor:
+        """int64 with 64 random bits each."""
         data = bytearray(os.urandom(8 * max(shape.numel(), 1)))
-        words = torch.frombuffer(data, dtype=torch.int64)[: shape.numel()].view(shape)
-        return (((words >> 11) & ((1 << 53) - 1)).to(torch.float64) * 2.0**-53).to(device)
+        return torch.frombuffer(data, dtype=torch.int64)[: shape.numel()].view(shape)
 
 
 def _shape(*keys: Key) -> tuple[torch.Size, torch.device]:

@@ -106,12 +106,12 @@ class PrivacyAccount:
         return max(some.spent(rounds, self.fingerprints(rounds)) for some in self.peers)
 
 
-def check_private(config: Config, promise: Privacy, method: Method | ServerMethod, task: Task) -> None:
+def check_private(config: Config, method: Method | ServerMethod, task: Task) -> None:
     """Raise a UserError if a run lets out something that its account does not cover."""
     for refused, why in _method_refusals(config.method.name, method):
         if refused:
             raise UnsuitableError(f"privacy: {why}")
-    for refused, why in _refusals(config, promise, method, task):
+    for refused, why in _refusals(config, task):
         if refused:
             raise UserError(f"privacy: {why}")
 
@@ -135,9 +135,8 @@ def _method_refusals(name: str, method: Method | ServerMethod) -> list[tuple[boo
     ]
 
 
-def _refusals(config: Config, promise: Privacy, method: Method | ServerMethod, task: Task) -> list[tuple[bool, str]]:
+def _refusals(config: Config, task: Task) -> list[tuple[bool, str]]:
     buffers = bool(task.layout.kept) or not all(column.parameter for column in task.layout.columns)
-    least, delta = promise.samples or int(task.counts.min()), promise.delta
     return [
         (config.merge == "fedavg", "merge = 'fedavg' weights by exact sample counts, which are not released"),
         (config.merge_guard is not None, "merge_guard chooses by losses on private data, and later models show it"),
@@ -153,11 +152,6 @@ def _refusals(config: Config, promise: Privacy, method: Method | ServerMethod, t
         (
             task.data.missing is not None,
             "missing values are replaced by a peer's own means; give data.scale with `fill`, which all peers agree on",
-        ),
-        (
-            delta >= 1 / least,
-            f"delta = {delta:g} must be below 1 / {least}, the samples of a peer, since a release of one sample in "
-            f"{least} would keep it",
         ),
     ]  # fmt: skip
 
@@ -193,7 +187,9 @@ def private_training(
     found: dict[tuple[int, int], PeerBudget] = {}
     room = 0
     # Peers with equal samples and epochs have equal budgets; those of other processes count too.
-    for samples, each, own in shards.gathered(torch.stack([counts, epochs, owned], 1)).unique(dim=0).tolist():
+    different = shards.gathered(torch.stack([counts, epochs, owned], 1)).unique(dim=0)
+    _check_delta(promise.delta, int(different[:, [0, 2]].max()))
+    for samples, each, own in different.tolist():
         if (samples, each) not in found:
             some = peers_with(covered, batch, samples, rounds * each, rounds, fingerprints(rounds), source.earlier)
             found[samples, each] = some
@@ -221,6 +217,15 @@ def private_training(
     )
     stated = covered.model_copy(update={"delta": promise.delta})
     return private, PrivacyAccount(stated, tuple(set(found.values())), fingerprints)
+
+
+def _check_delta(delta: float, most: int) -> None:
+    """Refuse a delta with which a peer could release samples as they are. most: the samples of the largest peer."""
+    if delta >= 1 / most:
+        raise UserError(
+            f"privacy: delta = {delta:g} must be below 1 / {most}, the samples of a peer, since a release of one "
+            f"sample in {most} would keep it"
+        )
 
 
 def released_fingerprints(method: Method | ServerMethod) -> Callable[[int], int]:
@@ -363,7 +368,7 @@ def with_privacy(
     if config.privacy is None:
         return task, None
     check_own_data(config, config.privacy, given_data, task.data)
-    check_private(config, config.privacy, method, task)
+    check_private(config, method, task)
     private, account = private_training(config, config.privacy, released_fingerprints(method), task, source, shards)
     return replace(task, private=private), account
 

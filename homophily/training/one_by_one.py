@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -92,7 +92,7 @@ class OneByOne(CrossEvaluation):
                 with task.autocast():
                     outputs = self._forward(x[i : i + 1], peer, round, number)
                 loss = task.loss(task.cast(outputs), y[i : i + 1]).sum()
-                each = torch.cat([g.flatten() for g in torch.autograd.grad(loss, weights)])
+                each = _flat_gradient(loss, weights)
                 total[0] += clipped_sum(each[None], torch.ones(1, device=x.device), private.clip)
             own = me.to(x.device)
             flat = private.noised(total, task.seed[own], task.ids[own], me, round, step.before)[0]
@@ -151,3 +151,15 @@ class OneByOne(CrossEvaluation):
                 with self.task.autocast():
                     out.append(self.task.cast(self.module(self.task.cast(x[peer]))))
         return torch.stack(out)
+
+
+def _flat_gradient(loss: Tensor, weights: Sequence[Tensor]) -> Tensor:
+    """Return the gradient [T] of a sample's loss; 0 for weights that this sample does not use."""
+    found = torch.autograd.grad(loss, weights, allow_unused=True)
+    dense = (g.to_dense() if g is not None and g.is_sparse else g for g in found)
+    return torch.cat(
+        [
+            weight.new_zeros(weight.numel()) if g is None else g.flatten()
+            for g, weight in zip(dense, weights, strict=True)
+        ]
+    )

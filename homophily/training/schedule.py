@@ -140,13 +140,15 @@ def _private_batches(task: Task, private: Private, peers: Tensor, round: int, ep
 def transform_keys(task: Task, peers: Tensor, samples: Tensor, round: int, step: Tensor) -> Tensor | None:
     """Return the keys [P, b] of the transform of the samples [P, b] of ``peers`` [P] in a step [P]; None: no transform.
 
-    A sample's key does not depend on the samples of other peers, nor on its place in the batch.
+    A sample's key does not depend on the samples of other peers, nor on its place in the batch. In private training of
+    a real peer it is secret.
     """
     if task.transform is None:
         return None
     position = samples - task.data.train.start[peers, None]
     seed, ids = task.seed[peers, None], task.ids[peers, None]
-    return bits(seed, ids, round, Purpose.TRANSFORM, step[:, None], position)
+    draw = bits if task.private is None else task.private.draws.bits
+    return draw(seed, ids, round, Purpose.TRANSFORM, step[:, None], position)
 
 
 def _share(group: Group, count: Tensor, dtype: torch.dtype) -> Tensor:

@@ -263,6 +263,19 @@ def test_what_the_account_does_not_cover_is_refused(here: Path, keys: dict[str, 
     assert not (here / "run").exists()
 
 
+@pytest.mark.parametrize(("delta", "samples"), [(0.01, None), (0.004, 10)])
+def test_delta_must_be_too_small_for_the_largest_peer_to_release_a_sample(delta: float, samples: int | None) -> None:
+    x = torch.randn(200, 5)
+    peers = [homophily.PeerData(x[:n], (x[:n, 0] > 0).long(), test_x=x, test_y=(x[:, 0] > 0).long()) for n in (20, 200)]
+    privacy = {"epsilon": 8.0, "delta": delta, "samples": samples}
+    config = {"rounds": 1, "method": "random", "model": "linear", "data": {"scale": {"classes": 2}}}
+    if delta < 1 / 200:
+        assert homophily.run({**config, "privacy": privacy}, data=peers, out="run").summary["privacy"]["delta"] == delta
+        privacy["delta"] = 0.006  # the number of samples that is agreed does not make a peer smaller
+    with pytest.raises(UserError, match=r"must be below 1 / 200, the samples of a peer"):
+        homophily.run({**config, "privacy": privacy}, data=peers, out="refused")
+
+
 def test_similarities_of_models_and_what_is_built_on_them_are_free() -> None:
     spent = [
         _run({}, out=name, **keys).summary["privacy"]["epsilon_spent"]

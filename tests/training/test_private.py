@@ -11,6 +11,8 @@ import torch
 from scipy.stats import binom
 from torch import Tensor, nn
 
+from homophily.data.transforms import BatchTransform
+from homophily.data.transforms import Draws as Chance
 from homophily.federation.layout import Layout
 from homophily.models import models
 from homophily.privacy.draws import Draws, KeyedDraws, SecretDraws
@@ -18,6 +20,7 @@ from homophily.training.engines import read_chain
 from homophily.training.objectives import FedProx, FedRep
 from homophily.training.one_by_one import OneByOne
 from homophily.training.private import Private, batch_room, clipped_sum
+from homophily.training.schedule import batches
 from homophily.training.stacked.cpu import Stacked
 from homophily.training.task import Task
 from homophily.training.vectorised import Vectorised
@@ -198,3 +201,58 @@ def test_draws_of_a_simulation_do_not_predict_those_of_a_real_peer() -> None:
     assert float(secret.std()) == pytest.approx(1, rel=0.05)
     picked = [source.uniform(*_keys(5000))[0] < 0.5 for source in (KeyedDraws(), SecretDraws())]
     assert float((picked[0] == picked[1]).double().mean()) == pytest.approx(0.5, abs=0.05)
+
+
+def test_nobody_predicts_how_a_real_peer_transforms_its_samples() -> None:
+    """A sample is transformed by its place in the data: if places were public, one sample more would change others."""
+
+    def moved(x: Tensor, chance: Chance) -> Tensor:
+        return x + chance.normal(*x.shape[1:])
+
+    given = replace(problem(), transform=BatchTransform([moved]))
+    assert given.private is not None
+    plain, _ = trained(OneByOne(given), given)
+    assert float((plain - trained(Vectorised(given, 6), given)[0]).abs().max()) < 1e-8
+    assert float((plain - trained(stacked(given), given)[0]).abs().max()) < 1e-8
+    sources = (KeyedDraws(), KeyedDraws(), SecretDraws(), SecretDraws())
+    of_all = replace(given.private, rate=torch.ones(len(COUNTS), dtype=torch.float64))
+    tasks = [replace(given, private=replace(of_all, draws=source)) for source in sources]
+    keys = [next(batches(one, torch.tensor([0]), 1, range(1))).keys for one in tasks]
+    simulated, again, secret, other = (one for one in keys if one is not None)
+    assert torch.equal(simulated, again)
+    assert simulated.shape == secret.shape == (1, COUNTS[0])
+    for a, b in ((simulated, secret), (secret, other)):
+        assert not bool((a == b).any())
+
+
+class Branches(nn.Module):
+    """Uses other parameters for other samples: by a condition in Python, or by a mask that gives the same."""
+
+    def __init__(self, masked: bool) -> None:
+        super().__init__()
+        self.masked, self.left, self.right = masked, nn.Linear(6, 10), nn.Linear(6, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.masked:
+            return torch.where(x[:, :1] > 0, self.left(x), self.right(x))
+        return torch.cat([(self.left if float(one[0]) > 0 else self.right)(one[None]) for one in x])
+
+
+class Tokens(nn.Module):
+    """Rounds its inputs to tokens; the gradient of its embeddings may be sparse."""
+
+    def __init__(self, sparse: bool) -> None:
+        super().__init__()
+        self.tokens, self.head = nn.Embedding(4, 5, sparse=sparse), nn.Linear(5, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.tokens(x.abs().long().clamp(max=3)).mean(1))
+        return out
+
+
+@pytest.mark.parametrize("kind", [Branches, Tokens])
+def test_a_sample_need_not_use_all_parameters_and_gradients_may_be_sparse(kind: Any) -> None:
+    nets = kind(False), kind(True)
+    nets[1].load_state_dict(nets[0].state_dict())
+    one, other = (trained(OneByOne(given), given)[0] for given in map(problem, nets))
+    assert float((one - other).abs().max()) < 1e-8

@@ -22,6 +22,7 @@ from homophily.peer import Peer, certificates, deploy, doctor, federation_folder
 from homophily.report import console as show
 from homophily.report import progress
 from homophily.report.live import endpoint
+from homophily.report.live.prometheus import private_peer
 from homophily.report.tables import print_pairs
 from homophily.runs.writer import RunWriter
 from homophily.simulation.configuration import load
@@ -92,8 +93,8 @@ def peer(
         raise SystemExit(ExitCode.STOPPED) from None
     if as_json:
         print(json.dumps(run.summary, ensure_ascii=False))
-    else:
-        show.summary(run)
+    else:  # the output of a container is collected elsewhere, where scores on private samples must not go
+        show.summary(run, scores=not (log_stderr and private_peer(run.path)))
 
 
 def status(

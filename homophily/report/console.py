@@ -26,16 +26,16 @@ _SHOWN_VALUES = 8  # of a list of constants
 _NAMED = 20  # peers of a family that are listed by name
 
 
-def summary(run: Run) -> None:
-    """Print the summary of a run as a table."""
+def summary(run: Run, scores: bool = True) -> None:
+    """Print the summary of a run as a table. scores: also the scores on its samples."""
     found = run.summary
     title = f"{run.config.method.name}, {found['rounds']} rounds, {found['seconds']:.1f} s"
     headline = run.headline
     by_cluster = found[f"{headline.name}_by_cluster"]
     clusters = [(f"cluster {name}", headline.text(value)) for name, value in by_cluster.items()]
+    mean = ("mean over peers", headline.text(found[headline.name]) if all_scored([run]) else DIVERGED)
     rows = [
-        *clusters,
-        ("mean over peers", headline.text(found[headline.name]) if all_scored([run]) else DIVERGED),
+        *([*clusters, mean] if scores else []),
         ("same-cluster merges", percent(found["same_cluster_merges"])),
         ("models sent per peer", number(found["models_sent_per_peer"], 0)),
     ]
@@ -45,7 +45,8 @@ def summary(run: Run) -> None:
         spent, promised = f"{privacy['epsilon_spent']:.2f}", f"{privacy['epsilon_promised']:g} per {privacy['unit']}"
         rows.append(("epsilon spent", f"{spent} of {promised}"))
     console = Console()
-    print_table(console, ["", headline.label], rows, title=title, sections=[len(clusters)])
+    head, sections = (["", headline.label], [len(clusters)]) if scores else (["", ""], [])
+    print_table(console, head, rows, title=title, sections=sections)
     for note in found["notes"]:
         console.print(f"note: {escape(note)}", soft_wrap=True, highlight=False)
     console.print(f"run folder: {escape(str(run.path))}", soft_wrap=True, highlight=False)

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from homophily.privacy import accountant
 from homophily.runs.backup import back_up, restore
 from homophily.simulation.configuration import make
 
+Command = Callable[..., tuple[int, str, str]]
 QUICK: dict[str, Any] = {
     "rounds": 3, "method": {"name": "kin", "k": 1}, "data": {"train": 40, "test": 10, "angles": [0]},
     "model": "linear", "training": {"batch": 10}, "privacy": {"epsilon": 20.0},
@@ -274,3 +276,13 @@ def test_noise_is_in_no_file_of_the_state_folder(tmp_path: Path, monkeypatch: py
     assert len(long) > 3 * 4
     stored = b"".join(path.read_bytes() for path in (tmp_path / "peer-0").rglob("*") if path.is_file())
     assert not any(data[:16] in stored for data in long)
+
+
+@pytest.mark.parametrize("log", [["--log-stderr"], []])
+def test_the_output_that_a_container_collects_has_no_scores(tmp_path: Path, command: Command, log: list[str]) -> None:
+    file = files(tmp_path, rounds=1)[0]
+    code, out, err = command("peer", str(file), *log)
+    assert code == 0
+    assert "epsilon spent" in out
+    for word in ("mean over peers", "accuracy"):
+        assert (word in out + err) == (not log)

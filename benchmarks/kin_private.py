@@ -3,6 +3,7 @@
     python benchmarks/kin_private.py families      precision and recall against epsilon and samples
     python benchmarks/kin_private.py calibration   how often a difference is found although there is none
     python benchmarks/kin_private.py unequal       the same with unequal sizes only, 1,500 federations at each epsilon
+    python benchmarks/kin_private.py continua      continua and families, with equal and unequal sizes, told apart
     python benchmarks/kin_private.py hospitals     the families of heart-disease clinics
     python benchmarks/kin_private.py clinics       the accuracy of methods at these clinics, at epsilon 4
 
@@ -22,6 +23,7 @@ from typing import Any
 
 import hospitals
 import torch
+from kin_own import dealt, half_turned, turned
 from kin_settings import NETWORK_OF, SHIFTS, config
 
 import homophily
@@ -43,20 +45,32 @@ DATA = ("mnist", "fashion-mnist")
 DELTA = 1e-5
 PEERS = 100
 UNEQUAL = ((12, 50, 600), (60, 50, 600), (40, 20, 2000))
+SIZES = ((100, 100), (200, 200), (600, 600), (50, 600))  # samples from, to
+TRUTHS: dict[str, dict[str, Any]] = {
+    "families": {name: SHIFTS[name] for name in ("rotations, 4", "label swaps, 4")},
+    "continuum": {
+        **{f"Dirichlet {alpha}": {"shift": "dirichlet", "alpha": alpha} for alpha in (0.1, 0.3, 1.0)},
+        "an angle of one's own": turned,
+        "mixtures, upside down": half_turned,
+    },
+}
 CASES = ((12, 50, 50), (12, 200, 200), (12, 50, 600), (60, 50, 50), (60, 200, 200), (60, 50, 600))  # peers, from, to
 
 
-def embedded(
-    data: str, shift: dict[str, Any], samples: int, seed: int, peers: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Clipped embedded samples [peers, samples, d], and the clusters [peers]."""
-    asked = as_config(config(data, NETWORK_OF[data], samples, shift, seed, peers))
-    _, shares = data_of(asked, UserObjects(), torch.device("cpu"), SetupCache())
+def embedded(data: str, shift: Any, samples: int, seed: int, peers: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Clipped embedded samples [peers, samples, d], and the clusters [peers]. shift: a table, or a case of kin_own."""
+    table = shift if isinstance(shift, dict) else {}
+    asked = as_config(config(data, NETWORK_OF[data], samples, table, seed, peers))
+    objects = UserObjects()
+    if not isinstance(shift, dict):
+        asked = as_config({"seed": seed, "model": "linear", "data": {"normalise": "standard"}})
+        objects = UserObjects(data=dealt(data, [samples] * peers, seed, shift))
+    _, shares = data_of(asked, objects, torch.device("cpu"), SetupCache())
     train, targets = shares.train, Targets(shares.classes)
     embed = CompactEmbedding(train.x[:1], train.y[:1], targets, seed, train.x.device, NUMBERS)
     e = clipped(embed, train.x, train.y, clipping_norm(embed, train, targets, seed))
-    assert shares.cluster is not None
-    return e.view(peers, samples, -1), shares.cluster
+    cluster = torch.zeros(peers, dtype=torch.int64) if shares.cluster is None else shares.cluster
+    return e.view(peers, samples, -1), cluster
 
 
 def draws(*keys: int) -> tuple[Draw, Draw]:
@@ -120,6 +134,22 @@ def calibration(cases: Sequence[tuple[int, int, int]], seeds: range) -> Iterator
                 yield {**asked, "federations": len(seeds), "rank_above_0": false}
 
 
+def continua(seeds: range) -> Iterator[dict[str, Any]]:
+    """What kin says of families and of continua. Unequal sizes are evenly spread, in an order that follows a seed."""
+    for data in DATA:
+        for truth, cases in TRUTHS.items():
+            for case, shift in cases.items():
+                for seed in seeds:
+                    e, cluster = embedded(data, shift, max(high for _, high in SIZES), seed, PEERS)
+                    place = torch.randperm(PEERS, generator=torch.Generator().manual_seed(seed)).tolist()
+                    for low, high in SIZES:
+                        some = [own[: low + (high - low) * i // (PEERS - 1)] for own, i in zip(e, place, strict=True)]
+                        for epsilon in EPSILONS:
+                            asked = {"data": data, "truth": truth, "case": case, "least_samples": low}
+                            asked |= {"most_samples": high, "epsilon": epsilon, "seed": seed, "peers": PEERS}
+                            yield {**asked, "delta": DELTA, **found_in(answer(some, cluster, epsilon, seed))}
+
+
 def hospital_families(seeds: range) -> Iterator[dict[str, Any]]:
     for train, sizes in hospitals.CLINICS.items():
         for epsilon in (*EPSILONS, ALMOST_NO_NOISE):
@@ -152,7 +182,7 @@ def clinics(seeds: range) -> Iterator[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("study", choices=["families", "calibration", "unequal", "hospitals", "clinics"])
+    parser.add_argument("study", choices=["families", "calibration", "unequal", "continua", "hospitals", "clinics"])
     parser.add_argument("--out", type=Path, default=RESULTS, help="the folder of the result file")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--federations", type=int, default=250, help="calibration: per row of peers and samples")
@@ -163,6 +193,7 @@ def main() -> None:
         "families": lambda: families(seeds),
         "calibration": lambda: calibration(CASES, range(options.federations)),
         "unequal": lambda: calibration(UNEQUAL, range(1000, 1000 + 2 * options.federations)),
+        "continua": lambda: continua(range(1000, 1000 + options.seeds)),
         "hospitals": lambda: hospital_families(seeds),
         "clinics": lambda: clinics(seeds),
     }

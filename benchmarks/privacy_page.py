@@ -38,6 +38,7 @@ writes the page from the files in
 
 - **Families.** {families}
 - **False alarms.** {calibration}
+- **Continua.** {continua}
 - **Accuracy.** {accuracy}
 - **Hospitals.** {hospitals}
 
@@ -188,6 +189,47 @@ def unequal_rows() -> Iterator[list[str]]:
             yield [data, f"{epsilon:g}", f"{false} of {of:,}", cases]
 
 
+def continua() -> tuple[str, str]:
+    found = records("continua")
+    epsilons, data = values(found, "epsilon"), values(found, "data")
+    cases = dict.fromkeys((one["truth"], one["case"], sizes(one)) for one in found)
+    rows, spread_out = [], []
+    for truth, case, samples in cases:
+        some = [one for one in matching(found, truth=truth, case=case) if sizes(one) == samples]
+        rows.append([truth, case, samples, *(answers(matching(some, epsilon=epsilon)) for epsilon in epsilons)])
+    for epsilon in epsilons:
+        some = [one for one in matching(found, truth="families", epsilon=epsilon) if " to " in sizes(one)]
+        spread_out.append(f"{of_families(some)} at epsilon {epsilon:g}")
+    text = f"""## Continua
+
+`python benchmarks/kin_private.py continua`: {found[0]["peers"]} peers, {" and ".join(data)}, seeds
+{found[0]["seed"]} to {found[-1]["seed"]} of each. A cell has the number of
+federations that are said to have one distribution / families / a continuum. "50 to 600" means unequal sizes,
+evenly spread. If the difference is too small for
+the noise, "one distribution" is the right answer.
+
+{table(["truth", "case", "samples", *(f"epsilon {epsilon:g}" for epsilon in epsilons)], rows)}
+
+Mean precision and recall of the families with unequal sizes: {"; ".join(spread_out)}.
+"""
+    wrong = []
+    for truth, other in (("continuum", "families"), ("families", "continuum")):
+        some = matching(found, truth=truth)
+        taken = [one for one in some if said(one) == other]
+        wrong.append(f"{len(taken)} of {len(some)}")
+    summary = f"Private `kin` took continua for families in {wrong[0]} federations, and families for a continuum in"
+    return text, f"{summary} {wrong[1]}, with equal and unequal sizes."
+
+
+def said(one: Record) -> str:
+    return "one distribution" if one["rank"] == 0 else "continuum" if one["families"] is None else "families"
+
+
+def answers(found: list[Record]) -> str:
+    given = [said(one) for one in found]
+    return " / ".join(str(given.count(what)) for what in ("one distribution", "families", "continuum"))
+
+
 def sizes(one: Record) -> str:
     low, high = one["least_samples"], one["most_samples"]
     return f"{low}" if low == high else f"{low} to {high}"
@@ -279,6 +321,7 @@ def main() -> None:
     parts = {
         "families": families(),
         "calibration": calibration(),
+        "continua": continua(),
         "accuracy": accuracy(records("accuracy")),
         "hospitals": clinics(),
     }

@@ -57,6 +57,17 @@ def test_families_are_found_with_200_samples_of_unequal_peers(epsilon: float) ->
     assert torch.equal(found.family, cluster)
 
 
+@pytest.mark.parametrize("epsilon", [1.0, 2.0, 4.0, 8.0])
+def test_peers_that_differ_gradually_are_no_families_whatever_their_sizes(epsilon: float) -> None:
+    means = torch.zeros(60, NUMBERS, dtype=torch.float64)
+    means[:, 20] = torch.linspace(-0.2, 0.2, 60, dtype=torch.float64)
+    for sizes in ([400] * 60, [150 + 100 * (i % 7) for i in range(60)]):
+        found = _found(means, sizes, epsilon, 0)
+        assert found.rank > 0
+        assert found.family is None
+        assert found.continuum is not None
+
+
 def test_fewer_than_three_peers_say_nothing() -> None:
     found = _found(torch.zeros(2, NUMBERS, dtype=torch.float64), [200, 200], 1.0, 0)
     assert not found.enough_samples

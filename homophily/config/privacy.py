@@ -29,7 +29,7 @@ class Privacy(Table):
         1e-5,
         ge=1e-9,
         lt=0.1,
-        description="the probability with which the promise may fail; below 1 / samples of a peer",
+        description="the probability with which the promise may fail; below 1 / samples of every peer",
     )
     unit: Literal["sample", "person", "peer"] = Field(
         "sample",
@@ -46,8 +46,8 @@ class Privacy(Table):
         description="training samples per peer that the noise and the sampling rate follow from, agreed by all peers. "
         "Left out: the number of samples that each peer has, which then counts as public",
     )
-    clip: float = Field(
-        1.0, gt=0, le=1e30, allow_inf_nan=False, description="the largest norm of the gradient of one sample"
+    clip: float = Field(  # squares of gradients that are not scaled down must not vanish in float32
+        1.0, ge=1e-12, le=1e30, allow_inf_nan=False, description="the largest norm of the gradient of one sample"
     )
     share: float = Field(
         0.5, gt=0, lt=1, description="the share of epsilon that fingerprints alone may cost, if the method has them"

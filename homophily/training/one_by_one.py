@@ -87,7 +87,7 @@ class OneByOne(CrossEvaluation):
             inside = step.share[0].bool()
             keys = None if step.keys is None else step.keys[0, inside]
             x, y = task.batch(step.samples[0, inside], keys)
-            total = torch.zeros(1, task.layout.trainable, dtype=task.layout.dtype, device=x.device)
+            total = torch.zeros(1, task.layout.trainable, dtype=torch.float64, device=x.device)
             for i in range(len(x)):
                 with task.autocast():
                     outputs = self._forward(x[i : i + 1], peer, round, number)
@@ -95,7 +95,7 @@ class OneByOne(CrossEvaluation):
                 each = _flat_gradient(loss, weights)
                 total[0] += clipped_sum(each[None], torch.ones(1, device=x.device), private.clip)
             own = me.to(x.device)
-            flat = private.noised(total, task.seed[own], task.ids[own], me, round, step.before)[0]
+            flat = private.noised(total, task.seed[own], task.ids[own], me, round, step.before)[0].to(task.layout.dtype)
             self.module.zero_grad()
             penalty = task.objective.penalty(self.weights, reference)
             if isinstance(penalty, Tensor):

@@ -57,21 +57,26 @@ class Private:
         return order.minimum(counts[:, None] - 1), inside.gather(1, order)
 
     def noised(self, total: Tensor, seed: Tensor, ids: Tensor, peers: Tensor, round: int, step: Tensor) -> Tensor:
-        """The gradients [P, T] of a step from the sums [P, T] of clipped gradients of the ``peers`` [P] on the CPU."""
+        """The gradients [P, T] of a step from the sums [P, T] of clipped gradients of the ``peers`` [P] on the CPU.
+
+        All are float64."""
         column = torch.arange(total.shape[1], device=total.device)
         noise = self.draws.normal(seed[:, None], ids[:, None], round, step[:, None], column)
         scale = (self.clip * self.noise[peers]).to(total.device)[:, None]
         expected = self.expected[peers].to(total.device)[:, None]
-        return ((total.double() + scale * noise) / expected).to(total.dtype)
+        out: Tensor = (total + scale * noise) / expected
+        return out
 
 
 def clipped_sum(gradients: Tensor, mask: Tensor, clip: float) -> Tensor:
     """The sum [T] of the gradients [b, T] of the samples in a batch [b], each scaled to a norm of at most ``clip``.
 
-    A gradient that is not finite counts as zero, since a NaN would tell that its sample is there.
+    A gradient that is not finite counts as zero, since a NaN would tell that its sample is there. The sum is float64:
+    a sample must not change how the others are rounded.
     """
+    gradients = gradients.float() if gradients.dtype.itemsize < 4 else gradients
     norm = torch.linalg.vector_norm(gradients, dim=1)
     usable = mask.bool() & norm.isfinite()
     factor = torch.where(usable, (clip / norm.clamp(min=clip)), 0.0).to(gradients.dtype)
     # Not a matrix product, which a GPU may round to fewer digits, so that a sample contributes more than ``clip``.
-    return torch.where(usable[:, None], factor[:, None] * gradients, 0.0).sum(0)
+    return torch.where(usable[:, None], factor[:, None] * gradients, 0.0).sum(0, dtype=torch.float64)

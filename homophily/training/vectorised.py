@@ -271,6 +271,7 @@ class Vectorised(CrossEvaluation):
 
         total = over_peers(of_peer, trained, fixed, *task.batch(step.samples, step.keys), step.share)
         flat = private.noised(total, task.seed[peers], task.ids[peers], peers.cpu(), round, step.before)
+        flat = flat.to(task.layout.dtype)
         if type(task.objective) is not Objective:
             flat += over_peers(of_penalty, trained, reference)
         with torch.no_grad():

@@ -34,6 +34,7 @@ def test_a_person_has_a_bounded_number_of_samples() -> None:
         ({"epsilon": 1.0, "unit": "person"}, "samples_per_person"),
         ({"epsilon": 1.0, "samples_per_person": 2}, "samples_per_person"),
         ({"epsilon": 1.0, "clipp": 2.0}, "did you mean clip"),
+        ({"epsilon": 1.0, "clip": 1e-13}, "privacy.clip"),
     ],
 )
 def test_a_promise_that_cannot_be_kept_is_refused(keys: dict[str, Any], message: str) -> None:

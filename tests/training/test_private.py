@@ -250,6 +250,20 @@ class Tokens(nn.Module):
         return out
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("clip", [1e-12, 1.0, 1e12])
+def test_a_sample_changes_a_sum_by_at_most_the_clip_however_the_sum_is_rounded(dtype: torch.dtype, clip: float) -> None:
+    torch.manual_seed(0)
+    gradients, mask = torch.rand(20000, 50).to(dtype) * clip, torch.ones(20000)
+    without = mask.clone()
+    without[0] = 0
+    change = clipped_sum(gradients, mask, clip) - clipped_sum(gradients, without, clip)
+    assert 0.9 * clip < float(change.norm()) <= (1 + 1e-6) * clip
+    for size in (1e-30, 1e-20, 1e-10, 1.0, 1e18, 1e37):
+        one = clipped_sum(torch.full((1, 100), size, dtype=dtype), torch.ones(1), clip)
+        assert float(one.norm()) <= (1 + 1e-6) * clip
+
+
 @pytest.mark.parametrize("kind", [Branches, Tokens])
 def test_a_sample_need_not_use_all_parameters_and_gradients_may_be_sparse(kind: Any) -> None:
     nets = kind(False), kind(True)

@@ -80,7 +80,7 @@ class Stacked:
             sums = [clipped_sum(*own, private.clip) for own in zip(each.table, step.share, strict=True)]
             total = self.order.restored(torch.stack(sums))
             flat = private.noised(total, task.seed[some], task.ids[some], some, round, step.before)
-            optimiser.step(models, flat, step.which, step.number[:, None])
+            optimiser.step(models, flat.to(task.layout.dtype), step.which, step.number[:, None])
         rows[peers] = work
 
     def _output_grad(self, y: Tensor, share: Tensor) -> Callable[[Tensor], Tensor]:

@@ -1,12 +1,13 @@
 """The engine that a CPU chooses (engine = "auto") against a tuned plain loop, for networks of many forms.
 
     python benchmarks/cpu_engines.py [--threads 2] [--repeats 7] [--networks linear resnet] [--out FILE]
-    python benchmarks/cpu_engines.py --threads 1 --clock processor
+    python benchmarks/cpu_engines.py --threads 1 --clock processor [--ready-batches]
 
 Both are measured in turn: the engine, the loop with one thread, the loop with all threads, and again. A ratio compares
 two measurements of one turn, so that other work on the machine, which changes slowly, hits both alike. The loop is the
-faster of one and all threads, by their medians. The networks are those of benchmarks/engines.py and bundled
-ones. A round has 16 steps.
+faster of one and all threads, by their medians. Both draw the order of the samples and make their batches; with
+--ready-batches those of the loop are made before it is timed. The networks are those of benchmarks/engines.py and
+bundled ones. A round has 16 steps.
 
 On a machine with other work, use one thread and the clock "processor": the time that a processor spends on the process.
 """
@@ -52,10 +53,10 @@ def timed(once: Callable[[], float], clock: str) -> float:
     return seconds * (time.process_time() - busy) / (time.perf_counter() - began)
 
 
-def row(setup: Setup, repeats: int, clock: str) -> tuple[str, float]:
+def row(setup: Setup, repeats: int, clock: str, ready: bool) -> tuple[str, float]:
     """Return the row of a network, and the median of its ratios."""
     engine, chosen = of_engine(setup, "auto", CPU)
-    loops = {count: of_loop(setup, count, CPU) for count in sorted({1, torch.get_num_threads()})}
+    loops = {count: of_loop(setup, count, CPU, ready) for count in sorted({1, torch.get_num_threads()})}
     mine: list[float] = []
     others: dict[int, list[float]] = {count: [] for count in loops}
     for turn in range(repeats + 1):
@@ -82,6 +83,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="maximum number of CPU threads")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--clock", choices=["wall", "processor"], default="wall")
+    parser.add_argument("--ready-batches", action="store_true", help="the loop does not make its batches")
     parser.add_argument("--networks", nargs="+", choices=list(NETWORKS), default=list(NETWORKS))
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -98,7 +100,7 @@ def main() -> None:
     print("\n".join(lines), flush=True)
     slower = []
     for name in options.networks:
-        line, middle = row(NETWORKS[name], options.repeats, options.clock)
+        line, middle = row(NETWORKS[name], options.repeats, options.clock, options.ready_batches)
         lines.append(line)
         slower += [name] if middle < 1 else []
         print(line, flush=True)

@@ -160,8 +160,11 @@ def of_engine(setup: Setup, engine: str, device: torch.device) -> tuple[str, Cal
     return f"{plan.engine}, {busy} thread(s)" if device.type == "cpu" else plan.engine, once
 
 
-def of_loop(setup: Setup, count: int, device: torch.device) -> Callable[[], float]:
-    """Return a function that times the plain loop in the same way, with ``count`` CPU threads."""
+def of_loop(setup: Setup, count: int, device: torch.device, ready: bool = True) -> Callable[[], float]:
+    """Return a function that times the plain loop in the same way, with ``count`` CPU threads.
+
+    ready: its batches are made before it is timed; else it draws an order and makes its batches, as engines do.
+    """
     experiment, config, plan = experiment_of(setup, PLAIN, FEW, device)
     task, rows = experiment.task, experiment.start.rows.clone()
     module = copy.deepcopy(task.module).train()
@@ -172,15 +175,21 @@ def of_loop(setup: Setup, count: int, device: torch.device) -> Callable[[], floa
     columns = [column for column in task.layout.columns if column.parameter]
     order = shuffled(task.seed, task.ids, task.data.train.count, setup.batch * setup.steps_on(device), 1, 0)
     batches = [[task.batch(task.data.train.start[i] + b) for b in order[i].split(setup.batch)] for i in range(FEW)]
+    x, y = task.data.train.x, task.data.train.y
+    first = task.data.train.start.tolist()
+
+    def drawn(peer: int) -> Iterator[tuple[Tensor, Tensor]]:
+        for some in (first[peer] + torch.randperm(order.shape[1], device=device)).split(setup.batch):
+            yield x.index_select(0, some), y.index_select(0, some)
 
     def train() -> None:
-        for row, mine in zip(rows, batches, strict=True):
+        for peer, row in enumerate(rows):
             for parameter, column in zip(parameters, columns, strict=True):
                 parameter.data = row[column.start : column.stop].view(column.shape)
             optimiser.state.clear()  # same as a new optimiser every round
-            for x, y in mine:
+            for inputs, targets in batches[peer] if ready else drawn(peer):
                 optimiser.zero_grad(set_to_none=True)
-                task.loss(module(x), y).mean().backward()
+                task.loss(module(inputs), targets).mean().backward()
                 optimiser.step()
 
     def once() -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
 from homophily.federation.layout import Kept
@@ -13,10 +13,11 @@ from homophily.models.copying import copied
 from homophily.models.keyed_dropout import dropout_keys
 from homophily.randomness import Purpose, word
 from homophily.training.cross_evaluation import CrossEvaluation
+from homophily.training.objectives import Objective
 from homophily.training.private import Private, clipped_sum
 from homophily.training.schedule import batch_sizes, batches, shuffled, transform_keys
 from homophily.training.task import Task
-from homophily.training.torch_optimisers import torch_optimiser
+from homophily.training.torch_optimisers import Stepping, torch_optimiser
 
 _TO_SIGNED = 1 << 63
 
@@ -30,6 +31,7 @@ class OneByOne(CrossEvaluation):
         self.task = task
         self.module = copied(task.module)
         parameters = dict(self.module.named_parameters())
+        self.parameters = [*parameters.values()]  # module.zero_grad() would walk through all layers to find them
         self.weights = {column.name: parameters[column.name] for column in task.trains("all")}
         torch_optimiser([*self.weights.values()], task.settings, task.settings.lr)  # a class may refuse some parameters
         self.keys = [dict(self.module.named_buffers())[name] for name in dropout_keys(self.module)]
@@ -54,12 +56,12 @@ class OneByOne(CrossEvaluation):
             parameters = [self.weights[column.name] for column in task.trains(trains)]
             optimiser = torch_optimiser(parameters, task.settings, lr)
             if task.private is not None:
-                self._train_privately(task.private, peer, round, epochs, optimiser, reference)
+                self._train_privately(task.private, peer, round, epochs, parameters, optimiser, reference)
                 continue
             for batch in self._batches(peer, round, epochs):
                 self._set_dropout_keys(peer, round, step)
-                self.module.zero_grad()
-                keys = self._transform_keys(peer, batch, round, step)
+                self._forget_gradients()
+                keys = None if task.transform is None else self._transform_keys(peer, batch, round, step)
                 self._loss(*task.batch(batch, keys), reference, peer, round, step).backward()
                 for parameter in parameters:
                     if parameter.grad is not None and parameter.grad.is_sparse:  # few optimisers take those
@@ -75,7 +77,8 @@ class OneByOne(CrossEvaluation):
         peer: int,
         round: int,
         epochs: range,
-        optimiser: torch.optim.Optimizer,
+        parameters: Sequence[nn.Parameter],
+        optimiser: Stepping,
         reference: Mapping[str, Tensor],
     ) -> None:
         """A phase of private training, one sample after the other."""
@@ -96,7 +99,7 @@ class OneByOne(CrossEvaluation):
                 total[0] += clipped_sum(each[None], torch.ones(1, device=x.device), private.clip)
             own = me.to(x.device)
             flat = private.noised(total, task.seed[own], task.ids[own], me, round, step.before)[0].to(task.layout.dtype)
-            self.module.zero_grad()
+            self._forget_gradients()
             penalty = task.objective.penalty(self.weights, reference)
             if isinstance(penalty, Tensor):
                 penalty.backward()
@@ -104,16 +107,20 @@ class OneByOne(CrossEvaluation):
                 gradient = part.view_as(weight)
                 weight.grad = gradient.clone() if weight.grad is None else weight.grad + gradient
             if task.settings.clip is not None:
-                clip_grad_norm_(optimiser.param_groups[0]["params"], task.settings.clip)
+                clip_grad_norm_(parameters, task.settings.clip)
             optimiser.step()
+
+    def _forget_gradients(self) -> None:
+        for parameter in self.parameters:
+            parameter.grad = None
 
     def _batches(self, peer: int, round: int, epochs: range) -> Iterator[Tensor]:
         """Yield the sample indices of each batch of some epochs."""
         task, data, one = self.task, self.task.data.train, slice(peer, peer + 1)
         count = int(data.count[peer])
         sizes = batch_sizes(count, task.settings.batch, task.coupled)
-        for epoch in epochs:
-            order = shuffled(task.seed[one], task.ids[one], data.count[one], count, round, epoch)[0]
+        every = torch.arange(epochs.start, epochs.stop, device=task.ids.device)[:, None, None]
+        for order in shuffled(task.seed[one], task.ids[one], data.count[one], count, round, every)[:, 0]:
             yield from (data.start[peer] + order).split(sizes)
 
     def _loss(self, x: Tensor, y: Tensor, reference: Mapping[str, Tensor], peer: int, round: int, step: int) -> Tensor:
@@ -121,7 +128,8 @@ class OneByOne(CrossEvaluation):
         task = self.task
         with task.autocast():
             outputs = self._forward(x, peer, round, step)
-        return task.loss(task.cast(outputs), y).mean() + task.objective.penalty(self.weights, reference)
+        loss = task.loss(task.cast(outputs), y).mean()
+        return loss if type(task.objective) is Objective else loss + task.objective.penalty(self.weights, reference)
 
     def _forward(self, x: Tensor, peer: int, round: int, step: int) -> Tensor:
         if not self.task.draws:

@@ -18,7 +18,10 @@ from homophily.training.stacked.chain import Chain
 from homophily.training.vectorised import StepKind
 
 _WORTH_THREADS = 32 << 20  # bytes that a training step must touch to be worth several threads
-_SMALL_STEP = 8 << 20  # bytes that a peer's training step touches, up to which a CPU vectorises over peers
+_SMALL_STEP = 5 << 20  # bytes that a peer's training step touches, up to which a CPU vectorises over peers
+_SMALL_PRIVATE_STEP = 8 << 20  # the same for private training
+_SMALL_TENSORS = 64 << 10  # bytes of a network's trained tensors, on average, up to which a CPU vectorises over peers
+_SMALL_SAMPLE = 1 << 20  # bytes that one sample takes in a chain of layers, up to which a CPU stacks peers
 _FEW_BYTES = 96 << 20  # bytes that a vectorised training step on a CPU touches at most
 _WORTH_WORKERS = 512 << 10  # bytes that a peer's training step must touch to be worth a thread per peer
 _CACHE = 16 << 20  # bytes that one thread works on at a time
@@ -76,8 +79,9 @@ def plan_execution(
     scoring = samples * sample + row + most * shares.outputs * 16
     measuring = int(shares.train.count.max()) * sample + 4 * row
     chunk = max(1, min(shares.peers, budget // max(1, training)))
-    if engine == "auto" and name == "vectorised" and device.type == "cpu" and training > _SMALL_STEP:
-        name, why = "one-by-one", "on a CPU, a loop over peers is faster than torch.vmap for a network of this size"
+    if engine == "auto" and device.type == "cpu":
+        slower = _slower_than_loop(name, 2 * sample, training, layout, private is not None)
+        name, why = ("one-by-one", slower) if slower else (name, why)
     if name == "vectorised" and device.type == "cpu":
         chunk = max(1, min(chunk, _FEW_BYTES // max(1, training)))
     # One thread if peers are stacked (workers train chunks in parallel), if they are trained one by one, as on a real
@@ -120,6 +124,22 @@ def _engine(asked: str, traits: ModuleTraits, chain: Chain | str, limits: Mappin
     if "stacked" in limits:
         return "vectorised", limits["stacked"]
     return "stacked", "the network is a chain of layers that stacking supports"
+
+
+def _slower_than_loop(engine: str, sample: int, training: int, layout: Layout, private: bool) -> str | None:
+    """Return why a CPU trains peers one by one instead of by ``engine``; None if the engine is faster.
+
+    sample, training: bytes that one sample, and a training step of one peer, touch. results/engines.md has the
+    measurements. Private training one by one computes the gradient of one sample at a time, which is slow.
+    """
+    if engine == "vectorised":
+        tensors = sum(column.trainable for column in layout.columns)
+        large = not private and layout.trainable * layout.dtype.itemsize > _SMALL_TENSORS * tensors
+        if large or training > (_SMALL_PRIVATE_STEP if private else _SMALL_STEP):
+            return "on a CPU, a loop over peers is faster than torch.vmap for a network of this size"
+    if engine == "stacked" and not private and sample > _SMALL_SAMPLE:
+        return "on a CPU, a loop over peers is faster than stacked layers for convolutions of this size"
+    return None
 
 
 def _balanced_chunks(peers: int, most: int) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import cos, pi
@@ -174,10 +175,11 @@ class Task:
         """Return floats in the network's precision; integers are returned unchanged."""
         return values.to(self.layout.dtype) if values.is_floating_point() else values
 
-    def autocast(self) -> torch.autocast:
+    def autocast(self) -> AbstractContextManager[object]:
         """Return a context in which the network computes in bfloat16, if ``precision`` says so."""
-        kind = self.ids.device.type
-        return torch.autocast(kind, torch.bfloat16, enabled=self.precision == "bf16", cache_enabled=False)
+        if self.precision != "bf16":
+            return nullcontext()
+        return torch.autocast(self.ids.device.type, torch.bfloat16, cache_enabled=False)
 
 
 def _rows(values: Tensor, which: Tensor) -> Tensor:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
+from torch.optim.sgd import sgd
 
 from homophily.config.schema import Training
 from homophily.errors import UserError
@@ -70,19 +71,49 @@ def _checked_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     return checked(_OPTIONS, f"optimizer {name!r}", optimizer_class(name), options, _PASSED)
 
 
-def torch_optimiser(parameters: Sequence[nn.Parameter], settings: Settings, lr: float) -> torch.optim.Optimizer:
+class Stepping(Protocol):
+    """What the engine needs of an optimizer."""
+
+    def step(self) -> object:
+        """Change the parameters by their gradients."""
+
+
+class _SGD:
+    """torch.optim.SGD by the function that its ``step`` calls: for small networks the rest takes longer than that."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter], settings: Settings, lr: float, fused: bool) -> None:
+        self.parameters, self.lr, self.settings, self.fused = parameters, lr, settings, fused
+        # None: without momentum. The fused form fails if some get theirs in a later step than others.
+        self.velocities = [torch.zeros_like(p, requires_grad=False) if settings.momentum else None for p in parameters]
+
+    @torch.no_grad()
+    def step(self) -> None:
+        used = [(p, p.grad, v) for p, v in zip(self.parameters, self.velocities, strict=True) if p.grad is not None]
+        if not used:
+            return
+        weights, gradients, velocities = ([*column] for column in zip(*used, strict=True))
+        sgd(
+            weights,
+            gradients,
+            velocities,
+            fused=self.fused,
+            foreach=not self.fused,
+            weight_decay=self.settings.weight_decay,
+            momentum=self.settings.momentum,
+            lr=self.lr,
+            dampening=0.0,
+            nesterov=self.settings.nesterov,
+            maximize=False,
+        )
+
+
+def torch_optimiser(parameters: Sequence[nn.Parameter], settings: Settings, lr: float) -> Stepping:
     """Return a new optimizer for the parameters of one peer."""
     decay, name = settings.weight_decay, settings.optimizer
     # The fused forms need gradients in the memory order of their parameters, and do not check it.
     fused = all(one.dtype in (torch.float32, torch.float64) and one.is_contiguous() for one in parameters)
     if name == "sgd":
-        momentum, nesterov = settings.momentum, settings.nesterov
-        found = torch.optim.SGD(
-            parameters, lr=lr, momentum=momentum, nesterov=nesterov, weight_decay=decay, fused=fused, foreach=not fused
-        )
-        for parameter in parameters if momentum else ():  # the fused form fails if some get theirs in a later step
-            found.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
-        return found
+        return _SGD(parameters, settings, lr, fused)
     if name in EVERY_ENGINE:
         make = torch.optim.AdamW if name == "adamw" else torch.optim.Adam
         return make(parameters, lr=lr, weight_decay=decay, fused=fused)

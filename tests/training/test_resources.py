@@ -66,11 +66,37 @@ def test_a_cpu_vectorises_small_networks_only(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_cpu_vectorises_over_as_many_peers_as_stay_in_its_cache() -> None:
-    wide = nn.Sequential(nn.Flatten(), nn.Linear(64, 2000), nn.Tanh(), nn.Linear(2000, 10))
-    found = planned(wide, peers=40)
+    deep = nn.Sequential(nn.Flatten(), *(layer for _ in range(8) for layer in (nn.Linear(64, 64), nn.Tanh())), CHAIN[1])
+    found = planned(deep, peers=200)
     assert found.engine == "vectorised"
-    assert 10 < found.chunk < 40
+    assert 10 < found.chunk < 200
     assert planned(nn.Sequential(CHAIN, nn.Tanh()), peers=40).chunk == 40
+
+
+def test_a_cpu_vectorises_small_tensors_only() -> None:
+    """Of two networks of one size, the one with few large tensors has too little besides memory traffic to save."""
+    many = [layer for _ in range(16) for layer in (nn.Linear(64, 64), nn.Tanh())]
+    few = [nn.Linear(64, 1024), nn.Tanh()]
+    nets = [nn.Sequential(nn.Flatten(), *layers, nn.LazyLinear(10)) for layers in (many, few)]
+    for net in nets:
+        net(torch.zeros(1, 1, 8, 8))
+    assert sum(p.numel() for p in nets[0].parameters()) < sum(p.numel() for p in nets[1].parameters())
+    assert [planned(net).engine for net in nets] == ["vectorised", "one-by-one"]
+    assert planned(nets[1], "vectorised").engine == "vectorised"
+
+
+def test_a_cpu_stacks_small_convolutions_only() -> None:
+    nets = [
+        nn.Sequential(
+            nn.Conv2d(1, channels, 3, padding=1), nn.ReLU(), nn.Conv2d(channels, channels, 3, padding=1), nn.ReLU(),
+            nn.Flatten(), nn.Linear(channels * 64, 10),
+        )
+        for channels in (8, 256)
+    ]  # fmt: skip
+    plans = [planned(net) for net in nets]
+    assert [plan.engine for plan in plans] == ["stacked", "one-by-one"]
+    assert "faster than stacked layers" in plans[1].why
+    assert planned(nets[1], "stacked").engine == "stacked"
 
 
 @pytest.mark.parametrize("engine", ["stacked", "vectorised", "one-by-one"])

@@ -11,7 +11,8 @@ import homophily
 from homophily.errors import UserError
 from homophily.simulation.configuration import make, over
 from homophily.training.one_by_one import OneByOne
-from homophily.training.torch_optimisers import optimizer_class
+from homophily.training.task import Settings
+from homophily.training.torch_optimisers import optimizer_class, torch_optimiser
 from tests.training.nets import shares, task, trained
 
 
@@ -48,6 +49,31 @@ def test_every_other_class_of_torch_trains(name: str) -> None:
     rows, _ = trained(OneByOne(problem), problem, rounds=1)
     assert bool(rows.isfinite().all())
     assert not torch.equal(rows[0], problem.layout.read(problem.module)[0])
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("contiguous", [True, False])
+def test_sgd_takes_the_steps_of_torch(momentum: float, contiguous: bool) -> None:
+    """Also if a parameter gets its first gradient in a later step, and another one never."""
+    settings = Settings("sgd", momentum=momentum, nesterov=momentum > 0, weight_decay=0.1)
+    start = [torch.randn(4, 6), torch.randn(5, 2), torch.randn(3, 2)]
+    placed = [one.clone() if contiguous else one.mT.contiguous().mT for one in start]
+    mine, theirs = ([nn.Parameter(one.clone()) for one in placed] for _ in range(2))
+    assert all(parameter.is_contiguous() == contiguous for parameter in mine)
+    ours = torch_optimiser(mine, settings, 0.1)
+    torchs = torch.optim.SGD(theirs, 0.1, momentum, weight_decay=0.1, nesterov=momentum > 0, fused=False, foreach=True)
+    for step in range(3):
+        for parameters in (mine, theirs):
+            for i, parameter in enumerate(parameters):
+                chance = torch.Generator().manual_seed(10 * step + i)
+                used = i == 0 or (i == 1 and step)
+                parameter.grad = torch.randn(parameter.shape, generator=chance) if used else None
+        ours.step()
+        torchs.step()
+    for one, other in zip(mine, theirs, strict=True):
+        assert torch.allclose(one, other, atol=1e-6, rtol=1e-6)
+    assert torch.equal(mine[2], start[2])
+    assert not torch.equal(mine[1], start[1])
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])

@@ -3,6 +3,7 @@
 The network then consists of the trained layers, the *head*, and its inputs are the features. This is done only if the
 frozen layers compute the same in training as in evaluation (no active dropout, no BatchNorm in training mode), if one
 tensor goes from them to the head, and if the head's outputs on a few samples equal those of the whole network.
+The head is one module, the last layers of an nn.Sequential, or the rest of forward from the first trained layer on.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from homophily.data.types import FederatedData, Split
 from homophily.federation.layout import Layout
 from homophily.models.copying import hooked_parameter, shallow
 from homophily.models.keyed_dropout import KeyedDropout, reset_uses_before_calls
+from homophily.training.cut_network import container, cut_network
 from homophily.training.task import Task
 
 _SAMPLES = 4  # that are compared
@@ -39,13 +41,10 @@ def cached_features(task: Task, free: int) -> CachedFeatures | None:
     module, layout, data = task.module, task.layout, task.data
     if not layout.frozen or task.draws or task.transform is not None or hooked_parameter(module) is not None:
         return None
-    chain = _head_layers(module, layout)
-    if chain is None:
-        return None
     few = task.cast(data.train.x[:_SAMPLES])
-    head = _Head(shallow(module), layout, chain)
     try:
-        sample = _verified(module, head, layout, few)
+        head, first = _head(module, layout, few)
+        sample = _verified(module, head, first, layout, few)
     except Exception:  # whatever fails here, the whole network can still be trained
         return None
     if sample is None:
@@ -54,8 +53,19 @@ def cached_features(task: Task, free: int) -> CachedFeatures | None:
     size = samples * sample[0].numel() * sample.element_size()
     if size > free:
         return None
-    features = _of_all(task, chain[0])
+    features = _of_all(task, first)
     return CachedFeatures(replace(task, module=head.eval(), layout=replace(layout, frozen=()), data=features), size)
+
+
+def _head(module: nn.Module, layout: Layout, x: Tensor) -> tuple[nn.Module, str]:
+    """Return the head, and the layer whose input the features are. x: some samples."""
+    chain = _head_layers(module, layout)
+    if chain is not None:
+        return _Head(shallow(module), layout, chain), chain[0]
+    found = cut_network(module, layout, x)
+    if found is None:
+        raise LookupError("the network calls no trained layer")
+    return found
 
 
 def _head_layers(module: nn.Module, layout: Layout) -> list[str] | None:
@@ -91,10 +101,10 @@ class _Head(nn.Module):
         others = [name for name in keyed if drops and not _within(name, chain)]
         for name, layer in list(whole.named_modules()):
             if name in chain or name in others:
-                _container(self, name).add_module(name.rpartition(".")[2], layer)
+                container(self, name).add_module(name.rpartition(".")[2], layer)
         for name in layout.kept:
             if not _within(name, chain):  # never read, but every peer has its own
-                _container(self, name).register_buffer(name.rpartition(".")[2], whole.get_buffer(name))
+                container(self, name).register_buffer(name.rpartition(".")[2], whole.get_buffer(name))
         for hook in whole._forward_hooks.values():  # such as the one that puts classes before positions
             self.register_forward_hook(hook)
         if drops:
@@ -108,15 +118,6 @@ class _Head(nn.Module):
 
 def _within(name: str, chain: list[str]) -> bool:
     return any(name == layer or name.startswith(f"{layer}.") for layer in chain)
-
-
-def _container(root: nn.Module, name: str) -> nn.Module:
-    """Return the module that contains the tensor or layer of this name; missing ones are made."""
-    for part in name.split(".")[:-1]:
-        if part not in dict(root.named_children()):
-            root.add_module(part, nn.Module())
-        root = root.get_submodule(part)
-    return root
 
 
 class _Reached(Exception):
@@ -143,9 +144,9 @@ class _Backbone:
         return one if isinstance(one, Tensor) and one.is_floating_point() and len(one) == len(x) else None
 
 
-def _verified(module: nn.Module, head: _Head, layout: Layout, x: Tensor) -> Tensor | None:
+def _verified(module: nn.Module, head: nn.Module, first: str, layout: Layout, x: Tensor) -> Tensor | None:
     """Return the features of samples x, if the head's outputs on them equal the network's with any trained weights."""
-    features, in_training = (_Backbone(module, head.chain[0], training)(x) for training in (False, True))
+    features, in_training = (_Backbone(module, first, training)(x) for training in (False, True))
     if features is None or in_training is None or not _same(features, in_training):
         return None
     whole, part = shallow(module).eval(), shallow(head).eval()

@@ -40,6 +40,52 @@ class Skipping(Named):
         return out
 
 
+class Flat(nn.Module):
+    """Its forward method calls two trained layers, with dropout and a frozen layer between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.norm = backbone(), nn.LayerNorm(16)
+        self.first, self.drop, self.last = nn.Linear(144, 16), nn.Dropout(0.2), nn.Linear(16, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.last(self.drop(self.norm(self.first(self.body(x))).relu()))
+        return out
+
+
+class Residual(Flat):
+    """The output depends on the features also past the first trained layer."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = self.body(x)
+        out: Tensor = self.last(self.first(features).relu() + features[:, :16])
+        return out
+
+
+class Parallel(Flat):
+    """Two trained layers take features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(144, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = self.body(x)
+        out: Tensor = self.last(features) + self.first(features)[:, :10]
+        return out
+
+
+class Late(Flat):
+    """The frozen layers come last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(64, 16), nn.Linear(16, 64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(self.last(self.first(x.flatten(1))).view_as(x))[:, :10]  # type: ignore[no-any-return]
+
+
 def head() -> nn.Module:
     return nn.Sequential(nn.Linear(144, 16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 10))
 
@@ -80,6 +126,29 @@ def test_a_head_with_dropout_trains_as_in_the_whole_network(engine: str, tmp_pat
     check(both(Named(head()), tmp_path, engine=engine))
 
 
+@pytest.mark.parametrize("engine", ["one-by-one", "vectorised"])
+def test_several_trained_layers_that_forward_calls_one_after_the_other(engine: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    runs = both(Flat(), tmp_path, model={"frozen": ["body", "norm"]}, engine=engine)
+    check(runs)
+    assert runs[0].model(1).norm.weight.shape == (16,)
+
+
+def test_the_two_last_layers_of_a_transformer(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    shape = {"vocab_size": 50, "dim": 16, "n_layers": 1, "n_heads": 2, "hidden_dim": 32, "max_position_embeddings": 8}
+    net = transformers.DistilBertForSequenceClassification(transformers.DistilBertConfig(**shape))
+    peers = [homophily.PeerData(torch.randint(0, 50, (24, 6)), torch.randint(0, 2, (24,))) for _ in range(4)]
+    keys = {"rounds": 2, "method": "local", "data": {"test": 8}}
+    runs = []
+    for cache in (True, False):
+        model = {"frozen": ["distilbert"], "cache_features": cache}
+        runs.append(homophily.run({**keys, "model": model}, model=net, data=peers, out=tmp_path / str(cache)))
+    check(runs)
+    assert runs[0].about["plan"]["features"] == 4 * 24 * 16 * 4, "the output at the first token of each text"
+
+
 def test_a_chain_of_linear_layers_is_trained_by_the_stacked_engine(tmp_path: Path) -> None:
     torch.manual_seed(0)
     runs = both(Named(nn.Linear(144, 10)), tmp_path)
@@ -101,6 +170,9 @@ def test_the_first_layers_of_a_sequential_network(tmp_path: Path) -> None:
     [
         (Skipping(nn.Linear(144, 10)), {}),  # the output depends on more than the head
         (Named(head()), {"frozen": ["head"]}),  # the trained layers come first
+        (Residual(), {"frozen": ["body", "norm"]}),
+        (Parallel(), {"frozen": ["body", "norm"]}),
+        (Late(), {"frozen": ["body", "norm"]}),
     ],
 )
 def test_other_networks_are_trained_whole(net: nn.Module, model: dict[str, Any], tmp_path: Path) -> None:

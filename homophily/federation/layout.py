@@ -141,6 +141,13 @@ class Layout:
         row = torch.cat([tensors[c.name].detach().reshape(-1) for c in self.columns])
         return row, {name: tensors[name].detach().clone() for name in self.kept}
 
+    def read_into(self, row: Tensor, kept: Kept, module: nn.Module) -> None:
+        """Copy a module with this layout into a row [D] and its kept buffers."""
+        tensors = dict(module.named_parameters()) | dict(module.named_buffers())
+        with torch.no_grad():
+            for name, place in [*self.views(row).items(), *kept.items()]:
+                place.copy_(tensors[name])
+
     def frozen_values(self, module: nn.Module) -> dict[str, Tensor]:
         """Return the frozen tensors of a module with this layout, by name."""
         tensors = dict(module.named_parameters()) | dict(module.named_buffers())

@@ -41,10 +41,7 @@ class OneByOne(CrossEvaluation):
             mine = {name: table[peer] for name, table in kept.items()}
             self.task.layout.write(rows[peer], mine, self.module)
             self._train(peer, round)
-            row, mine = self.task.layout.read(self.module)
-            rows[peer] = row
-            for name, table in kept.items():
-                table[peer] = mine[name]
+            self.task.layout.read_into(rows[peer], mine, self.module)
 
     def _train(self, peer: int, round: int) -> None:
         task, me = self.task, torch.tensor([peer])

@@ -51,6 +51,11 @@ def test_a_row_written_to_a_module_is_read_back() -> None:
     again, kept_again = layout.read(other)
     assert torch.equal(row, again)
     assert all(torch.equal(kept[name], kept_again[name]) for name in kept)
+    place, tables = torch.zeros(2, layout.width), {name: torch.zeros_like(value) for name, value in kept.items()}
+    layout.read_into(place[1], tables, other)
+    assert torch.equal(place[1], row)
+    assert not place[0].any()
+    assert all(torch.equal(kept[name], tables[name]) for name in kept)
 
 
 def test_the_state_dict_of_a_row_loads_strictly_with_tied_weights_under_both_names() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -113,6 +115,37 @@ def test_a_real_peer_in_a_narrow_window(browser: Any, state: Path) -> None:
         assert page.locator('[data-figure="reachable"] tbody tr').count() == 3
         assert page.locator('[data-figure="failing"]').count() == 1
         assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+
+
+def test_the_last_exchanges_are_in_view_and_stay_so(browser: Any, state: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "peer"
+    shutil.copytree(state, folder)
+    path = folder / "metrics.jsonl"
+    line = json.loads(path.read_text(encoding="utf-8").splitlines()[-1])
+
+    def write(rounds: int) -> None:
+        lines = [json.dumps(line | {"round": i, "merged": ["peer-1"]}) for i in range(1, rounds + 1)]
+        path.write_text("\n".join([*lines, ""]), encoding="utf-8")
+
+    write(50)
+    with served(folder) as (port, _), opened(browser, f"http://127.0.0.1:{port}/", 390) as page:
+        tab(page, "Other peers")
+        table = page.locator('[data-figure="partners"] .scroll')
+        left = "node => Math.round(node.scrollWidth - node.clientWidth - node.scrollLeft)"
+        assert table.evaluate(left) <= 1
+        name, first, last = (
+            page.locator(f'[data-figure="partners"] tbody {cell}').bounding_box()
+            for cell in ("tr:first-child th", "tr:first-child td:nth-child(2)", "tr:first-child td:last-child")
+        )
+        assert name["x"] >= 0 > first["x"]  # the names stay
+        assert last["x"] < 390
+        write(60)
+        page.locator('[data-figure="partners"] td[title^="peer-1, round 60:"]').wait_for()
+        assert table.evaluate(left) <= 1
+        table.evaluate("node => { node.scrollLeft = 40 }")
+        write(62)
+        page.locator('[data-figure="partners"] td[title^="peer-1, round 62:"]').wait_for()
+        assert table.evaluate("node => node.scrollLeft") == 40
 
 
 def test_a_page_that_waits_shows_the_run_when_it_begins(browser: Any, tmp_path: Path) -> None:

@@ -334,6 +334,7 @@ function timeline(figure, card) {
   });
   const step = Math.max(1, Math.round(columns / 12));
   const head = el("tr", {}, el("th", { scope: "col" }, "round"), ...figure.rounds.map((round, i) => el("th", { scope: "col" }, i % step ? "" : String(round))));
-  card.append(el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": figure.title }, el("table", { class: "events" }, el("thead", {}, head), el("tbody", {}, ...body))));
-  return { draw() {} };
+  const scroll = el("div", { class: "scroll newest", tabindex: 0, role: "region", "aria-label": figure.title }, el("table", { class: "events" }, el("thead", {}, head), el("tbody", {}, ...body)));
+  card.append(scroll);
+  return { draw() { if (scroll.scrollLeft === 0) scroll.scrollLeft = scroll.scrollWidth; } }; // the last rounds
 }

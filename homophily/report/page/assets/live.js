@@ -28,6 +28,10 @@ const nameOfPart = (part) => part.dataset.figure || part.className || part.tagNa
 
 const roundsOf = (range) => range.dataset.rounds.split(" ");
 
+// Whoever looks at the last rounds of a timeline goes on to see the last rounds.
+const atEnd = (node) => node.classList.contains("newest") && node.scrollLeft + node.clientWidth >= node.scrollWidth - 1;
+const placeIn = (node) => (atEnd(node) ? node.scrollWidth * 2 : node.scrollLeft);
+
 function chosen() {
   const found = { left: scrollX, top: scrollY, parts: new Map(), focus: null };
   for (const part of parts()) {
@@ -36,7 +40,7 @@ function chosen() {
       open: Array.from(part.querySelectorAll("details"), (node) => node.open),
       options: Array.from(part.querySelectorAll("select"), (node) => node.selectedOptions[0].textContent),
       hidden: Array.from(part.querySelectorAll("[aria-pressed=false]"), (node) => node.textContent),
-      scrolled: Array.from(part.querySelectorAll(".scroll"), (node) => [node.scrollLeft, node.scrollTop]),
+      scrolled: Array.from(part.querySelectorAll(".scroll"), (node) => [placeIn(node), node.scrollTop]),
       round: range && range.value !== range.max ? roundsOf(range)[range.value] : null,
       adding: box !== null && box.checked,
     });

@@ -256,6 +256,7 @@ class Peer:
         if not self._together:
             self._network.pacing.wait_for_start(self.round, waiting=self._while_waiting)
             self._together = True
+            self._write_status({})  # the first round may take long, and this peer does not wait any more
 
     def _while_waiting(self) -> None:
         self._write_status({})
@@ -289,7 +290,7 @@ class Peer:
             "time": time.time(),
             "round": active.round,
             "rounds": self._setup.config.rounds,
-            "waiting": not metrics,
+            "waiting": not self._together,
             "headline": metrics.get("headline"),
             "score": metrics.get(metrics.get("headline", "")),
             "neighbours": sorted(network.links.neighbours()),

@@ -63,6 +63,21 @@ class Watching(Callback):
         self.calls.append(("end", summary["rounds"]))
 
 
+class StatusInRound(Callback):
+    """Reads the status before the first round ends."""
+
+    def on_round(self, run: RunHandle, metrics: dict[str, Any]) -> None:
+        if metrics["round"] == 1:
+            self.read = json.loads((run.path / "status.json").read_text(encoding="utf-8"))
+
+
+def test_a_peer_in_its_first_round_does_not_wait_any_more(alone: Path) -> None:
+    """A first round may take long, and /health must not answer 503 until its end."""
+    seen = StatusInRound()
+    Peer(alone, callbacks=[seen]).result()
+    assert (seen.read["round"], seen.read["waiting"]) == (0, False)
+
+
 # Two peers
 
 

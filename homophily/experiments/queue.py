@@ -61,7 +61,10 @@ class RunRequest:
             return begin(experiment, config, plan, objects, self.out, callbacks), plan
         stopped = Run(self.out)
         experiment, config, plan = prepare(stopped.config, objects, device, plan_of(stopped), cache, shards)
-        return again(experiment, config, objects, RunWriter(self.out), callbacks), plan
+        resumed = again(experiment, config, objects, RunWriter(self.out), callbacks)
+        if shards.rank == 0:
+            resumed.writer.write_config(config)  # its time says when this process went on
+        return resumed, plan
 
 
 def execute(

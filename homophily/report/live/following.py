@@ -33,6 +33,7 @@ class Snapshot:
     changed: float | None  # when a file changed last, in seconds since 1970; None: there is none
     views: list[View]
     body: bytes  # the views as JSON
+    late_at: float | None = None  # when the rounds that go on have taken too long, if no file changes until then
 
 
 class Following:
@@ -45,8 +46,10 @@ class Following:
         self._last: Snapshot | None = None
 
     def version(self) -> str:
-        """Changes whenever a file of the folder changes, and when its process stops."""
-        seen = hashlib.sha256(repr(in_use(self.folder)).encode())
+        """Changes whenever a file of the folder changes, when its process stops, and when rounds take too long."""
+        last = self._last
+        late = last is not None and last.late_at is not None and time.time() > last.late_at
+        seen = hashlib.sha256(repr((in_use(self.folder), late)).encode())
         for name, changed, size in _files(self.folder, _DEPTH):
             seen.update(f"{name}\0{changed}\0{size}\n".encode("utf-8", "surrogateescape"))
         return seen.hexdigest()[:32]
@@ -64,17 +67,21 @@ class Following:
         return page_of(self.snapshot().views, live=True)
 
     def _read(self, version: str, last: Snapshot | None) -> Snapshot:
+        late_at = None
         try:
             if self._shared and private_peer(self.folder):
                 views = [_nothing(self.folder, f"{PRIVATE}; open the page on the peer's own machine")]
             else:
-                views = [_with_progress(view, self.folder) for view in views_of([self.folder])]
+                found = views_of([self.folder])
+                begun = vitals_of(self.folder)
+                views = [_with_progress(view, self.folder, begun) for view in found]
+                late_at = max((at for one in begun if (at := one.late_at) is not None), default=None)
         except UNREADABLE as error:
             if last is not None and last.changed is not None:
                 return replace(last, version=version)
             views = [_nothing(self.folder, str(error))]
         times = [changed for _, changed, _ in _files(self.folder, _DEPTH)]
-        return Snapshot(version, max(times) / 1e9 if times else None, views, data_of(views).encode())
+        return Snapshot(version, max(times) / 1e9 if times else None, views, data_of(views).encode(), late_at)
 
 
 def _files(folder: Path, depth: int) -> Iterator[tuple[str, int, int]]:
@@ -95,14 +102,16 @@ def _files(folder: Path, depth: int) -> Iterator[tuple[str, int, int]]:
             continue
 
 
-def _with_progress(view: View, folder: Path) -> View:
+def _with_progress(view: View, folder: Path, begun: Sequence[Vitals]) -> View:
     """The view with what changes while a run runs; the facts stay at their places, so that nothing jumps."""
     if not is_run(folder):
-        whole = ComparisonProgress.of(folder, vitals_of(folder))
+        whole, late = ComparisonProgress.of(folder, begun), [one for one in begun if one.late is not None]
+        if len(late) < sum(one.late_at is not None for one in begun):
+            late = []  # another run advances: runs that take turns wait for each other
         facts = dict(view.facts) | {"runs finished": f"{whole.finished} of {whole.runs}"}
         facts["time left"] = _left(whole.seconds_left)
-        return replace(view, facts=list(facts.items()))
-    now = Vitals(folder)
+        return replace(view, facts=list(facts.items()), notes=[*view.notes, *_stalled(late)])
+    (now,) = begun
     last, facts = now.last, dict(view.facts)
     if not now.run.finished:
         facts["progress"] = f"{now.round} of {now.rounds}"  # short, so that no round needs a second line
@@ -121,6 +130,8 @@ def _trouble(now: Vitals, names: Sequence[str]) -> Iterator[str]:
     """Name the peers in trouble while a run goes on; the notes of a finished run name them already."""
     if now.run.finished:
         return
+    if now.late is not None:
+        yield now.late
     diverged, away = now.last.get("diverged", []), now.status.get("unreachable", [])
     if diverged and now.status:
         yield f"the model of this peer had diverged in round {now.round}"
@@ -138,6 +149,12 @@ def _trouble(now: Vitals, names: Sequence[str]) -> Iterator[str]:
     if (expires := now.status.get("certificate_expires")) is not None and expires < time.time() + _WARNED:
         day = datetime.fromtimestamp(expires, UTC).date()
         yield f"the certificate of this peer {'expired' if expires < time.time() else 'expires'} on {day}"
+
+
+def _stalled(late: Sequence[Vitals]) -> Iterator[str]:
+    """Name the runs of a comparison whose rounds do not end."""
+    for one in late[:_NAMED]:
+        yield f"{one.path.name}: {one.late}"
 
 
 def enumerated(names: Sequence[str]) -> str:

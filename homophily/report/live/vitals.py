@@ -20,7 +20,7 @@ _TAIL = 1 << 20  # bytes of metrics.jsonl that are read
 _RECENT = 10  # rounds whose mean time is the recent round time
 _PATIENCE = 10  # round times without a new round after which a run does not advance
 _LEAST = 60.0  # seconds, at least
-_FIRST = 600.0  # seconds for the first round, which also loads data
+_FIRST = 600.0  # seconds for the first round of a process, which also loads data
 UNREADABLE = (UserError, OSError, ValueError, KeyError)  # what reading a folder raises if it is damaged
 
 
@@ -105,8 +105,8 @@ class Vitals:
 
     @property
     def seconds_left(self) -> float | None:
-        """None: not known, or no process works on what is left."""
-        if self.run.finished or not self.working or self.round_seconds is None:
+        """None: not known, or no process works on what is left, or its rounds do not end."""
+        if self.run.finished or not self.working or self.round_seconds is None or self.late is not None:
             return None
         return float(self.rounds - self.round) * self.round_seconds
 
@@ -125,14 +125,43 @@ class Vitals:
         if self.status.get("waiting"):
             away = ", ".join(map(str, self.status.get("unreachable", []))) or "none"
             return Health(False, f"waits for other peers at {at}; unreachable: {away}")
+        late = self.late
+        return Health(late is None, late or at)
+
+    @property
+    def late(self) -> str | None:
+        """What is wrong if rounds should advance, and do not."""
+        if self.late_at is None or time.time() <= self.late_at:
+            return None
         typical = self.round_seconds
-        limit = _FIRST if typical is None else max(_LEAST, _PATIENCE * typical)
-        file = self.path / ("metrics.jsonl" if self.lines else "config.toml")
-        age = time.time() - file.stat().st_mtime
-        if age <= limit:
-            return Health(True, at)
         usual = "no round has ended yet" if typical is None else f"the last rounds took {typical:.3g} s each"
-        return Health(False, f"{at} does not end: no change for {age:.0f} s; {usual}")
+        age = time.time() - self._changed
+        return f"round {self.round} of {self.rounds} does not end: no change for {age:.0f} s; {usual}"
+
+    @property
+    def late_at(self) -> float | None:
+        """When the round that goes on has taken too long, in seconds since 1970; None: no round goes on."""
+        if self.run.finished or not self.working or self.status.get("waiting"):
+            return None
+        typical = self.round_seconds
+        limit = 0.0 if typical is None else max(_LEAST, _PATIENCE * typical)
+        return self._changed + (max(_FIRST, limit) if self._first else limit)
+
+    @cached_property
+    def _changed(self) -> float:
+        """When the last round ended, or when a peer that has waited or another process began its first one."""
+        files = ["config.toml", "status.json"] if self._first else ["metrics.jsonl"]
+        return max(_written(self.path / name) for name in files)
+
+    @cached_property
+    def _first(self) -> bool:
+        """Whether no round has ended since the process began: a start and a resume write the config."""
+        return not self.lines or _written(self.path / "metrics.jsonl") <= _written(self.path / "config.toml")
+
+
+def _written(file: Path) -> float:
+    """When a file was written last, in seconds since 1970; 0: there is none."""
+    return file.stat().st_mtime if file.exists() else 0.0
 
 
 def vitals_of(folder: Path) -> list[Vitals]:
@@ -170,12 +199,17 @@ class ComparisonProgress:
 def health_of(folder: Path) -> Health:
     """A comparison advances if one of its runs does."""
     try:
-        found = [one.health for one in vitals_of(folder)]
+        begun = vitals_of(folder)
+        found = [one.health for one in begun]
     except UNREADABLE as error:
         return Health(False, str(error))
-    if len(found) == 1:
+    if is_run(folder):
         return found[0]
-    open_runs = [one for one in found if one.reason != "finished"]
+    open_runs = [
+        Health(one.good, f"{run.path.name}: {one.reason}")
+        for run, one in zip(begun, found, strict=True)
+        if not run.run.finished
+    ]
     if found and not open_runs and Comparison(folder).unfinished:
         return Health(False, f"stopped: {len(found)} runs have finished, and others have not begun")
     if not open_runs:

@@ -137,6 +137,25 @@ def test_a_peer_that_waits_for_others_says_so(state: Path, tmp_path: Path) -> No
     os.close(handle)
 
 
+def test_a_round_that_does_not_end_is_noted_though_no_file_changes(tmp_path: Path) -> None:
+    folder = begun(tmp_path / "run")
+    now = time.time()
+    os.utime(folder / "config.toml", (now - 100, now - 100))
+    os.utime(folder / "metrics.jsonl", (now - 58.5, now - 58.5))
+    with locked(folder):
+        following = Following(folder)
+        first = following.snapshot()
+        assert first.views[0].notes == []
+        assert dict(first.views[0].facts)["time left"] != "-"
+        before = following.version()
+        deadline = now + 30
+        while following.version() == before and time.time() < deadline:
+            time.sleep(0.05)
+        (view,) = following.snapshot().views
+    assert view.notes[0].startswith("round 2 of 5 does not end: no change for 60 s; the last rounds took ")
+    assert dict(view.facts)["time left"] == "-"
+
+
 def test_long_lists_and_long_names_are_cut() -> None:
     assert enumerated(["a"]) == "a"
     assert enumerated([str(i) for i in range(12)]) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11"

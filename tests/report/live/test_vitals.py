@@ -19,6 +19,7 @@ from homophily.report.live.endpoint import serving
 from homophily.report.live.following import Following
 from homophily.report.live.prometheus import exposition
 from homophily.report.live.vitals import ComparisonProgress, Vitals, health_of, vitals_of
+from tests.callbacks import InterruptAt
 from tests.report.live.serving import get, served
 from tests.report.page.folders import network, peers
 
@@ -70,17 +71,22 @@ def test_epsilon_spent_and_promised_are_served_while_a_run_goes_on(tmp_path: Pat
     assert facts["epsilon spent"] == f"{spent:.3g} of 8"
 
 
+def aged(path: Path, seconds: float) -> None:
+    """Let a file be that old."""
+    then = time.time() - seconds
+    os.utime(path, (then, then))
+
+
 def test_a_run_is_healthy_while_rounds_advance(half: Path) -> None:
+    aged(half / "config.toml", 7200)
     stopped = health_of(half)
     assert not stopped.good
     assert stopped.reason == f"stopped at round 2 of 5: no process works on {half}"
     with locked(half):
         assert health_of(half).good
-        old = time.time() - 59
-        os.utime(half / "metrics.jsonl", (old, old))
+        aged(half / "metrics.jsonl", 59)
         assert health_of(half).good
-        old -= 10
-        os.utime(half / "metrics.jsonl", (old, old))
+        aged(half / "metrics.jsonl", 69)
         late = health_of(half)
         assert not late.good
         assert re.fullmatch(
@@ -88,7 +94,48 @@ def test_a_run_is_healthy_while_rounds_advance(half: Path) -> None:
         )
 
 
+def test_a_resumed_run_has_time_for_its_first_round(half: Path) -> None:
+    """A resume writes the config. The last round before it may have ended long ago."""
+    aged(half / "metrics.jsonl", 86400)
+    with locked(half):
+        for age, good in ((590, True), (610, False)):
+            aged(half / "config.toml", age)
+            assert health_of(half).good is good
+        assert re.match(r"round 2 of 5 does not end: no change for 61\d s", health_of(half).reason)
+        found = parsed(exposition(half))
+        assert found["homophily_up"] == [("", 0.0)]
+        assert "homophily_seconds_left" not in found  # it is not known
+
+
+def test_a_resume_of_a_comparison_writes_the_config_of_the_run_that_goes_on(tmp_path: Path) -> None:
+    settings = {"rounds": 3, "checkpoint": 1, "peers": 4, "data": {"train": 6, "test": 10, "angles": [0, 180]}}
+    with pytest.raises(KeyboardInterrupt):
+        homophily.compare(
+            settings, methods=["local"], seeds=[0], callbacks=lambda method, seed: [InterruptAt(2)], out=tmp_path / "c"
+        )
+    (config,) = (tmp_path / "c").glob("*/config.toml")
+    aged(config, 7200)
+    text = config.read_text()
+    homophily.compare(settings, methods=["local"], seeds=[0], out=tmp_path / "c")
+    assert time.time() - config.stat().st_mtime < 7000
+    assert config.read_text() == text
+
+
+def test_a_peer_that_waited_has_time_for_its_first_round(state: Path, tmp_path: Path) -> None:
+    """It writes its status when the wait ends; its process may have begun hours before."""
+    copy = tmp_path / "state"
+    shutil.copytree(state, copy)
+    (copy / "summary.json").unlink()
+    for name, age in (("metrics.jsonl", 86400), ("config.toml", 7200), ("status.json", 590)):
+        aged(copy / name, age)
+    with locked(copy):
+        assert health_of(copy).good
+        aged(copy / "status.json", 610)
+        assert not health_of(copy).good
+
+
 def test_a_slow_run_has_ten_times_its_round_time(half: Path) -> None:
+    aged(half / "config.toml", 7200)
     lines = [{"round": i, "seconds": 30.0 * i} for i in (1, 2)]
     (half / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert Vitals(half).round_seconds == 30.0
@@ -96,8 +143,7 @@ def test_a_slow_run_has_ten_times_its_round_time(half: Path) -> None:
     with locked(half):
         assert Vitals(half).seconds_left == 90.0
         for age, good in ((290, True), (310, False)):
-            old = time.time() - age
-            os.utime(half / "metrics.jsonl", (old, old))
+            aged(half / "metrics.jsonl", age)
             assert health_of(half).good is good
 
 
@@ -175,6 +221,33 @@ def test_a_comparison_counts_the_runs_that_have_not_begun(folders: Path, tmp_pat
         facts = dict(Following(folder).snapshot().views[0].facts)
     assert (found["homophily_runs"], found["homophily_runs_finished"]) == ([("", 15.0)], [("", 13.0)])
     assert (facts["runs finished"], facts["time left"]) == ("13 of 15", "10 s")
+
+
+def test_health_of_a_comparison_names_the_run(folders: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "compare"
+    shutil.copytree(folders / "compare", folder)
+    for name in ("oracle-3", "oracle-4"):
+        (folder / name / "summary.json").unlink()
+        aged(folder / name / "config.toml", 7200)
+        aged(folder / name / "metrics.jsonl", 3600)
+    assert health_of(folder).reason.startswith("oracle-3: stopped at round ")
+    with locked(folder / "oracle-3"), locked(folder / "oracle-4"):
+        late = health_of(folder)
+        assert (late.good, " does not end: no change for " in late.reason) == (False, True)
+        (view,) = Following(folder).snapshot().views
+        assert [note.partition(":")[0] for note in view.notes] == ["oracle-3", "oracle-4"]
+        os.utime(folder / "oracle-4" / "metrics.jsonl")
+        assert health_of(folder).good
+        assert health_of(folder).reason.startswith("oracle-4: round ")
+        assert Following(folder).snapshot().views[0].notes == []  # the other run may wait for its turn
+
+
+def test_a_comparison_of_which_one_run_has_begun_is_not_finished(folders: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "compare"
+    shutil.copytree(folders / "compare", folder)
+    for run in [*folder.glob("*-[1-4]"), *(one for one in folder.glob("*-0") if one.name != "oracle-0")]:
+        shutil.rmtree(run)
+    assert not health_of(folder).good
 
 
 def test_a_real_peer_with_hostile_names(state: Path, tmp_path: Path) -> None:

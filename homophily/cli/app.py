@@ -98,6 +98,9 @@ def run(
     out: Out = None,
     resume: Annotated[Path | None, typer.Option("--resume", help="Continue the run in this folder.")] = None,
     live: Annotated[bool, typer.Option("--live", help="Show the run in a browser as it happens.")] = False,
+    live_port: Annotated[
+        int | None, typer.Option("--live-port", min=1, max=65535, help="The port of --live (default: a free one).")
+    ] = None,
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
@@ -105,7 +108,9 @@ def run(
     config, assignments = split(words or [])
     hint = stoppable(lambda run: f"continue with: homophily run --resume {run}")
     watching = progress.one_run() if is_first() else nullcontext(())
-    with hint, live_page(live and is_first()) as page, watching as bar:
+    if live_port is not None and not live:
+        raise UserError("--live-port is the port of --live: add --live")
+    with hint, live_page(live and is_first(), live_port or 0) as page, watching as bar:
         if resume is not None:
             if config is not None or out is not None:
                 raise UserError("--resume uses the config and folder of the run: leave out CONFIG.toml and --out")

@@ -50,13 +50,16 @@ def follow_folder(
 
 
 @contextmanager
-def live_page(wanted: bool) -> Iterator[list[Callback]]:
-    """Yield a callback that serves the page of a run from its start to its end; none if it is not wanted."""
+def live_page(wanted: bool, port: int = 0) -> Iterator[list[Callback]]:
+    """Yield a callback that serves the page of a run from its start to its end; none if it is not wanted.
+
+    port: 0 is any that is free.
+    """
     if not wanted:
         yield []
         return
     check_installed()
-    access, listening = Access(_HOST), bound(_HOST, 0)
+    access, listening = Access(_HOST), bound(_HOST, port)
     _announce(address(access, listening))
     with ExitStack() as stack:
         stack.callback(listening.close)

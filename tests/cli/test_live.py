@@ -2,6 +2,7 @@
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -57,6 +58,31 @@ def test_a_run_serves_its_page_and_tells_it_the_end(tmp_path: Path) -> None:
     assert json.loads(out.splitlines()[-1])["rounds"] == 400
     assert heard.count("event: changed") >= 2
     assert heard.endswith("event: ended\ndata:\n\n")
+
+
+def test_a_resumed_run_serves_the_same_address(tmp_path: Path) -> None:
+    """So that a page that is open goes on after a kill."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    live = ["--live", "--live-port", str(port)]
+    words = ["run", "peers=8", "rounds=4000", "checkpoint=1", "data.test=20", "--out", str(tmp_path / "run"), *live]
+    for arguments in (words, ["run", "--resume", str(tmp_path / "run"), *live]):
+        run = subprocess.Popen([sys.executable, "-m", "homophily", *arguments], stderr=subprocess.PIPE, text=True)
+        try:
+            assert run.stderr is not None
+            assert run.stderr.readline() == f"live page: http://127.0.0.1:{port}/\n"
+            with urlopen(f"http://127.0.0.1:{port}/data", timeout=PATIENCE) as answer:
+                assert json.load(answer)["views"][0]["name"] == str(tmp_path / "run")
+        finally:
+            run.kill()
+            run.communicate()
+
+
+def test_a_port_without_a_page_is_refused() -> None:
+    words = [sys.executable, "-m", "homophily", "run", "--live-port", "8080"]
+    refused = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (refused.returncode, refused.stderr) == (2, "error: --live-port is the port of --live: add --live\n")
 
 
 def test_scores_of_a_private_peer_stay_on_its_machine(tmp_path: Path) -> None:

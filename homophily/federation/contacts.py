@@ -26,6 +26,7 @@ _SPARE = 16  # draws beyond those that are expected to be needed
 _POSITIVE = torch.iinfo(torch.int64).max
 
 Check = Callable[[int], None]  # is given the number of columns before tables are made, and may refuse it
+Widest = Callable[[int], int]  # from the columns that these peers need: those that the tables get
 
 
 def view_of_all(
@@ -51,17 +52,19 @@ def view_of(
     contacts: int | None,
     cluster: Tensor | None,
     check: Check = lambda width: None,
+    widest: Widest = lambda width: width,
 ) -> View:
     """Return the view of the peers ``me`` [P] in a federation of ``peers``; other arguments as for ``view_of_all``.
 
     A row does not depend on the other rows, so a process that has some of the peers computes only theirs.
-    cluster: [peers], the true clusters.
+    cluster: [peers], the true clusters. widest: the largest number of columns of any process in a graph, so that the
+    tables of all have the same shape.
     """
     seeds = torch.full_like(me, seed)
     everyone = torch.arange(peers, device=me.device)
     distance = torch.ones(1, 1, dtype=torch.int64, device=me.device)
     if graph is not None:
-        known_to, distance = _within(me, seeds, _checked(graph, peers), hops, contacts, check)
+        known_to, distance = _within(me, seeds, _checked(graph, peers), hops, contacts, check, widest)
     elif contacts is None or contacts >= peers - 1:
         check(peers)
         known_to = everyone.expand(len(me), peers)
@@ -147,7 +150,7 @@ def _matrix(graph: Any) -> Any:
 
 
 def _within(
-    me: Tensor, seeds: Tensor, edges: Any, hops: int, contacts: int | None, check: Check
+    me: Tensor, seeds: Tensor, edges: Any, hops: int, contacts: int | None, check: Check, widest: Widest
 ) -> tuple[Tensor, Tensor]:
     """Return the ids of the peers within ``hops``, ascending, padded with -1, and their distances: [P, B] each.
 
@@ -157,7 +160,7 @@ def _within(
         _some(_reached(me[rows], edges, hops), me[rows], seeds[rows], contacts)
         for rows in _pieces(len(me), edges.shape[0])
     ]
-    width = max(int(count.max()) for count, _, _ in found)
+    width = widest(max(int(count.max()) for count, _, _ in found))
     check(width)
     ids = torch.full((len(me), width), -1, dtype=torch.int64)
     distance = torch.ones_like(ids)

@@ -33,7 +33,7 @@ from homophily.simulation.merge_guard import MergeGuard
 from homophily.simulation.observers import Observer, RoundRecord
 from homophily.simulation.pairwise import PairwiseEvaluator, refuse_nan, similarity_table
 from homophily.simulation.recording import Entries, RecordedPeers
-from homophily.simulation.shards import ONE_PROCESS, Shards, rows_of
+from homophily.simulation.shards import ONE_PROCESS, Shards, of_one_shape, rows_of, same
 from homophily.simulation.sources import Heard, LocalModels, ModelSource, Published
 
 
@@ -182,7 +182,8 @@ class PeerExchange:
         else:
             found = self.method.on_fingerprints(heard.view, prints, *about)
         findings = found if isinstance(found, Findings) else Findings(found)
-        self.memory = self.memory | dispatch.remembered(findings.memory, len(heard.view.me))
+        remembered = dispatch.remembered(findings.memory, len(heard.view.me))
+        self.memory = self.memory | of_one_shape(self._shards, remembered)
         self.traffic.extra_bytes(heard.bytes)
         dispatch.reported(findings.values, None, "Findings.values")
         dispatch.reported(findings.peers, len(heard.ids), "Findings.peers")
@@ -220,9 +221,7 @@ class PeerExchange:
         stopped = stopped.to(view.me.device)
         asked = dispatch.meet(self.method, view, round, self.memory)
         met = asked & view.known & ~stopped[:, None]
-        compares = self._compares(view, round)
-        if len(self._shards.gathered(torch.tensor([compares])).unique()) > 1:
-            raise UserError("method: compares must say the same of all peers of a round")
+        compares = same(self._shards, self._compares(view, round), "method: compares")
         models = self.source.fetch(round, met, updates=before is not None and self._updates(view, round))
         self._now = _Round(round, view, federation, models, asked, stopped, diverged, compares)
         if not compares:
@@ -243,7 +242,9 @@ class PeerExchange:
         now.partners, memory = dispatch.choose(
             self.method, view, now.round, self.memory, now.asked, models.met, wanted, shared
         )
-        if self.recorded is not None and self.method.reports(RoundContext(view, now.round, memory)):
+        if self.recorded is not None and same(
+            self._shards, self.method.reports(RoundContext(view, now.round, memory)), "method: reports"
+        ):
             self._diagnostics |= self._watched_choices(self.recorded, now, memory, wanted)
         self.memory = {name: self._kept(name, table, keeps_memory) for name, table in memory.items()}
         if self.guard is not None:
@@ -277,7 +278,7 @@ class PeerExchange:
         row, column = models.met.nonzero(as_tuple=True)
         diverged = models.diverged.to(device)
         you = diverged[models.local(now.view.contacts[row, column])]
-        refuse_nan(self.method.metric, similarity, ~(diverged[row] | you))
+        refuse_nan(self.method.metric, similarity, ~(diverged[row] | you), self._shards)
         now.similarity = similarity_table(similarity, models.met, you)
         needs_own_model = self.evaluator.cost.own_model
         return now.stopped | now.diverged.to(now.stopped.device) if needs_own_model else now.stopped

@@ -13,6 +13,7 @@ from homophily.errors import UserError
 from homophily.federation.layout import Kept
 from homophily.federation.similarity import LossSamples, Metric, MetricCost, metrics
 from homophily.plugins.validation import answer
+from homophily.simulation.shards import ONE_PROCESS, Shards, total
 from homophily.simulation.sources import LocalModels
 from homophily.training.losses import masked_mean
 from homophily.training.task import Engine, Task
@@ -161,9 +162,15 @@ class PairwiseEvaluator:
         return [part for mine in index.split(counts.tolist()) for part in mine.split(self.chunk)]
 
 
-def refuse_nan(metric: str | None, found: Tensor, well: Tensor) -> None:
-    """Refuse a user's metric that returns NaN for every pair [Q] of models that have not diverged. well: [Q] bool."""
-    if metric not in metrics and bool(well.any()) and bool(found[well].isnan().all()):
+def refuse_nan(metric: str | None, found: Tensor, well: Tensor, shards: Shards = ONE_PROCESS) -> None:
+    """Refuse a user's metric that returns NaN for every pair [Q] of models that have not diverged. well: [Q] bool.
+
+    The pairs of all processes count.
+    """
+    if metric in metrics:
+        return
+    pairs, numbers = total(shards, torch.stack([well.sum(), (well & ~found.isnan()).sum()])).tolist()
+    if pairs and not numbers:
         raise UserError(f"metric = {metric!r} must return numbers, and gives NaN for every pair")
 
 

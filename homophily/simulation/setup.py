@@ -37,7 +37,7 @@ from homophily.simulation.recording import RecordedPeers, recorded_peers
 from homophily.simulation.rounds import Experiment
 from homophily.simulation.server_exchange import ServerExchange
 from homophily.simulation.sharded_source import Sharded
-from homophily.simulation.shards import ONE_PROCESS, Shards
+from homophily.simulation.shards import ONE_PROCESS, Shards, largest
 from homophily.simulation.sources import InMemory
 from homophily.simulation.training_setup import (
     SetupCache,
@@ -209,7 +209,7 @@ def _peer_exchange(
     cluster = None if cluster is None else cluster.to(where)
     check = partial(_check_contacts, mine.stop - mine.start, method, free_memory(where))
     me = torch.arange(mine.start, mine.stop, device=where)
-    view = view_of(me, peers, config.seed, graph, method.hops, contacts, cluster, check)
+    view = view_of(me, peers, config.seed, graph, method.hops, contacts, cluster, check, partial(largest, shards))
     method.check(view)
     merge, evaluator = merges.get(config.merge), evaluator_of(method, task, engine, chunk)
     check_merge(config, evaluator)

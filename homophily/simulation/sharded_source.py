@@ -13,7 +13,7 @@ from torch import Tensor
 from homophily.federation.view import View
 from homophily.fingerprints.fingerprint import Fingerprints
 from homophily.fingerprints.private import PrivateFingerprints
-from homophily.simulation.shards import Shards, rows_of
+from homophily.simulation.shards import Shards, largest, rows_of
 from homophily.simulation.sources import Heard, InMemory, LocalModels, Losses, Published
 
 
@@ -121,7 +121,7 @@ class _Gathered(Fingerprints):
     _peers: int
 
     def __init__(self, own: Fingerprints, shards: Shards, peers: int) -> None:
-        rows = int(shards.gathered(torch.tensor([own.factor.shape[1]])).max())
+        rows = largest(shards, own.factor.shape[1])
         padded = replace(own, factor=torch.nn.functional.pad(own.factor, (0, 0, 0, rows - own.factor.shape[1])))
         small = {name: shards.gathered(getattr(own, name)) for name in ("count", "freedom", "bytes")}
         self.__dict__.update(_own=padded, _shards=shards, _peers=peers, **small)

@@ -10,6 +10,9 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
+
+from homophily.errors import UserError
 
 Tensors = dict[str, Tensor]
 WHOLE = "whole/"  # names of tensors in a checkpoint that do not have one row per peer begin so
@@ -80,6 +83,30 @@ ONE_PROCESS = OneProcess()
 def total(shards: Shards, counts: Tensor) -> Tensor:
     """The sums of whole numbers [C] over all processes."""
     return shards.gathered(counts[None]).sum(0)
+
+
+def largest(shards: Shards, number: int) -> int:
+    """The largest number of all processes."""
+    return int(shards.gathered(torch.tensor([number])).max())
+
+
+def same(shards: Shards, answer: bool, what: str) -> bool:
+    """The answer, if all processes have the same; else an error: ``what`` must say the same of all peers."""
+    if len(shards.gathered(torch.tensor([answer])).unique()) > 1:
+        raise UserError(f"{what} must say the same of all peers of a round")
+    return answer
+
+
+def of_one_shape(shards: Shards, tables: Mapping[str, Tensor]) -> Tensors:
+    """Tables [P, ...], filled up with zeros so that only their numbers of rows differ between processes."""
+    if shards.size == 1:
+        return dict(tables)
+    found = {}
+    for name, table in tables.items():
+        widths = [largest(shards, width) for width in table.shape[1:]]
+        missing = [wanted - width for wanted, width in zip(widths, table.shape[1:], strict=True)]
+        found[name] = pad(table, [side for more in reversed(missing) for side in (0, more)]) if any(missing) else table
+    return found
 
 
 def rows_of(shards: Shards, table: Tensor, ids: Tensor, peers: int) -> Tensor:

@@ -62,6 +62,15 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "training": {"epochs": 1, "lr_by_peer": {"cluster 1": 0.02}},
     },
     "personal": {"method": "random", "model": {"name": "mlp", "hidden": [4], "personal": ["*.bias"]}},
+    # Peers with one neighbour and with six: rows of contacts have unequal lengths on different ranks.
+    "star": {"method": {"name": "dac", "k": 2}, "topology": "star", "rounds": 3},
+    "line-hops": {"method": {"name": "dpg", "hops": 2}, "topology": "line"},
+    # A metric that is NaN for all pairs of some ranks.
+    "some-nan": {
+        "method": {"name": "dac", "k": 2, "metric": "tests.cluster.plugins:positive_only"},
+        "init": "independent",
+        "training": {"epochs": 1, "lr": 1e-3},
+    },
     "stacked": {"method": {"name": "pens", "k": 2, "l": 3}, "engine": "stacked"},
     "vectorised": {"method": {"name": "panm", "k": 2, "l": 2}, "engine": "vectorised"},
 }

@@ -70,7 +70,7 @@ class Kin(Method):
 
     def neighbours(self, now: RoundContext, partners: Tensor) -> Tensor:
         weights = torch.where(now.known, now.memory["weights"], 0.0)
-        return weights if bool((now.memory["family"] < 0).any()) else weights > 0
+        return weights if now.memory["away"].shape[2] else weights > 0
 
     def nominal(self, rounds: int) -> float:
         return float(rounds * self.k)

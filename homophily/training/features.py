@@ -169,7 +169,8 @@ def _of_all(task: Task, layer: str) -> FederatedData:
 
     def of(split: Split) -> Split:
         with task.autocast():
-            found = [backbone(task.cast(split.x[piece])) for piece in _pieces(split)]
+            # Copies: matrix products on a CPU round by where in memory their inputs begin.
+            found = [backbone(task.cast(split.x[piece].clone())) for piece in _pieces(split)]
         return replace(split, x=torch.cat([task.cast(one) for one in found if one is not None]))
 
     validation = None if data.validation is None else of(data.validation)

@@ -27,6 +27,7 @@ _WORTH_WORKERS = 512 << 10  # bytes that a peer's training step must touch to be
 _CACHE = 16 << 20  # bytes that one thread works on at a time
 _COPIES = 3  # of all models: the initial, the current, and those before training or before a merge
 _FEW_DECISIONS = 1 << 16  # entries of all contact lists, up to which decisions are made on the CPU
+_SCORED = 512  # samples of a peer evaluated at a time, on all ranks, whose peers may have more than those of this one
 _DEFAULT_MEMORY = 4 << 30  # bytes assumed to be free if the system does not report it
 
 
@@ -75,8 +76,7 @@ def plan_execution(
     if private is not None:  # a gradient of every sample, and its clipped copy
         training = (2 * sample + 3 * row) * private.room + 24 * row
     most = int(shares.test.count.max())
-    samples = max(1, min(most, 512))
-    scoring = samples * sample + row + most * shares.outputs * 16
+    scoring = max(1, min(most, _SCORED)) * sample + row + most * shares.outputs * 16
     measuring = int(shares.train.count.max()) * sample + 4 * row
     chunk = max(1, min(shares.peers, budget // max(1, training)))
     if engine == "auto" and device.type == "cpu":
@@ -99,7 +99,7 @@ def plan_execution(
         chunk=chunk,
         workers=workers,
         score_peers=max(1, min(shares.peers, budget // max(1, scoring))),
-        score_samples=samples,
+        score_samples=_SCORED,
         measure_pairs=max(1, budget // max(1, measuring)),
         threads=1 if single else torch.get_num_threads(),
     )

@@ -9,6 +9,8 @@ BASE: dict[str, Any] = {
     "model": {"name": "mlp", "hidden": [4]}, "training": {"epochs": 1},
 }  # fmt: skip
 
+UNEQUAL: dict[str, Any] = {"data": {"name": "tests.cluster.plugins:unequal"}}
+
 CONFIGS: dict[str, dict[str, Any]] = {
     "local": {"method": "local"},
     "random": {"method": {"name": "random", "k": 2}, "merge": "fedavg"},
@@ -65,6 +67,23 @@ CONFIGS: dict[str, dict[str, Any]] = {
     # Peers with one neighbour and with six: rows of contacts have unequal lengths on different ranks.
     "star": {"method": {"name": "dac", "k": 2}, "topology": "star", "rounds": 3},
     "line-hops": {"method": {"name": "dpg", "hops": 2}, "topology": "line"},
+    # Peers with 6 to 36 training and 3 to 9 test samples of 5 numbers; the first rank has the smallest.
+    "unequal-kin": {"method": {"name": "kin", "k": 2}, **UNEQUAL},  # a continuum
+    "unequal-krum": {"method": {"name": "pens", "k": 3, "l": 3, "on": "peer"}, "merge": "krum", **UNEQUAL},
+    "unequal-fedavg": {"method": "fedavg", **UNEQUAL},
+    "unequal-frozen": {
+        "method": {"name": "pens", "k": 2, "l": 2},
+        "model": {"name": "mlp", "hidden": [8, 4], "frozen": ["1.*"]},
+        **UNEQUAL,
+    },
+    # A continuum in which each peer chooses among its contacts.
+    "continuum-contacts": {
+        "method": {"name": "kin", "k": 2},
+        "data": {"name": "synthetic", "train": 10, "test": 6},
+        "peers": 30,
+        "contacts": 5,
+        "rounds": 2,
+    },
     # A metric that is NaN for all pairs of some ranks.
     "some-nan": {
         "method": {"name": "dac", "k": 2, "metric": "tests.cluster.plugins:positive_only"},

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from homophily import PeerData
 from homophily.federation.similarity import MetricCost, Pairs, costs
+
+
+def unequal() -> list[PeerData]:
+    """Seven peers, each with more samples than the one before. 5 numbers do not fill a line of memory."""
+    rng = np.random.default_rng(0)
+    found = []
+    for i in range(7):
+        x = rng.normal(size=(6 + 5 * i, 5)).astype(np.float32)
+        y = (x[:, i % 2] > 0).astype(int)
+        found.append(PeerData(x, y, test_x=x[: 3 + i], test_y=y[: 3 + i]))
+    return found
 
 
 @costs(MetricCost())

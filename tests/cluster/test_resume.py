@@ -10,7 +10,7 @@ from tests.cluster import halves
 from tests.cluster.test_ranks import contents, tensors, torchrun
 
 # A server's models, chosen models, memory, fingerprints, early stopping, what the guard counted, and noise.
-NAMES = ["fedavg-stopping", "ifca", "dac", "kin", "stopping", "guarded", "private", "generated", "star"]
+NAMES = ["fedavg-stopping", "ifca", "dac", "kin", "stopping", "guarded", "private", "generated", "star", "unequal-kin"]
 
 
 @pytest.fixture(scope="module")

@@ -5,11 +5,11 @@ Step 6 of docs/kin.md, if there are no families. All in float64.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 _STEPS, _NEGLIGIBLE, _FAR = 500, 1e-9, 1e12
 _BLOCK = 4096  # peers whose mixtures are computed together, if all have the same candidates
@@ -79,24 +79,39 @@ def mixtures(
     gradients. Using one's own sample costs twice its noise, since its noise explains itself.
     """
     target = _each(rows, others.mT) - torch.where(oneself, inside, 0.0)
-    steepest = torch.linalg.eigvalsh(others.mT @ others)[..., -1:] + outside.amax(-1, keepdim=True)
+    steepest = _largest_eigenvalue(_each(others.mT, others)) + outside.amax(-1, keepdim=True)
     root = (steepest / outside.amin(-1, keepdim=True).maximum(1e-12 * steepest)).sqrt()
     momentum = (root - 1.0) / (root + 1.0)  # at which the distance falls by 1 - 1 / root a step
     mask = torch.ones_like(oneself) if mask is None else mask
     forbidden = torch.where(mask, 0.0, -_FAR)
     p = on_simplex(torch.ones_like(target) + forbidden)
-    ahead = p
-    for _ in range(min(_STEPS, math.ceil(20.0 * float(root.max())))):
+    ahead, steps = p, (20.0 * root).ceil().clamp(max=_STEPS)  # a row's own number: others do not change its bits
+    for step in range(int(steps.max())):
         slope = _each(_each(ahead, others), others.mT) + ahead * outside - target
         after = on_simplex(ahead - slope / steepest + forbidden)
-        ahead = after + momentum * (after - p)
-        p = after
+        ahead, p = after + momentum * (after - p), torch.where(step < steps, after, p)
     return torch.where(mask & (p > _NEGLIGIBLE), p, 0.0)
 
 
+def _largest_eigenvalue(gram: Tensor) -> Tensor:
+    """[..., 1] of products [..., r, r] of matrices with themselves.
+
+    Filled up with zeros to a multiple of 8 numbers: LAPACK rounds by where in memory a matrix begins.
+    """
+    more = -gram.shape[-1] % 8
+    return torch.linalg.eigvalsh(pad(gram, (0, more, 0, more)))[..., -1:]
+
+
 def _each(rows: Tensor, matrix: Tensor) -> Tensor:
-    """Rows [M, a] times a matrix [a, b], or times one of their own each [M, a, b]: [M, b]."""
-    return rows @ matrix if matrix.dim() == 2 else (rows[:, None] @ matrix)[:, 0]
+    """Rows [M, ..., a] times a matrix [a, b], or times one of their own each [M, a, b]: [M, ..., b].
+
+    With own matrices, products are added one after the other: a batch of matrix products rounds by its size.
+    """
+    if matrix.dim() == 2:
+        return rows @ matrix
+    if rows.dim() > 2:
+        return torch.stack([_each(row, matrix) for row in rows.unbind(1)], 1)
+    return (rows[..., None] * matrix).cumsum(1)[:, -1]
 
 
 def on_simplex(rows: Tensor) -> Tensor:

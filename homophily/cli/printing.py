@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from homophily.cli.exit_codes import ExitCode
+from homophily.cluster.joining import is_first
 
 
 @contextmanager
@@ -21,7 +22,8 @@ def stoppable(how_to_continue: Callable[[Path], str]) -> Iterator[None]:
         yield
     except KeyboardInterrupt as stop:
         how = f"; {how_to_continue(Path(stop.args[0]))}" if stop.args else ""
-        Console(stderr=True, soft_wrap=True).print(f"stopped{escape(how)}", highlight=False)
+        if is_first():
+            Console(stderr=True, soft_wrap=True).print(f"stopped{escape(how)}", highlight=False)
         raise SystemExit(ExitCode.STOPPED) from None
 
 

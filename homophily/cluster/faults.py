@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from contextlib import suppress
 from types import FrameType
@@ -46,9 +47,19 @@ class Faults:
         what = f"did not answer for {self._timeout:g} seconds" if late else "has ended"
         return self._verdict(what, f"a message between the ranks failed: {error}")
 
+    @property
+    def noticed(self) -> bool:
+        """Whether this rank knows that the run has ended."""
+        return self._noticed
+
     def watch_signals(self) -> None:
-        """If torchrun or a scheduler ends this rank, raise ``StoppedRank`` in the main thread."""
-        signal.signal(signal.SIGTERM, self._told_to_end)
+        """If torchrun or a scheduler ends this rank, raise ``StoppedRank`` in the main thread.
+
+        Code that handles the signal itself keeps its handler.
+        """
+        default = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        if default and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._told_to_end)
 
     def _told_to_end(self, number: int, frame: FrameType | None) -> None:
         if not self._noticed:

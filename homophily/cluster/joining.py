@@ -51,6 +51,7 @@ def faults() -> Faults:
 @cache
 def _ranks(on_gpus: bool) -> Ranks:
     watcher, own = faults(), not dist.is_initialized()
+    watcher.watch_signals()  # the command line did it before: preparing may take long
     if own:
         dist.init_process_group(
             "gloo", store=PrefixStore("group", watcher.store), rank=int(os.environ["RANK"]),

@@ -32,7 +32,7 @@ class Ranks:
 
         After a message that was interrupted they wait for an answer, and the launcher ends the process.
         """
-        if not self._interrupted and dist.is_initialized():
+        if not self._interrupted and not self._faults.noticed and dist.is_initialized():
             dist.destroy_process_group()
 
     def mine(self, peers: int, rank: int | None = None) -> slice:

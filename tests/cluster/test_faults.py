@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -38,9 +39,19 @@ def peers():
 """
 
 
+SCRIPT = """
+import homophily
+
+data = {"train": 8, "test": 6}
+homophily.run(
+    {"peers": 7, "rounds": 5000, "method": "random", "checkpoint": 5, "data": data}, out="killed", device="cpu"
+)
+"""
+
 CATCHES = """
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 def peers():
@@ -67,12 +78,17 @@ def wait_for_checkpoint(folder: Path) -> None:
 
 def said_after_kill(ranks: int, words: list[str], run: Path) -> str:
     """Start ranks, kill rank 1 after the first checkpoint of a run, and return what the others say."""
+    return said_after(lambda launcher: os.kill(rank_of(launcher, 1), signal.SIGKILL), ranks, words, run)
+
+
+def said_after(end: Callable[[int], None], ranks: int, words: list[str], run: Path) -> str:
+    """Start ranks, end some of them, or their launcher, after the first checkpoint; return what they say."""
     with subprocess.Popen(
         [*LAUNCH, "--nproc-per-node", str(ranks), "-m", *words],
         stderr=subprocess.PIPE, text=True, env={**os.environ, "HOMOPHILY_RANK_TIMEOUT": "20"},
     ) as launcher:  # fmt: skip
         wait_for_checkpoint(run)
-        os.kill(rank_of(launcher.pid, 1), signal.SIGKILL)
+        end(launcher.pid)
         _, said = launcher.communicate(timeout=PATIENCE)
     assert launcher.returncode != 0
     return said
@@ -90,6 +106,19 @@ def test_a_killed_rank_is_named_and_the_run_continues_on_another_number_of_ranks
     assert contents(Path("killed")) == contents(Path("alone"))
     found, expected = ({name: t.tolist() for name, t in tensors(Path(run)).items()} for run in ("killed", "alone"))
     assert found == expected
+
+
+@pytest.mark.usefixtures("here")
+def test_a_script_names_the_killed_rank_too() -> None:
+    Path("script.py").write_text(SCRIPT)
+    assert "rank 1 of 3 has ended" in said_after_kill(3, ["script"], Path("killed"))
+
+
+@pytest.mark.usefixtures("here")
+def test_one_rank_says_how_to_continue_a_stopped_run() -> None:
+    words = ["homophily", "run", *KEYS, "rounds=5000", "--device", "cpu", "--out", "stopped"]
+    said = said_after(lambda launcher: os.kill(launcher, signal.SIGINT), 3, words, Path("stopped"))
+    assert said.count("stopped; continue with: homophily run --resume stopped") == 1
 
 
 @pytest.mark.usefixtures("here")

@@ -26,6 +26,7 @@ from homophily.experiments.runner import begin, chosen_device, torch_settings
 from homophily.fingerprints.fingerprint import format_of
 from homophily.simulation.exchange import Exchange, PeerExchange
 from homophily.simulation.rounds import OneRun, play_round
+from homophily.simulation.server_exchange import ServerExchange
 from homophily.simulation.setup import decision_bytes, prepare
 from homophily.simulation.user_objects import UserObjects
 
@@ -39,6 +40,7 @@ _PRINT_COPIES = 3  # of fingerprints while they are made: in pieces, together, a
 Now = Callable[[], float]  # a clock, in seconds
 _LINK = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT])bit", re.IGNORECASE)
 _UNITS = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+_ENTRY = 8  # bytes of an entry of a table
 _FACTOR = 10  # a run with more than so many times the measured peers is an extrapolation
 
 
@@ -104,8 +106,7 @@ def plan(config: Config, ranks: int, link: str, device: str = "auto", now: Now =
     scale, wider = own / small, contacts / measured.contacts
     seconds = {part: scale * measured.seconds[part] * (wider if part == "decide" else 1.0) for part in PARTS}
     rows = own * measured.row_bytes
-    remote = _distinct_remote(peers, own, measured.models_per_round)
-    received = int(remote * measured.row_bytes)
+    received = int(measured.messages.received(peers, ranks, contacts))
     seconds["network"] = 8 * received / speed
     memory = {
         "models": _COPIES * rows,
@@ -133,6 +134,39 @@ def _distinct_remote(peers: int, own: int, models: float) -> float:
 
 
 @dataclass(frozen=True)
+class Messages:
+    """What ranks send to each other in a round."""
+
+    models: float  # that a peer asks others for
+    row: int  # bytes of a model
+    rows: int = 1  # that travel for each model: it, and what the metric compares it with
+    tables: int = 0  # that peers share with their models
+    visits: bool = False  # models also travel to the data that they are tested on
+    sums: int = 0  # bytes of the sums of a server
+
+    def received(self, peers: int, ranks: int, contacts: int) -> float:
+        """Bytes that a rank receives, if its peers ask for random ones."""
+        if ranks == 1:
+            return 0.0
+        own = -(-peers // ranks)
+        each = self.rows * self.row + (_ENTRY * (self.tables + 1) * contacts if self.tables else 0)
+        guests = own * (ranks - 1) * (1.0 - (1.0 - 1.0 / ranks) ** self.models) if self.visits else 0.0
+        return _distinct_remote(peers, own, self.models) * each + guests * self.row + self.sums
+
+    @classmethod
+    def of(cls, exchange: Exchange, models: float, row: int) -> Messages:
+        """models: that a peer receives in a round; row: bytes of a model."""
+        if isinstance(exchange, ServerExchange):  # sums pass from rank to rank, and the last sends them to all
+            return cls(0.0, row, sums=2 * exchange.models.double().nbytes)
+        assert isinstance(exchange, PeerExchange)
+        tables = len(exchange.method.shares)
+        if exchange.evaluator is None:
+            return cls(models, row, tables=tables)
+        cost = exchange.evaluator.cost
+        return cls(models / cost.models, row, 1 + cost.updates + cost.displacement, tables, cost.models > 1)
+
+
+@dataclass(frozen=True)
 class Measured:
     """What the first rounds of a run took."""
 
@@ -147,6 +181,7 @@ class Measured:
     decision_bytes: int  # of a contact
     fingerprint_bytes: int  # of a peer in memory; 0: the method uses none
     models_per_round: float  # that a peer receives, mean over all rounds of the run
+    messages: Messages  # between ranks
     models_in_last_round: float  # the same in the last round that was measured
     bytes_per_round: float  # that all peers sent in that round
     rank_bytes: int  # that this rank sent to other ranks in that round
@@ -232,18 +267,21 @@ def measured_parts(
     tables = [table for split in (data.train, data.test) for table in (split.x, split.y)]
     nominal = exchange.method.nominal(config.rounds) if isinstance(exchange, PeerExchange) else None
     received = exchange.traffic.models_per_peer
+    models_per_round = received / MEASURED_ROUNDS if nominal is None else nominal / config.rounds
+    row_bytes = layout.width * layout.dtype.itemsize
     return Measured(
         build=build,
         first=first,
         seconds={part: clock.seconds[part] / (MEASURED_ROUNDS - 1) for part in (*PARTS, FETCH)},
         contacts=peers if complete.contacts == "all" else int(complete.contacts),
         parameters=layout.width,
-        row_bytes=layout.width * layout.dtype.itemsize,
+        row_bytes=row_bytes,
         model_bytes=layout.model_bytes,
         data_bytes=sum(table.nbytes for table in tables) / peers,
         decision_bytes=decision_bytes(exchange.method) if isinstance(exchange, PeerExchange) else 0,
         fingerprint_bytes=_fingerprint_bytes(exchange, data.train.count, peers),
-        models_per_round=received / MEASURED_ROUNDS if nominal is None else nominal / config.rounds,
+        models_per_round=models_per_round,
+        messages=Messages.of(exchange, models_per_round, row_bytes),
         models_in_last_round=received - models,
         bytes_per_round=exchange.traffic.bytes - before,
         rank_bytes=sent,

@@ -50,6 +50,38 @@ def test_memory_and_bytes_of_two_ranks_are_as_planned(method: str) -> None:
         assert 0.95 < planned.network_bytes_per_rank / sent < 1.05
 
 
+TRAVEL = """
+import json, os, sys
+from pathlib import Path
+
+from homophily.experiments.planning import measured_parts
+from homophily.simulation.configuration import make
+
+found = [measured_parts(make(config), "cpu", Path(f"run-{i}")) for i, config in enumerate(json.loads(sys.argv[1]))]
+numbers = [(one.rank_bytes, one.messages.received(1000, 2, 50)) for one in found]
+Path(os.environ["RANK"]).write_text(json.dumps(numbers))
+"""
+
+
+@pytest.mark.usefixtures("here")
+def test_a_plan_counts_all_that_travels_with_models() -> None:
+    methods = [
+        {"name": "dac"},  # shares tables
+        {"name": "pens", "on": "peer"},  # models visit the data of others
+        {"name": "panm", "metric": "panm"},  # with the model before training and the initial one
+        {"name": "fedavg"},  # no model travels, but a sum
+    ]
+    small = {**CONFIG, "peers": 1000, "contacts": 50}
+    Path("travel.py").write_text(TRAVEL)
+    done = torchrun(2, "travel", json.dumps([{**small, "method": method} for method in methods]))
+    assert done.returncode == 0, done.stderr
+    *some, (sent, planned) = json.loads(Path("0").read_text())
+    for found, wanted in some:
+        assert 0.8 < wanted / found < 1.2
+    assert sent == 0  # in messages with models
+    assert planned == 2 * 8 * (10 * 17 + 17 * 10)  # bytes of a sum of models
+
+
 @pytest.mark.usefixtures("here")
 def test_each_rank_makes_the_samples_of_its_own_peers_only() -> None:
     small = {**CONFIG, "peers": 40, "contacts": 10, "method": "random", "rounds": 3}

@@ -99,7 +99,8 @@ def _largest_eigenvalue(gram: Tensor) -> Tensor:
     Filled up with zeros to a multiple of 8 numbers: LAPACK rounds by where in memory a matrix begins.
     """
     more = -gram.shape[-1] % 8
-    return torch.linalg.eigvalsh(pad(gram, (0, more, 0, more)))[..., -1:]
+    values: Tensor = torch.linalg.eigvalsh(pad(gram, (0, more, 0, more)))
+    return values[..., -1:]
 
 
 def _each(rows: Tensor, matrix: Tensor) -> Tensor:

@@ -17,8 +17,8 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Collection, Iterator
-from contextlib import suppress
+from collections.abc import Collection
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from homophily.peer.refusals import Refusals
@@ -87,22 +87,29 @@ def accept_before_zenoh(ports: Collection[int], refusals: Refusals, log: logging
     refusals: counts connections that are refused.
     """
     try:
-        doors = [_take_over(zenoh) for zenoh in _listening_sockets(ports)]
+        with ExitStack() as stack:  # all are found before the first door is made, which would be found too
+            doors = [_take_over(zenoh) for zenoh in _listening_sockets(ports, stack)]
     except OSError as error:
         log.warning("connections of strangers are not bounded, because the kernel has no filter for ports: %s", error)
         return None
     return AcceptLayer(doors, refusals) if doors else None
 
 
-def _listening_sockets(ports: Collection[int]) -> Iterator[socket.socket]:
-    """Copies of this process's sockets that listen on these ports."""
+def _listening_sockets(ports: Collection[int], stack: ExitStack) -> list[socket.socket]:
+    """Copies of this process's sockets that listen on these ports; the stack closes them.
+
+    Other threads open and close descriptors meanwhile, so that one of the list may be a copy made here.
+    """
+    found: dict[int, socket.socket] = {}  # by inode
     for number in map(int, os.listdir("/proc/self/fd")):
         with suppress(OSError):  # closed meanwhile
             if stat.S_ISSOCK(os.fstat(number).st_mode):
                 with socket.socket(fileno=os.dup(number)) as copy:
                     listens = copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
                     if listens and copy.family in (socket.AF_INET, socket.AF_INET6) and copy.getsockname()[1] in ports:
-                        yield copy
+                        kept = socket.socket(fileno=os.dup(number))  # dup() of a socket would make both blocking
+                        found.setdefault(os.fstat(kept.fileno()).st_ino, stack.enter_context(kept))
+    return list(found.values())
 
 
 def _take_over(zenoh: socket.socket) -> tuple[socket.socket, str, str]:

@@ -249,7 +249,8 @@ class ZenohLinks:
         return self._by_common_name.get(found, found)
 
     def close(self) -> None:
-        self._session.close()
+        with suppress(zenoh.ZError):  # on a busy machine it may take longer than zenoh waits
+            self._session.close()
         if self._layer is not None:
             self._layer.close()
             self._layer = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import secrets
@@ -17,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import zenoh
 
 from homophily.errors import UserError
 from homophily.peer.manifest import CHUNK
@@ -90,11 +92,38 @@ def accept_process() -> int:
 @pytest.mark.parametrize("kind", SENT)
 def test_strangers_neither_keep_a_member_out_nor_disturb_one_that_is_connected(layered: Layered, kind: str) -> None:
     strangers(layered.port, SENT[kind])
+    began = time.monotonic()
     carol = layered.member("carol")
     assert eventually(lambda: "alice" in carol.links.neighbours(), JOIN_SECONDS)
+    assert time.monotonic() - began < JOIN_SECONDS
     carol.links.close()
     assert eventually(lambda: "carol" not in layered.alice.links.neighbours())
     assert layered.go_on()
+
+
+def test_descriptors_that_other_threads_open_and_close_make_no_second_door(
+    people: People, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A number that was listed and is free again may be that of a door made meanwhile."""
+    listed = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda path: map(str, range(400)) if path == "/proc/self/fd" else listed(path))
+    layered = Layered(people)  # bob joins alice
+    (arguments,) = Path(f"/proc/{accept_process()}/cmdline").read_bytes().split(b"\0")[-2:-1]
+    assert len(json.loads(arguments)) == 1
+    assert layered.go_on()
+
+
+def test_links_whose_session_does_not_close_in_time_are_closed(layered: Layered, people: People) -> None:
+    class Busy:
+        def close(self) -> None:
+            raise zenoh.ZError("close operation timed out!")
+
+    links, session = layered.alice.links, layered.alice.links._session
+    pid = accept_process()
+    links._session = Busy()  # type: ignore[assignment]
+    links.close()
+    links._session = session
+    assert not Path(f"/proc/{pid}").exists()
 
 
 def test_refused_connections_are_counted_by_reason(layered: Layered) -> None:

@@ -13,7 +13,8 @@ from homophily.atomic_io import write_text
 from homophily.errors import UserError
 from homophily.peer import certificates
 from homophily.peer.channel import Channel, ChannelBroken, dial, verified
-from homophily.peer.membership_document import MAX_DOCUMENT_BYTES, MembershipDocument
+from homophily.peer.identity import Refused
+from homophily.peer.membership_document import MAX_DOCUMENT_BYTES, MembershipDocument, open_document
 from homophily.peer.settings import PeerSettings
 
 MOST_BYTES = 2 * MAX_DOCUMENT_BYTES + (64 << 10)  # of a message from the service
@@ -45,6 +46,32 @@ def newer_document(settings: PeerSettings, document: MembershipDocument) -> byte
     """A document that the authority has and that is newer than this one."""
     found = _ask(settings, document, kind="document", version=document.version).get("document")
     return None if found is None else str(found).encode()
+
+
+def caught_up(settings: PeerSettings, document: MembershipDocument) -> tuple[PeerSettings, bytes | None]:
+    """The settings under a newer document of the authority, and that document; None: it has none.
+
+    Raises UserError or OSError if the service cannot be reached, or the new document contradicts the peer's file.
+    """
+    data = newer_document(settings, document)
+    if data is None:
+        return settings, None
+    try:
+        newer = open_document(data, certificates.read_certificate(settings.path(settings.peer.ca)), document.federation)
+    except Refused as error:
+        raise UserError(f"the authority sent a membership document that cannot be used: {error}") from None
+    return settings.under(newer), data
+
+
+def begun(settings: PeerSettings) -> tuple[PeerSettings, bytes | None]:
+    """The settings with which a new state folder begins: the document of the peer's file may be years old."""
+    document = settings.document
+    if document is None or not document.authority or settings.stored_document.exists():
+        return settings, None
+    try:
+        return caught_up(settings, document)
+    except (UserError, OSError):  # the service need not run always
+        return settings, None
 
 
 def renew_certificate(settings: PeerSettings, document: MembershipDocument) -> None:

@@ -20,6 +20,7 @@ from cryptography.exceptions import InvalidSignature
 
 from homophily.atomic_io import in_use, read_json
 from homophily.errors import UserError
+from homophily.peer.authority_client import caught_up
 from homophily.peer.certificates import read_certificate
 from homophily.peer.handshakes import plain_reason
 from homophily.peer.identity import Refused
@@ -63,6 +64,9 @@ def examine(file: Path) -> Iterator[Check]:
         yield _document(settings.document)
     certificate = _certificate(settings)
     yield certificate
+    if settings.document is not None and settings.document.authority:
+        found, settings = _authority(settings, settings.document)
+        yield found
     try:
         setup = prepare_peer(settings)
     except UserError as error:
@@ -83,12 +87,32 @@ def examine(file: Path) -> Iterator[Check]:
 # This machine
 
 
+def _authority(settings: PeerSettings, document: MembershipDocument) -> tuple[Check, PeerSettings]:
+    """Whether the authority's service answers; and the settings under its document, if that is newer."""
+    try:
+        settings, newer = caught_up(settings, document)
+    except (UserError, OSError) as error:
+        return Check("authority", False, str(getattr(error, "strerror", None) or error)), settings
+    if newer is None or settings.document is None:
+        return Check("authority", True, f"answers, and has version {document.version} too"), settings
+    what = f"answers, and has version {settings.document.version}, which is used for what follows"
+    return Check("authority", True, what), settings
+
+
+def _new_certificate(settings: PeerSettings, expired: bool) -> str:
+    """How the operator of a peer gets a new certificate."""
+    if settings.document is None or not settings.document.authority:
+        return "issue a new one"
+    return "join with a new invitation" if expired else "start the peer, which renews it"
+
+
 def _certificate(settings: PeerSettings) -> Check:
     try:
         found, authority = read_certificate(settings.certificate), read_certificate(settings.path(settings.peer.ca))
         until = found.not_valid_after_utc
         if datetime.now(UTC) > until:
-            return Check("certificate", False, f"{settings.certificate} expired on {until.date()}: issue a new one")
+            what = _new_certificate(settings, expired=True)
+            return Check("certificate", False, f"{settings.certificate} expired on {until.date()}: {what}")
         try:
             found.verify_directly_issued_by(authority)
         except (ValueError, TypeError, InvalidSignature) as error:
@@ -96,7 +120,8 @@ def _certificate(settings: PeerSettings) -> Check:
     except UserError as error:
         return Check("certificate", False, str(error))
     if until - datetime.now(UTC) < _EXPIRY_WARNING:
-        return Check("certificate", False, f"{settings.certificate} expires on {until.date()}: issue a new one")
+        what = _new_certificate(settings, expired=False)
+        return Check("certificate", False, f"{settings.certificate} expires on {until.date()}: {what}")
     return Check("certificate", True, f"valid until {until.date()}")
 
 
@@ -124,12 +149,33 @@ def _disk(settings: PeerSettings, model_bytes: int) -> Iterator[Check]:
 
 
 def _addresses(settings: PeerSettings) -> Iterator[Check]:
-    """The addresses that this peer listens on and dials."""
+    """The addresses that this peer listens on, and those at which it may dial others."""
     running = in_use(settings.state)
     for address in settings.peer.listen:
         yield _listening(address, running)
-    for address in address_of(settings, insecure=False).connect:
-        yield from _dialled(settings, address)
+    members, linked = _members_addresses(settings), _status(settings).get("neighbours", ())
+    named: set[str] = set()
+    for address in dict.fromkeys([*address_of(settings, insecure=False).connect, *members]):
+        for check in _dialled(settings, address):
+            dials = not check.ok and members.get(address) in linked
+            if check.subject not in named:
+                yield replace(check, ok=True, text=f"{members[address]} has dialled this peer") if dials else check
+            named.add(check.subject)
+
+
+def _members_addresses(settings: PeerSettings) -> dict[str, str]:
+    """The names of the other members by the addresses at which this peer may dial them."""
+    peer, document = settings.peer, settings.document
+    if document is None or (peer.mesh == "partial" and peer.connect):  # then peer.connect says which links there are
+        return {}
+    return {a: name for name in peer.allow if name != peer.name for a in document.members[name].addresses}
+
+
+def _status(settings: PeerSettings) -> dict[str, Any]:
+    """The status of this peer, if it runs."""
+    path = settings.state / "status.json"
+    known: Any = read_json(path) if in_use(settings.state) and path.is_file() else {}
+    return known if isinstance(known, dict) else {}
 
 
 def _listening(address: str, running: bool) -> Check:
@@ -240,8 +286,9 @@ def _members(setup: PeerSetup) -> Iterator[Check]:
     """Who is online, and for each: round trip, bandwidth, clock and settings."""
     peer, heard = setup.settings.peer, _Heard(setup)
     others = [name for name in peer.allow if name != peer.name]
-    address = replace(address_of(setup.settings, insecure=False), listen=(), observer=True)
-    links = ZenohLinks(address)
+    address = address_of(setup.settings, insecure=False)
+    connect = tuple(dict.fromkeys([*address.connect, *_members_addresses(setup.settings)]))
+    links = ZenohLinks(replace(address, listen=(), connect=connect, observer=True))
     try:
         links.observe(heard.receive)
         until = time.monotonic() + _LISTEN_SECONDS
@@ -261,10 +308,7 @@ def _members(setup: PeerSetup) -> Iterator[Check]:
 
 def _unheard(settings: PeerSettings, name: str) -> Check:
     """A peer that the doctor cannot hear: it may be one that dials this peer, and cannot be dialled."""
-    path = settings.state / "status.json"
-    running = in_use(settings.state)
-    known: Any = read_json(path) if running and path.is_file() else {}
-    if isinstance(known, dict) and name in known.get("reachable", {}):
+    if name in _status(settings).get("reachable", {}):
         return Check(name, True, "connected to the running peer; it cannot be dialled from here")
     return Check(
         name, False, "offline: start it, or add an address of it, or of a peer that reaches it, to peer.connect"

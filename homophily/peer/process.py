@@ -27,7 +27,7 @@ from homophily.experiments.runner import ActiveRun, RoundPlayer, torch_settings
 from homophily.experiments.tracking import Tracking
 from homophily.federation.merging import merges
 from homophily.peer import handshakes
-from homophily.peer.authority_client import RENEWED_BEFORE, AuthorityClient
+from homophily.peer.authority_client import RENEWED_BEFORE, AuthorityClient, begun
 from homophily.peer.certificates import read_certificate
 from homophily.peer.logs import LogSettings, logged_to, peer_logger
 from homophily.peer.membership_document import MembershipDocument
@@ -76,6 +76,7 @@ class Peer:
                 f"--insecure is allowed only if peer.listen and peer.connect are loopback addresses, not {outside[0]}"
             )
         self._insecure, self._alone, self._callbacks = insecure, alone, Callbacks(callbacks)
+        self.settings, self._newer = begun(self.settings) if not insecure else (self.settings, None)
         self._setup = prepare_peer(self.settings)
         peer = self.settings.peer
         self._log_settings = LogSettings(json_log, log_to_stderr, int(peer.log_mb * 2**20), peer.log_files)
@@ -133,6 +134,8 @@ class Peer:
         peer, stored = self.settings.peer, self.settings.stored_document
         authority, watched = read_certificate(self.settings.path(peer.ca)), self.settings.path(peer.membership)
         known = newest([path for path in (stored, watched) if path.exists()], authority, peer.federation)
+        if self._newer is not None and self.settings.document is not None:
+            known = self._newer, self.settings.document
         return MembershipKeeper(known, authority, stored, watched, self._govern, links.offer, refusals, self._log)
 
     def _authority_client(self, keeper: MembershipKeeper) -> AuthorityClient:

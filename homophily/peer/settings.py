@@ -13,6 +13,7 @@ from pydantic import Field
 from homophily.config.overlay import as_tables, flat, read
 from homophily.config.schema import Config
 from homophily.config.table import Table
+from homophily.data.constants import AgreedScale
 from homophily.errors import UserError
 from homophily.peer.certificates import NAME_RULE, is_name, read_certificate
 from homophily.peer.membership_document import MembershipDocument, is_address
@@ -135,8 +136,15 @@ def load(path: Path) -> PeerSettings:
 
 
 def shared_settings(path: Path) -> dict[str, Any]:
-    """The settings in a TOML file that all peers shall have: keys of a config, and SHARED_KEYS of the table [peer]."""
+    """The settings in a TOML file that all peers shall have: keys of a config, and SHARED_KEYS of the table [peer].
+
+    If data.scale names a file, which members do not have, its content takes the place of the name.
+    """
     values = read(path, "settings")
+    data = values.get("data")
+    if isinstance(data, Mapping) and isinstance(data.get("scale"), str):
+        agreed = AgreedScale.read(str(path.parent / data["scale"]))
+        values["data"] = {**data, "scale": dict(agreed.constants.table)}
     table = values.get("peer", {})
     if not isinstance(table, Mapping) or not table.keys() <= set(SHARED_KEYS):
         raise UserError(f"{path}: of the table [peer] only {', '.join(SHARED_KEYS)} can be shared by all peers")

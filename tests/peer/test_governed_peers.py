@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from homophily.peer import federation_folder
+from homophily.peer.doctor import examine
 from homophily.peer.network import address_of
 from homophily.peer.settings import load
 from homophily.peer.transport import NoAnswer, ZenohLinks
@@ -84,6 +85,43 @@ def test_a_running_peer_renews_its_certificate_and_a_revoked_one_is_out_within_a
     until(lambda: all("bob" not in clinics.status(i)["neighbours"] for i in (0, 2)), "no link of bob is left")
     assert time.monotonic() - began < MINUTE
     assert "other peers will refuse" in (clinics.folder / "bob/peer.log").read_text()
+
+
+def test_the_doctor_asks_the_authority_and_dials_members_that_dial_this_peer(governed: tuple[Office, Clinics]) -> None:
+    office, clinics = governed
+    (bob,), (cid,) = (load(file).peer.listen for file in clinics.files[1:])
+    federation_folder.add(office.folder, "bob", [bob])
+    version = federation_folder.add(office.folder, "cid", [cid]).version  # ann's file has an older document
+    clinics.start(1)
+    until(lambda: clinics.round(1) > 0, "bob plays")
+    found = {check.subject: check for check in examine(clinics.files[0])}
+    assert found["authority"].text == f"answers, and has version {version}, which is used for what follows"
+    assert found["certificate"].text.endswith(": start the peer, which renews it")
+    assert found[f"dial {bob}"].text.startswith("bob, connected in ")
+    assert found[f"dial {cid}"].text.startswith("connection refused: ")
+    assert found["bob: settings"].ok
+    assert "round trip" in found["bob: link"].text
+    document = federation_folder.add(office.folder, "bob", [f"127.0.0.1:{free_port()}"])  # it cannot be reached there
+    clinics.start(0)
+    until(lambda: clinics.round(0) > 0, "ann plays")
+    until(lambda: clinics.status(0)["membership"] == document.version, "ann has the newest document")
+    until(lambda: "bob" in clinics.status(0)["neighbours"], "bob has dialled ann")
+    office.service.close()
+    found = {check.subject: check for check in examine(clinics.files[0])}
+    assert [check for subject, check in found.items() if check.text == "bob has dialled this peer" and check.ok]
+    assert not found["authority"].ok
+    assert "cannot be reached: Connection re" in found["authority"].text
+
+
+def test_a_new_state_folder_begins_with_the_authoritys_document(governed: tuple[Office, Clinics]) -> None:
+    office, clinics = governed
+    shared = office.folder.parent / "other.toml"
+    shared.write_text('rounds = 90_000\nmethod = "random"\n')  # fewer: a state folder of 100,000 would refuse them
+    version = federation_folder.share(office.folder, shared).version
+    clinics.start(0)  # the document beside its file is the one with which it joined
+    until(lambda: clinics.round(0) > 0, "ann plays")
+    assert (clinics.status(0)["rounds"], clinics.status(0)["membership"]) == (90_000, version)
+    assert "the settings of membership document" not in (clinics.folder / "ann/peer.log").read_text()
 
 
 class Thief:

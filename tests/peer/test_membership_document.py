@@ -277,6 +277,18 @@ def test_running_peers_apply_a_new_document_and_one_that_was_away_catches_up(off
     )
 
 
+def test_a_shared_file_of_constants_becomes_part_of_the_document(office: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/scale.toml").write_text("mean = [1.5, 2.0]\nstd = [2.0, 4.0]\nclasses = 2\n")
+    shared = tmp_path / "elsewhere/shared.toml"
+    shared.write_text('rounds = 7\ndata = { scale = "scale.toml", train = 40 }\n')
+    found = federation_folder.share(office, shared).settings["data"]
+    assert found == {"scale": {"mean": [1.5, 2.0], "std": [2.0, 4.0], "classes": 2}, "train": 40}
+    (tmp_path / "elsewhere/scale.toml").unlink()
+    with pytest.raises(UserError, match=r"cannot read the file .*scale\.toml"):
+        federation_folder.share(office, shared)
+
+
 def test_a_peer_that_denies_most_members_plays_with_the_others(office: Path, clinics: Clinics) -> None:
     federation_folder.add(office, "dan")
     federation_folder.issue_key(office, "dan", ["127.0.0.1"], 365)

@@ -247,7 +247,9 @@ class Run:
 
     def _need_end(self) -> None:
         if not self.finished:
-            raise UserError(f"the run in {self.path} has not finished: go on with --resume {self.path}")
+            peer = (self.path / "status.json").is_file()
+            how = "its peer must play all rounds first" if peer else f"go on with --resume {self.path}"
+            raise UserError(f"the run in {self.path} has not finished: {how}")
 
 
 def _cast(samples: Tensor, dtype: torch.dtype) -> Tensor:

@@ -72,6 +72,8 @@ def test_a_stopped_peer_says_how_to_resume_it(tmp_path: Path) -> None:
     assert "Traceback" not in said
     assert status(tmp_path / "peer-0")["round"] >= 1
     assert len(Run(tmp_path / "peer-0").metrics()) >= 1
+    with pytest.raises(UserError, match=r"has not finished: its peer must play all rounds first$"):
+        Run(tmp_path / "peer-0").export(0, tmp_path / "model.safetensors")
 
 
 def test_a_peer_serves_its_metrics_and_health(tmp_path: Path) -> None:

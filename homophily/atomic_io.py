@@ -224,6 +224,15 @@ def read_folder(
         raise UserError(f"{path} is damaged, or of another version: {error}") from error
 
 
+def shard_files(path: Path) -> list[Path]:
+    """The files of tensors that write_folder wrote to ``path``, in order."""
+    numbers = read_json(path / "state.json")
+    try:
+        return [path / file for file in numbers[_SHARDS]]
+    except (KeyError, TypeError) as error:
+        raise UserError(f"{path} is damaged, or of another version: {error}") from error
+
+
 def _joined(parts: list[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
@@ -251,6 +260,33 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     """Return the tensors of a safetensors file by name; raise a UserError if it cannot be read or is damaged."""
     with _reading(path):
         return load_file(path)
+
+
+class TensorFile:
+    """An open safetensors file, of which single rows are read. It stays readable if the file is removed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with _reading(path):
+            self._file = safe_open(path, framework="pt")
+            self.names = frozenset(self._file.keys())
+
+    def rows(self, name: str) -> int:
+        """How many rows a tensor has."""
+        with self._found(name):
+            return int(self._file.get_slice(name).get_shape()[0])
+
+    def row(self, name: str, number: int) -> Tensor:
+        with self._found(name):
+            found: Tensor = self._file.get_slice(name)[number : number + 1][0]
+            return found
+
+    @contextmanager
+    def _found(self, name: str) -> Iterator[None]:
+        if name not in self.names:
+            raise UserError(f"{self.path} is damaged, or of another version: it has no {name}")
+        with _reading(self.path):
+            yield
 
 
 def read_metadata(path: Path) -> dict[str, str]:

@@ -26,6 +26,7 @@ from homophily.atomic_io import locked, write_json
 from homophily.cli import backups
 from homophily.cli.audit import audit_run
 from homophily.cli.exit_codes import ExitCode
+from homophily.cli.export import export_model
 from homophily.cli.live import follow_folder, live_page
 from homophily.cli.plan import plan_run
 from homophily.cli.printing import print_result, stoppable
@@ -220,20 +221,6 @@ def list_names(kind: Annotated[str | None, typer.Argument(help=", ".join(_KINDS)
 
 
 @app.command()
-def export(
-    run: Annotated[Path, typer.Argument(help="A finished run's folder.")],
-    file: Annotated[Path, typer.Argument(help="The safetensors file to write; with --adapter, the folder.")],
-    peer: Annotated[str, typer.Option("--peer", help="The number or the name of the peer.")],
-    adapter: Annotated[bool, typer.Option("--adapter", help="Only the LoRA adapters, in the format of peft.")] = False,
-) -> None:
-    """Write one peer's final model as safetensors, under state-dict names."""
-    found = Run(run)
-    numbered = peer.removeprefix("-").isdecimal() and peer not in (found.scores["peer"] or [])
-    which = int(peer) if numbered else peer
-    print(found.export_adapter(which, file) if adapter else found.export(which, file))
-
-
-@app.command()
 def report(
     folders: Annotated[list[Path], typer.Argument(metavar="FOLDER ...", help="Runs, comparisons or peers' states.")],
     out: Annotated[Path, typer.Option("--out", help="The HTML file to write.")] = Path("report.html"),
@@ -249,6 +236,7 @@ def report(
     print(out)
 
 
+app.command("export")(export_model)
 app.command("live")(follow_folder)
 app.command("backup")(backups.back_up)
 app.command("restore")(backups.restore)

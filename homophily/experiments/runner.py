@@ -137,6 +137,7 @@ class ActiveRun:
         written = self.shards.agreed(lambda: self.writer.has_checkpoint(self.state.round))
         shards = None if written else self.shards.collected(self.state.tensors())
         if self.shards.rank == 0:
+            self.writer.keep_preparation(self.state.experiment.task.data.preparation)
             self.writer.save(self.state.round, shards, {**self.state.numbers(), "callbacks": self.callbacks.state()})
         elif shards is not None:
             list(shards)  # this sends them
@@ -189,7 +190,9 @@ def begin(
     writer = RunWriter.create(out, "".join(c if c.isalnum() or c in "-_." else "-" for c in name))
     task = experiment.task
     writer.keep_start(objects.model, task.layout.frozen_values(task.module))
-    writer.describe(config, description(config, plan, task, experiment.scorer.metric.headline, experiment.digest))
+    about = description(config, plan, task, experiment.scorer.metric.headline, experiment.digest)
+    names = experiment.roster.names
+    writer.describe(config, about if names is None else {**about, "peers": list(names)})
     shards.agreed(lambda: str(writer.path))
     return ActiveRun(RunState(experiment), writer, config, objects, callbacks)
 

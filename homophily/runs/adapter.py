@@ -14,11 +14,15 @@ from homophily.errors import UserError
 from homophily.federation.layout import Layout
 from homophily.models.lora import factor_pairs
 
+TENSORS = "adapter_model.safetensors"
 _BELOW = "base_model.model."  # peft's names of the network's own modules begin with this
 
 
-def write_adapter(folder: Path, lora: Lora, layout: Layout, state: dict[str, Tensor]) -> None:
-    """Write ``adapter_model.safetensors`` and ``adapter_config.json``. state: the state dict of the peer's model."""
+def write_adapter(folder: Path, lora: Lora, layout: Layout, state: dict[str, Tensor], round: int) -> None:
+    """Write ``adapter_model.safetensors`` and ``adapter_config.json``.
+
+    state: the state dict of the peer's model; round: after which it is so.
+    """
     pairs = factor_pairs(state)
     factors = {name for pair in pairs for name in pair}
     targets = [name.rpartition(".")[0] for name, _ in pairs]
@@ -47,7 +51,7 @@ def write_adapter(folder: Path, lora: Lora, layout: Layout, state: dict[str, Ten
     }
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    write_tensors(folder / "adapter_model.safetensors", tensors, {"format": "pt"})
+    write_tensors(folder / TENSORS, tensors, {"format": "pt", "round": str(round)})
     write_json(folder / "adapter_config.json", config)
 
 

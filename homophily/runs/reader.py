@@ -27,12 +27,15 @@ from homophily.runs.adapter import write_adapter
 from homophily.runs.frame import run_frame
 from homophily.runs.headline import Headline
 from homophily.runs.history import History
+from homophily.runs.stored_models import SUMMARY, StoredModels, stored_models
 
 if TYPE_CHECKING:
     import pandas as pd
 
 FORMAT = 3  # of run folders; a folder of another format is refused
 FROZEN = "frozen.safetensors"
+INPUTS = "inputs.safetensors"
+_NAMED = 12  # runs inside another folder that are named
 _DENSE = 1 << 28  # the most entries of a dense table of all pairs of peers
 _ABOUT = ("device", "format", "frozen", "inputs", "layout", "machine", "outputs", "plan", "versions")
 
@@ -83,13 +86,13 @@ class Run:
     @property
     def finished(self) -> bool:
         """Whether the run has finished; while it is extended, its results are those of the last finish."""
-        return (self.path / "summary.json").is_file()
+        return (self.path / SUMMARY).is_file()
 
     @property
     def summary(self) -> dict[str, Any]:
         """The object that ``--json`` prints."""
         self._need_end()
-        return read_json(self.path / "summary.json")  # type: ignore[no-any-return]
+        return read_json(self.path / SUMMARY)  # type: ignore[no-any-return]
 
     @property
     def scores(self) -> dict[str, Any]:
@@ -168,18 +171,24 @@ class Run:
         return found
 
     def state_dict(self, peer: int | str) -> dict[str, Tensor]:
-        """The final model of ``peer``, a number or a name, under the names of its state dict."""
-        peer = self._number(peer)
-        stored = read_tensors(self.path / "models.safetensors")
-        kept = {name: table[peer] for name, table in _below(stored, "kept/").items()}
-        layout = Layout.from_json(self.about["layout"])
-        return layout.state_dict(stored["rows"][peer], kept, frozen_tensors(self.path))
+        """The model of ``peer``, a number or a name, under the names of its state dict.
+
+        It is the final one; of a run that has not finished, it is the one of the newest checkpoint.
+        """
+        return self._state_dict(self._models(), peer)
+
+    def _state_dict(self, models: StoredModels, peer: int | str) -> dict[str, Tensor]:
+        row, kept = models.of(self._number(peer, models))
+        return Layout.from_json(self.about["layout"]).state_dict(row, kept, frozen_tensors(self.path))
 
     def model(self, peer: int | str) -> nn.Module:
-        """The final model of ``peer``, in evaluation mode."""
+        """The model of ``peer``, in evaluation mode: the final one, or the one of the newest checkpoint."""
+        return self._module(self.state_dict(peer))
+
+    def _module(self, state: dict[str, Tensor]) -> nn.Module:
         about = self.about
         module = Network(self.config, self._pattern, tuple(about["inputs"]), about["outputs"]).common(0)
-        module.load_state_dict(self.state_dict(peer))
+        module.load_state_dict(state)
         return module.eval()
 
     def prepared(self, peer: int | str, x: Any) -> Any:
@@ -187,7 +196,7 @@ class Run:
 
         If the run's inputs have named fields, ``x`` and the result are dicts.
         """
-        peer = self._number(peer)
+        peer = self._number(peer, self._models())
         about, preparation = self.about, self._preparation()
         dtype = Layout.from_json(about["layout"]).dtype
         if "fields" in about:
@@ -206,40 +215,67 @@ class Run:
         return _cast(preparation(peer, samples), dtype)
 
     def export(self, peer: int | str, path: Path | str) -> Path:
-        """Write the final model of ``peer`` to ``path``, as safetensors with the names of its state dict.
+        """Write the model of ``peer`` to ``path``, as safetensors with the names of its state dict.
 
-        The metadata of the file say how inputs are prepared, and the names of the classes if the targets were strings.
-        Returns the path.
+        It is the final model; of a run that has not finished, it is the one of the newest checkpoint. The metadata of
+        the file say after which round, how inputs are prepared, and the names of the classes if the targets were
+        strings. Returns the path.
         """
-        peer = self._number(peer)
-        metadata = {"inputs": json.dumps(plain(self._preparation().as_dict(peer)))}
+        models = self._models()
+        inputs = self._preparation().as_dict(self._number(peer, models))
+        metadata = {"round": str(models.round), "inputs": json.dumps(plain(inputs))}
         if "class_names" in self.about:
             metadata["class_names"] = json.dumps(self.about["class_names"])
-        write_tensors(Path(path), self.state_dict(peer), metadata)
+        write_tensors(Path(path), self._state_dict(models, peer), metadata)
         return Path(path)
 
     def export_adapter(self, peer: int | str, folder: Path | str) -> Path:
-        """Write the LoRA adapters of ``peer``'s final model to a folder that ``peft`` loads. Returns the folder."""
+        """Write the LoRA adapters of ``peer``'s model, as of ``export``, to a folder that ``peft`` loads.
+
+        Returns the folder.
+        """
         lora, layout, folder = self.config.model.lora, Layout.from_json(self.about["layout"]), Path(folder)
-        if is_peft(self._pattern):
-            module: Any = self.model(peer)
-            module.save_pretrained(folder, save_embedding_layers=False)
-        elif lora is None:
+        if lora is None and not is_peft(self._pattern):
             raise UserError(f"{self.path} has no LoRA adapters: its config has no table [model.lora]")
+        models = self._models()
+        state = self._state_dict(models, peer)
+        if is_peft(self._pattern):
+            module: Any = self._module(state)
+            module.save_pretrained(folder, save_embedding_layers=False)
         else:
-            write_adapter(folder, lora, layout, self.state_dict(peer))
+            assert lora is not None
+            write_adapter(folder, lora, layout, state, models.round)
         return folder
 
+    def _models(self) -> StoredModels:
+        found = stored_models(self.path)
+        if found is None:
+            each = self.config.checkpoint
+            when = "every round" if each == 1 else f"every {each} rounds (checkpoint = {each})"
+            raise UserError(f"{self.path} holds no models yet: a checkpoint is written after {when}")
+        return found
+
     def _preparation(self) -> Preparation:
-        path = self.path / "inputs.safetensors"
+        path = self.path / INPUTS
+        if not self.finished and not path.is_file():
+            raise UserError(
+                f"{path} is missing: an older version of homophily wrote this folder; it is written with the next "
+                "checkpoint of this version"
+            )
         return Preparation.read(read_metadata(path).get("raw", "numbers"), read_tensors(path))
 
-    def _number(self, peer: int | str) -> int:
+    @property
+    def names(self) -> list[str | None]:
+        """The names of the peers, None for one without; empty if no peer has a name."""
+        found = self.about.get("peers") or (self.scores["peer"] if self.finished else None) or []
+        status = self.path / "status.json"
+        return list(found) or ([read_json(status)["peer"]] if status.is_file() else [])
+
+    def _number(self, peer: int | str, models: StoredModels) -> int:
         """The number of a peer that is given by its number or its name."""
-        scores = self.scores
-        peers, names = len(scores["loss"]), scores["peer"] or []
+        peers, names = models.peers, self.names
         if peer in names:
-            return int(names.index(peer))
+            return int(names.index(str(peer)))
         if not isinstance(peer, int | np.integer) or not 0 <= peer < peers:
             known = f", named {', '.join(map(str, names[:8]))}{', ...' * (len(names) > 8)}" if any(names) else ""
             raise UserError(f"peer {peer!r}: this run has peers 0 to {peers - 1}{known}")

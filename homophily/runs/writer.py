@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 from collections.abc import Iterable
 from contextlib import suppress
@@ -33,11 +32,11 @@ from homophily.data.preparation import Preparation
 from homophily.errors import UserError
 from homophily.models.copying import copied
 from homophily.runs.history import HistoryWriter
-from homophily.runs.reader import FORMAT, FROZEN, Run, frozen_tensors
+from homophily.runs.reader import FORMAT, FROZEN, INPUTS, Run, frozen_tensors
+from homophily.runs.stored_models import checkpoints
 
 _METRICS_BYTES = 32 << 20  # of metrics.jsonl, above which every second line is removed
 _START = "start.safetensors"
-_CHECKPOINT = re.compile(r"round-(\d{6,})")
 
 
 @dataclass(frozen=True)
@@ -57,6 +56,7 @@ class RunWriter:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.history = HistoryWriter(path / "history")
+        self._prepared: Preparation | None = None  # the last that was written
 
     @classmethod
     def create(cls, path: Path | None, name: str) -> RunWriter:
@@ -77,7 +77,7 @@ class RunWriter:
     @property
     def round(self) -> int:
         """The round of the last checkpoint, after which the run would continue."""
-        return max((number for number, _ in _checkpoints(self.path)), default=0)
+        return max((number for number, _ in checkpoints(self.path)), default=0)
 
     def describe(self, config: Config, about: dict[str, Any]) -> None:
         """Write the run's description before its first round; the config comes last and makes the folder a run."""
@@ -142,6 +142,19 @@ class RunWriter:
                     os.truncate(path, length)  # remove the incomplete line
                 raise
 
+    def keep_preparation(self, preparation: Preparation) -> None:
+        """Write how inputs are prepared for the models of the next checkpoint, if that has changed.
+
+        A run that is extended keeps it for its final models until it has finished again.
+        """
+        if preparation is self._prepared or (self.path / "summary.json").is_file():
+            return
+        self._write_preparation(preparation)
+
+    def _write_preparation(self, preparation: Preparation) -> None:
+        write_tensors(self.path / INPUTS, preparation.tensors(), {"raw": preparation.raw})
+        self._prepared = preparation
+
     def has_checkpoint(self, round: int) -> bool:
         """Whether there is a complete checkpoint of this round."""
         return self._checkpoint(round).exists()
@@ -164,18 +177,18 @@ class RunWriter:
             with writing(target):
                 target.parent.mkdir(exist_ok=True)
             write_folder(target, shards, rest)
-        for _, old in _checkpoints(self.path)[:-1]:
+        for _, old in checkpoints(self.path)[:-1]:
             shutil.rmtree(old)
 
     def last_checkpoint(self) -> Path | None:
         """The folder of the last checkpoint; None if there is none."""
-        found = _checkpoints(self.path)
+        found = checkpoints(self.path)
         return found[-1][1] if found else None
 
     @property
     def last_round(self) -> int:
         """The round of the last checkpoint; 0 if there is none."""
-        return max((round for round, _ in _checkpoints(self.path)), default=0)
+        return max((round for round, _ in checkpoints(self.path)), default=0)
 
     def cut(self, last: int) -> None:
         """Remove the metrics and the history of rounds after ``last``."""
@@ -192,8 +205,7 @@ class RunWriter:
             summary.unlink(missing_ok=True)  # of fewer rounds, if the run was extended
         write_stacked(self.path / "merges.safetensors", outcome.merges)
         write_stacked(self.path / "models.safetensors", outcome.models)
-        prepared = outcome.preparation
-        write_tensors(self.path / "inputs.safetensors", prepared.tensors(), {"raw": prepared.raw})
+        self._write_preparation(outcome.preparation)
         write_json(self.path / "scores.json", outcome.scores)
         write_json(summary, {**outcome.summary, "run": str(self.path)})
 
@@ -203,13 +215,6 @@ def _free(parent: Path, name: str) -> Path:
     while (parent / (name if number == 1 else f"{name}-{number}")).exists():
         number += 1
     return parent / (name if number == 1 else f"{name}-{number}")
-
-
-def _checkpoints(run: Path) -> list[tuple[int, Path]]:
-    """Complete checkpoints, oldest first."""
-    folder = run / "checkpoints"
-    entries = folder.iterdir() if folder.is_dir() else ()
-    return sorted((int(m[1]), p) for p in entries if (m := _CHECKPOINT.fullmatch(p.name)))
 
 
 def _left_behind(entry: Path) -> bool:

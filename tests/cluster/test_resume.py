@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
+from homophily.runs.reader import Run
 from tests.cluster import halves
 from tests.cluster.test_ranks import contents, tensors, torchrun
 
@@ -15,9 +18,10 @@ NAMES = ["fedavg-stopping", "ifca", "dac", "kin", "stopping", "guarded", "privat
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All runs, begun and resumed in this process."""
+    """All runs, begun and resumed in this process; in half/, as they were in between."""
     folder = tmp_path_factory.mktemp("whole")
     halves.main(folder, "begin", NAMES)
+    shutil.copytree(folder, folder / "half")
     halves.main(folder, "resume", NAMES)
     return folder
 
@@ -30,6 +34,11 @@ def test_another_number_of_ranks_continues_to_the_same_result(
     assert begun.returncode == 0, begun.stderr
     checkpoint = tmp_path / "ifca" / "checkpoints" / "round-000002"
     assert len(list(checkpoint.glob("state*.safetensors"))) == first
+    for name in NAMES:  # the models of a checkpoint in several files
+        found, expected = Run(tmp_path / name), Run(whole / "half" / name)
+        for peer in (0, 3, int(found.config.peers or 0) - 1):
+            ours, theirs = found.state_dict(peer), expected.state_dict(peer)
+            assert all(torch.equal(ours[key], theirs[key]) for key in theirs), (name, peer)
     if second:
         done = torchrun(second, "tests.cluster.halves", str(tmp_path), "resume", *NAMES)
         assert done.returncode == 0, done.stderr

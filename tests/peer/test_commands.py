@@ -15,8 +15,11 @@ from urllib.request import urlopen
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
+from homophily.atomic_io import read_metadata
 from homophily.cli.peer import compared_communication
 from homophily.errors import UserError
 from homophily.federation.similarity import MetricCost, Pairs, costs
@@ -59,12 +62,14 @@ def started(file: Path, far_enough: Callable[[], bool], *options: str) -> Iterat
         peer.kill()
 
 
-def test_a_stopped_peer_says_how_to_resume_it(tmp_path: Path) -> None:
+def test_a_stopped_peer_says_how_to_resume_it_and_exports_its_model(command: Command, tmp_path: Path) -> None:
     endless = make({"rounds": 10**6, "peers": 2, "data": {"angles": [0, 180]}})
     file, _ = write_files(endless, 2, tmp_path, "free", wait_for=0)
     with started(file, lambda: status(tmp_path / "peer-0")["round"] > 0) as peer:
         with pytest.raises(UserError, match=r"peer-0 is in use by another process"):
             Peer(file).result()
+        running = Run(tmp_path / "peer-0").export("peer-0", tmp_path / "running.safetensors")
+        assert 1 <= int(read_metadata(running)["round"]) <= status(tmp_path / "peer-0")["round"] + 1
         os.kill(peer.pid, signal.SIGTERM)
         _, said = peer.communicate(timeout=PATIENCE)
     assert peer.returncode == 130
@@ -73,7 +78,20 @@ def test_a_stopped_peer_says_how_to_resume_it(tmp_path: Path) -> None:
     assert status(tmp_path / "peer-0")["round"] >= 1
     assert len(Run(tmp_path / "peer-0").metrics()) >= 1
     with pytest.raises(UserError, match=r"has not finished: its peer must play all rounds first$"):
-        Run(tmp_path / "peer-0").export(0, tmp_path / "model.safetensors")
+        _ = Run(tmp_path / "peer-0").summary
+    played = len(Run(tmp_path / "peer-0").metrics())
+    code, out, _ = command("export", str(tmp_path / "peer-0"), "model.safetensors")  # --peer is not needed
+    assert (code, out.splitlines()[0]) == (0, "model.safetensors")
+    assert out.splitlines()[1] in (  # the last round may have ended before its checkpoint was written
+        f"the model of round {played} of 1000000: the run has not finished",
+        f"the model of round {played - 1} of 1000000: the run has not finished",
+    )
+    data = Run(tmp_path / "peer-0")
+    raw = torch.randint(0, 256, (3, 1, 8, 8), dtype=torch.uint8)
+    inputs = json.loads(read_metadata(tmp_path / "model.safetensors")["inputs"])
+    prepared = (raw / 255 - torch.tensor(inputs["mean"])) * torch.tensor(inputs["factor"])
+    assert torch.allclose(data.prepared(0, raw), prepared)
+    assert torch.equal(load_file(tmp_path / "model.safetensors")["1.weight"], data.state_dict(0)["1.weight"])
 
 
 def test_a_peer_serves_its_metrics_and_health(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from homophily.report.live.access import Access, bound, is_loopback
 from homophily.report.live.prometheus import PRIVATE, private_peer
 from homophily.report.live.server import LiveRun, LiveServer, address, check_installed
 from homophily.report.page.sources import is_comparison, is_run
+from homophily.runs.reader import runs_inside
 
 _HOST = "127.0.0.1"
 
@@ -33,7 +34,8 @@ def follow_folder(
     check_installed()
     begun = is_run(folder) or is_comparison(folder)
     if not begun and not _may_begin(folder):
-        raise UserError(f"{folder}: has no config.toml (a run or a peer) and no comparison.json (a comparison)")
+        what = "has no config.toml (a run or a peer) and no comparison.json (a comparison)"
+        raise UserError(f"{folder}: {what}{runs_inside(folder)}")
     if private_peer(folder) and not is_loopback(host):
         raise UserError(
             f"--host {host}: {PRIVATE}; leave --host out, and let Prometheus read `homophily peer --metrics`, which "

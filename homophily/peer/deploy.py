@@ -27,7 +27,7 @@ from homophily.experiments.simulate import run as simulate
 from homophily.peer import certificates
 from homophily.peer.process import Peer, stopping
 from homophily.peer.setup import peer_method
-from homophily.runs.reader import Run
+from homophily.runs.reader import Run, runs_inside
 from homophily.simulation.configuration import over
 from homophily.simulation.setup import graph_of
 
@@ -241,6 +241,7 @@ def status(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise UserError(
             f"{folder} is not the state folder of a peer: it has no status.json (a peer writes it when it starts)"
+            f"{runs_inside(folder)}"
         )
     found = read_json(path)
     if not isinstance(found, dict):

@@ -51,7 +51,7 @@ class Run:
             example = f", such as {self.path / runs[0]}" if runs else ""
             raise UserError(f"{self.path} is a comparison: name one of its runs{example}")
         if not (self.path / "config.toml").is_file():
-            raise UserError(f"{self.path} is not a run: it has no config.toml")
+            raise UserError(f"{self.path} is not a run: it has no config.toml{runs_inside(self.path)}")
         self._pattern = model
 
     @property
@@ -290,6 +290,15 @@ class Run:
 
 def _cast(samples: Tensor, dtype: torch.dtype) -> Tensor:
     return samples.to(dtype) if samples.is_floating_point() else samples
+
+
+def runs_inside(folder: Path) -> str:
+    """The end of a message about a folder that is not a run: the runs inside, as ``homophily deploy`` leaves them."""
+    names = sorted((path.parent.name for path in folder.glob("*/config.toml")), key=lambda name: (len(name), name))
+    if not names:
+        return ""
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"; it holds {', '.join(names[:_NAMED])}{more}: name one of these, such as {folder / names[0]}"
 
 
 def frozen_tensors(run: Path) -> dict[str, Tensor]:

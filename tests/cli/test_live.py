@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -77,6 +78,18 @@ def test_a_resumed_run_serves_the_same_address(tmp_path: Path) -> None:
         finally:
             run.kill()
             run.communicate()
+
+
+def test_a_folder_of_several_peers_is_refused_with_the_names_of_theirs(
+    tmp_path: Path, command: Callable[..., tuple[int, str, str]]
+) -> None:
+    for name in ("peer-10", "peer-2", "simulation"):
+        (tmp_path / "deployed" / name).mkdir(parents=True)
+        (tmp_path / "deployed" / name / "config.toml").touch()
+    inside = f"it holds peer-2, peer-10, simulation: name one of these, such as {tmp_path / 'deployed' / 'peer-2'}\n"
+    for words in (["live"], ["report"], ["status"], ["export", "--peer", "0", "model.safetensors"]):
+        code, _, err = command(*words[:1], str(tmp_path / "deployed"), *words[3:], *words[1:3])
+        assert (code, err.endswith(inside)) == (2, True), err
 
 
 def test_a_port_without_a_page_is_refused() -> None:

@@ -17,7 +17,7 @@ from homophily.report.page.figures import View
 from homophily.report.page.peer import peer_view
 from homophily.report.page.run import run_view
 from homophily.report.page.sources import Compared, Source, alike, is_comparison, is_peer, is_run
-from homophily.runs.reader import Run
+from homophily.runs.reader import Run, runs_inside
 from homophily.version import __version__
 
 _SCRIPTS = ("core.js", "charts.js", "canvases.js", "page.js")
@@ -43,7 +43,7 @@ def _view(folder: Path) -> View:
     why = (
         "is not a folder"
         if not folder.is_dir()
-        else "has no config.toml (a run or a peer) and no comparison.json (a comparison)"
+        else f"has no config.toml (a run or a peer) and no comparison.json (a comparison){runs_inside(folder)}"
     )
     raise UserError(f"{folder}: {why}")
 

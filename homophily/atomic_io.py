@@ -268,7 +268,7 @@ class TensorFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         with _reading(path):
-            self._file = safe_open(path, framework="pt")
+            self._file: Any = safe_open(path, framework="pt")
             self.names = frozenset(self._file.keys())
 
     def rows(self, name: str) -> int:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from homophily.atomic_io import sync, writing
+from homophily.atomic_io import shard_files, sync, writing
 from homophily.errors import UserError
 from homophily.privacy.ledger import LEDGER
 from homophily.version import __version__
@@ -122,7 +122,7 @@ def _open_once(folder: Path, stack: ExitStack) -> tuple[dict[str, IO[bytes]], li
     complete = [path for path in checkpoints.glob("round-*") if path.suffix != ".part"]
     last = max(complete, key=lambda path: int(path.name.removeprefix("round-")), default=None)
     before = _final_files(folder)
-    first = [] if last is None else [last / "state.safetensors", last / "state.json"]
+    first = [] if last is None else [*_tensor_files(last), last / "state.json"]
     rest = [path for path in sorted(folder.rglob("*")) if not path.is_relative_to(checkpoints) and _counts(path)]
     opened: dict[str, IO[bytes]] = {}
     left_out: list[str] = []
@@ -139,6 +139,16 @@ def _open_once(folder: Path, stack: ExitStack) -> tuple[dict[str, IO[bytes]], li
     if _final_files(folder) != before:
         raise _ChangedError
     return opened, left_out, 0 if last is None else int(last.name.removeprefix("round-"))
+
+
+def _tensor_files(checkpoint: Path) -> list[Path]:
+    """The files of a checkpoint that hold tensors, one for each rank of the run."""
+    try:
+        return shard_files(checkpoint)
+    except UserError as error:
+        if isinstance(error.__cause__, FileNotFoundError):  # it was replaced by a newer one
+            raise _ChangedError from error
+        raise
 
 
 def _counts(path: Path) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from homophily.runs.backup import back_up, restore
 from homophily.runs.reader import Run
 from tests.cluster import halves
 from tests.cluster.test_ranks import contents, tensors, torchrun
@@ -34,6 +35,11 @@ def test_another_number_of_ranks_continues_to_the_same_result(
     assert begun.returncode == 0, begun.stderr
     checkpoint = tmp_path / "ifca" / "checkpoints" / "round-000002"
     assert len(list(checkpoint.glob("state*.safetensors"))) == first
+    back_up(tmp_path / "ifca", tmp_path / "ifca.tar")
+    restore(tmp_path / "ifca.tar", tmp_path / "restored")
+    assert {file.name for file in checkpoint.iterdir()} == {
+        file.name for file in (tmp_path / "restored" / "checkpoints" / "round-000002").iterdir()
+    }
     for name in NAMES:  # the models of a checkpoint in several files
         found, expected = Run(tmp_path / name), Run(whole / "half" / name)
         for peer in (0, 3, int(found.config.peers or 0) - 1):

@@ -223,7 +223,15 @@ def _dialled(settings: PeerSettings, address: str) -> Iterator[Check]:
         if name in settings.peer.allow:
             yield Check(f"dial {address}", True, f"{name}, connected in {1000 * seconds:.1f} ms")
         else:
-            yield Check(f"dial {address}", False, f"{name} is not in peer.allow: add it, or correct peer.connect")
+            yield Check(f"dial {address}", False, _not_allowed(settings, name))
+
+
+def _not_allowed(settings: PeerSettings, name: str) -> str:
+    """Why a peer that answered is refused, and what to do."""
+    absence = settings.absence(name)
+    remedies = {"in peer.deny": "remove it there", "not in peer.allow": "add it"}
+    remedy = remedies.get(absence, "the authority must add or invite it")
+    return f"{name} is {absence}: {remedy}, or correct peer.connect"
 
 
 def _handshake(settings: PeerSettings, host: str, plain: socket.socket) -> str:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import time
 from base64 import b64decode, b64encode
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from math import inf
 from pathlib import Path
@@ -57,8 +57,14 @@ class Identity:
 class Authority:
     """Opens sealed messages of the peers whose names are allowed and whose certificates the authority has issued."""
 
-    def __init__(self, certificate: Path, allowed: Collection[str]) -> None:
-        self._certificate = read_certificate(certificate)
+    def __init__(
+        self,
+        certificate: Path,
+        allowed: Collection[str],
+        absence: Callable[[str], str] = lambda name: "not in peer.allow",
+    ) -> None:
+        """absence: why a name is not allowed, as the end of "a name ..."."""
+        self._certificate, self._absence = read_certificate(certificate), absence
         self._allowed = {name: name for name in allowed}  # common names of certificates, by peer
         self._revoked: frozenset[str] = frozenset()
         self._until = inf
@@ -112,7 +118,7 @@ class Authority:
         if serial in self._revoked or self._allowed.get(name, common_name_in(found)) != common_name_in(found):
             raise Refused(f"certificate {serial} of {name} is revoked")
         if name not in self._allowed:
-            raise Refused("name not in peer.allow")
+            raise Refused(f"name {self._absence(name)}")
         if not isinstance(key, Ed25519PublicKey):
             raise Refused("certificate not usable")
         if datetime.now(UTC) < found.not_valid_before_utc:

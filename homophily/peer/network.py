@@ -111,7 +111,7 @@ class PeerNetwork:
             self.announcer.announce_soon()  # this peer's neighbours have changed
 
         def on_stranger(name: str) -> None:
-            refusals.add("connection of a name not in peer.allow", name)
+            refusals.add(f"connection of a name {setup.settings.absence(name)}", name)
 
         handle = self.transfer.handle_request
         return LinkHandlers(on_message, handle, on_connect, on_disconnect, on_stranger, on_document)

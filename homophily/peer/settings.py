@@ -91,6 +91,12 @@ class PeerSettings:
         peer = self.peer.model_copy(update={"allow": names, **{key: getattr(found, key) for key in SHARED_KEYS}})
         return replace(self, config=make(config), peer=peer, document=document)
 
+    def absence(self, name: str) -> str:
+        """Why a name is not one of the allowed ones, as the end of "a name ..."."""
+        if name in self.peer.deny:
+            return "in peer.deny"
+        return "not in peer.allow" if self.document is None else "not in the membership document"
+
     def path(self, given: str, default: str = "") -> Path:
         return self.folder / (given or default)
 

@@ -172,7 +172,7 @@ def _policy(settings: PeerSettings, config: Config) -> SyncPolicy:
 def _credentials(settings: PeerSettings) -> tuple[Identity, Authority]:
     """The peer's identity, and the authority that decides which peers are trusted."""
     identity = Identity(settings.peer.name, settings.certificate, settings.key)
-    authority = Authority(settings.path(settings.peer.ca), settings.peer.allow)
+    authority = Authority(settings.path(settings.peer.ca), settings.peer.allow, settings.absence)
     govern(authority, settings)
     try:
         authority.open(identity.seal({}))  # as other peers will do
@@ -359,9 +359,7 @@ def peer_method(config: Config, peers: int) -> Method:
             f"method.name = {config.method.name!r}: needs the true clusters, which real peers do not know"
         )
     if config.contacts != "all":
-        raise UnsuitableError(
-            f"contacts = {config.contacts}: must be 'all': a real peer knows every peer in peer.allow"
-        )
+        raise UnsuitableError(f"contacts = {config.contacts}: must be 'all': a real peer knows every other peer")
     if getattr(method, "on", "own") == "peer":
         raise UnsuitableError("method.on = 'peer': must be 'own': a real peer evaluates models on its own data only")
     if config.init != "common":

@@ -83,7 +83,7 @@ class LinkHandlers:
     on_request: Callable[[Request], None]
     on_connect: Callable[[str], None]
     on_disconnect: Callable[[str], None]
-    on_stranger: Callable[[str], None]  # a peer with a valid certificate whose name is not in peer.allow
+    on_stranger: Callable[[str], None]  # a peer with a valid certificate whose name is not allowed
     on_document: Callable[[bytes], None] = lambda data: None  # a membership document, perhaps of a stranger
 
 

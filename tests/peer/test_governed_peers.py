@@ -162,4 +162,4 @@ def test_a_stolen_key_of_a_removed_member_is_refused_within_a_minute(governed: t
     assert (len(thief.heard), late.heard) == (heard, [])
     for peer in (0, 2):
         assert "bob" not in clinics.status(peer)["reachable"]
-        assert "connection of a name not in peer.allow (bob)" in clinics.status(peer)["refused"]
+        assert "connection of a name not in the membership document (bob)" in clinics.status(peer)["refused"]

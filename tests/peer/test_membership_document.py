@@ -163,6 +163,24 @@ def test_signed_messages_of_a_revoked_certificate_are_refused_by_name_and_serial
 
 
 def peer_file(folder: Path, name: str, port: int, dialled: list[int], more: str = "") -> Path:
+def test_a_refusal_names_the_membership_document_or_the_list_that_leaves_a_peer_out(
+    office: Path, tmp_path: Path
+) -> None:
+    path = peer_file(tmp_path, "ann", free_port(), [], 'deny = ["cid"]\n')
+    federation_folder.remove(office, "bob")
+    (tmp_path / "inbox-ann.json").write_bytes((office / "membership.json").read_bytes())
+    for kind in ("pem", "key"):
+        (office / f"bob.{kind}").unlink()
+    certificates.issue(office, "bob", ["127.0.0.1"])  # one that is not revoked
+    settings = load(path)
+    assert settings.document is not None
+    authority = Authority(office / "ca.pem", settings.peer.allow, settings.absence)
+    for name, absence in (("bob", "not in the membership document"), ("cid", "in peer.deny")):
+        with pytest.raises(Refused, match=f"^name {absence}$"):
+            authority.open(Identity(name, office / f"{name}.pem", office / f"{name}.key").seal({}))
+    assert replace(settings, document=None).absence("bob") == "not in peer.allow"
+
+
     rng = np.random.default_rng(len(name))
     np.savez(folder / f"{name}.npz", x=rng.normal(size=(30, 3)).astype(np.float32), y=np.arange(30) % 2)
     addresses = json.dumps([f"127.0.0.1:{other}" for other in dialled])

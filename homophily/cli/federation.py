@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -42,6 +43,11 @@ def init_federation(
 ) -> None:
     """Make an authority, unless the folder has one, and the first membership document."""
     _print_document(federation_folder.init(folder, name, settings, at or []), False)
+    here = "" if folder == Path("certs") else f" --folder {shlex.quote(str(folder))}"
+    print(
+        f"\nnext, on this machine:      homophily federation serve{'' if at else ' --at HOST:PORT'}{here}\n"
+        f"then, for each new member:  homophily federation invite NAME{here}"
+    )
 
 
 @federation.command("add")

@@ -36,7 +36,9 @@ def test_the_commands_of_the_page_make_a_member(tmp_path: Path) -> None:
     (office.folder / "shared.toml").write_text("rounds = 3\n")
     at = f"127.0.0.1:{free_port()}"
     with closing(office), closing(new):
-        office.type(*[at if word == "127.0.0.1:17440" else word for word in shown("federation init")])
+        said = office.type(*[at if word == "127.0.0.1:17440" else word for word in shown("federation init")])
+        assert "next, on this machine:      homophily federation serve\n" in said
+        assert said.endswith("then, for each new member:  homophily federation invite NAME")
         office.start("serve.log", *shown("federation serve"))
         until(lambda: f"the authority listens on {at}" in office.printed("serve.log"), "the service starts")
         token = office.type(*shown("federation invite hospital-d"))

@@ -78,7 +78,15 @@ def revoke_certificates(name: Member, folder: Folder = Path("certs")) -> None:
 @federation.command("share")
 def share_settings(settings: Shared, folder: Folder = Path("certs")) -> None:
     """Replace the settings that all members share."""
-    _print_document(federation_folder.share(folder, settings), False)
+    before = federation_folder.current(folder)
+    document = federation_folder.share(folder, settings)
+    _print_document(document, False)
+    if (refused := federation_folder.refused_by_states(before, document)) is not None:
+        text = (
+            f"note: {refused}: while they run they play on with the settings of before, but they cannot start again. "
+            "Share the settings of before again, or let each member set peer.state to a new folder"
+        )
+        Console(stderr=True, soft_wrap=True).print(text, highlight=False, markup=False)
 
 
 @federation.command("show")

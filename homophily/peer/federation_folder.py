@@ -13,6 +13,7 @@ from typing import Any
 from cryptography import x509
 
 from homophily.atomic_io import locked, read_json, write_bytes, write_json
+from homophily.config.schema import Config
 from homophily.errors import InUseError, UserError
 from homophily.peer import certificates
 from homophily.peer.identity import Refused
@@ -25,6 +26,8 @@ from homophily.peer.membership_document import (
     sign_document,
 )
 from homophily.peer.settings import shared_settings
+from homophily.peer.state_folder import refused_change
+from homophily.simulation.configuration import make
 
 DOCUMENT = "membership.json"
 _STATE = "federation.json"
@@ -109,6 +112,28 @@ def share(folder: Path, settings: Path) -> MembershipDocument:
     with changed(folder) as ledger:
         ledger.settings = shared_settings(settings)
     return current(folder)
+
+
+def refused_by_states(before: MembershipDocument, now: MembershipDocument) -> str | None:
+    """What of new shared settings members refuse that have played under the ones before; None: nothing that is known.
+
+    The state folder of a member fits only the settings with which it began, except for more rounds.
+    """
+    if not now.members:
+        return None
+    old, new = (dict(document.settings.get("peer", {})).get("classes") for document in (before, now))
+    found = ("peer.classes", old, new) if old != new else refused_change(_config(before), _config(now))
+    if found is None:
+        return None
+    key, was, wanted = found
+    if key == "data.scale":
+        return "members that have played a round with other constants refuse the new data.scale"
+    held, asked = (f"no {key}" if value is None else f"{key} = {value!r}" for value in (was, wanted))
+    return f"members that have played a round with {held} refuse {asked}"
+
+
+def _config(document: MembershipDocument) -> Config:
+    return make({key: value for key, value in document.settings.items() if key != "peer"})
 
 
 def prolong(folder: Path) -> MembershipDocument | None:

@@ -23,7 +23,7 @@ import torch
 from homophily.atomic_io import locked, write_json
 from homophily.errors import UserError
 from homophily.experiments.callbacks import Callback, Callbacks
-from homophily.experiments.runner import ActiveRun, RoundPlayer, torch_settings
+from homophily.experiments.runner import ActiveRun, RoundPlayer, form, torch_settings
 from homophily.experiments.tracking import Tracking
 from homophily.federation.merging import merges
 from homophily.peer import handshakes
@@ -166,7 +166,7 @@ class Peer:
             before = self.settings.document
             if before is None or self.settings.peer.name not in document.members:
                 raise
-            self._log.error("%s", error)
+            self._log.error("%s; this peer plays on with the settings of before", error)
             return self.settings.under(replace(document, settings=before.settings))
 
     def _rejoin(self) -> None:
@@ -179,7 +179,8 @@ class Peer:
         try:
             setup = self._rejoined_setup(writer)
         except UserError as error:
-            self._log.error("the settings of membership document version %d: %s", document.version, error)
+            why = "this peer plays on with the settings of before"
+            self._log.error("the settings of membership document version %d: %s; %s", document.version, error, why)
             before = self._setup.settings.document
             assert before is not None
             self.settings = self.settings.under(replace(document, settings=before.settings))
@@ -194,7 +195,8 @@ class Peer:
 
     def _rejoined_setup(self, writer: RunWriter) -> PeerSetup:
         setup = prepare_peer(self.settings)
-        check_state_config(writer.path, Run(writer.path).config, setup.config, self.settings.config)
+        check_state_config(writer.path, Run(writer.path).config, setup.config, self.settings)
+        writer.check(form(setup.training.task), setup.config, digest=None)  # peer.classes may have changed
         return setup
 
     def __exit__(

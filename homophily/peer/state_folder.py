@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from homophily.config.overlay import differing
+from homophily.config.overlay import as_tables, differing, flat
 from homophily.config.schema import Config
 from homophily.errors import UserError
 from homophily.experiments.runner import description, form
+from homophily.peer.settings import PeerSettings
 from homophily.peer.setup import PeerSetup
 from homophily.runs.reader import Run
 from homophily.runs.writer import RunWriter
 from homophily.simulation.training_setup import digest_of
+
+_MAY_CHANGE = ("rounds", "peers", "evaluate", "data.name", "tracker", "merge_guard")
 
 
 def open_state(setup: PeerSetup) -> RunWriter:
@@ -19,7 +23,7 @@ def open_state(setup: PeerSetup) -> RunWriter:
     path, config, task = setup.settings.state, setup.config, setup.training.task
     writer = RunWriter(path)
     if writer.begun:
-        check_state_config(path, Run(path).config, config, setup.settings.config)
+        check_state_config(path, Run(path).config, config, setup.settings)
         writer.check(form(task), config, digest=None)  # a peer's data may grow
         return writer
     writer = RunWriter.create(path, setup.settings.peer.name)
@@ -29,25 +33,50 @@ def open_state(setup: PeerSetup) -> RunWriter:
     return writer
 
 
-def check_state_config(path: Path, stored: Config, now: Config, asked: Config) -> None:
+def check_state_config(path: Path, stored: Config, now: Config, settings: PeerSettings) -> None:
     """Only rounds (more of them), peers, the path of the data and trackers may differ from the stored config."""
-    changes = differing(stored, now)
-    if any(key == "data.scale" or key.startswith("data.scale.") for key in changes):
-        raise UserError(f"data.scale: {path} holds a state with other constants: set peer.state to a new folder")
-    for key, (before, after) in changes.items():
-        open_then = key.startswith("method.") and before is None  # the state is of a version that did not store t1
-        derived = open_then and key.removeprefix("method.") not in asked.method.keys
-        if key not in ("rounds", "peers", "evaluate", "data.name", "tracker", "merge_guard") and not derived:
-            raise UserError(
-                f"{key} = {after!r}, but {path} holds a state with {before!r}: set peer.state to a new folder"
-            )
-    if stored.privacy is not None and now.rounds != stored.rounds:
-        raise UserError(
-            f"rounds = {now.rounds}, but the noise of {path} keeps its promise (privacy.epsilon = "
-            f"{stored.privacy.epsilon:g}) for {stored.rounds} rounds: set peer.state to a new folder, "
+    found = refused_change(stored, now, settings.config)
+    if found is None:
+        return
+    key, before, after = found
+    if key == "data.scale":
+        why = f"data.scale: {path} holds a state with other constants: set peer.state to a new folder"
+    elif key == "rounds" and stored.privacy is not None:
+        why = (
+            f"rounds = {after}, but the noise of {path} keeps its promise (privacy.epsilon = "
+            f"{stored.privacy.epsilon:g}) for {before} rounds: set peer.state to a new folder, "
             "whose promise adds to the one before"
         )
-    if now.rounds < stored.rounds:
-        raise UserError(
-            f"rounds = {now.rounds}, but {path} holds a state with {stored.rounds}: rounds can only be increased"
-        )
+    else:
+        remedy = "rounds can only be increased" if key == "rounds" else "set peer.state to a new folder"
+        why = f"{key} = {after!r}, but {path} holds a state with {before!r}: {remedy}"
+    raise UserError(why + _by_whom(settings, key))
+
+
+def _by_whom(settings: PeerSettings, key: str) -> str:
+    """Who sets a key, if it is not the peer's own file, as the end of a message."""
+    document = settings.document
+    shared = {} if document is None else flat(as_tables(document.settings))
+    if document is None or not any(one == key or one.startswith(f"{key}.") for one in shared):
+        return ""
+    return (
+        f"; the value is that of the membership document version {document.version}: ask the authority for the old one"
+    )
+
+
+def refused_change(stored: Config, now: Config, asked: Config | None = None) -> tuple[str, Any, Any] | None:
+    """The first key with which a state folder of ``stored`` refuses the config ``now``, and both values.
+
+    asked: the config before keys were derived from others; None: none were.
+    """
+    changes, wanted = differing(stored, now), now if asked is None else asked
+    if any(key == "data.scale" or key.startswith("data.scale.") for key in changes):
+        return "data.scale", stored.data.scale, now.data.scale
+    for key, (before, after) in changes.items():
+        open_then = key.startswith("method.") and before is None  # the state is of a version that did not store t1
+        derived = open_then and key.removeprefix("method.") not in wanted.method.keys
+        if key not in _MAY_CHANGE and not derived:
+            return key, before, after
+    if now.rounds < stored.rounds or (stored.privacy is not None and now.rounds != stored.rounds):
+        return "rounds", stored.rounds, now.rounds
+    return None

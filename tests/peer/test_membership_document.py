@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import time
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 
 from homophily.errors import UserError
-from homophily.peer import certificates, federation_folder
+from homophily.peer import Peer, certificates, federation_folder
 from homophily.peer.identity import Authority, Identity, Refused
 from homophily.peer.membership_document import MembershipDocument, open_document, sign_document
 from homophily.peer.membership_keeper import MembershipKeeper
@@ -162,7 +163,6 @@ def test_signed_messages_of_a_revoked_certificate_are_refused_by_name_and_serial
         authority.open(Identity("ann", office / "ann.pem", office / "ann.key").seal({}))
 
 
-def peer_file(folder: Path, name: str, port: int, dialled: list[int], more: str = "") -> Path:
 def test_a_refusal_names_the_membership_document_or_the_list_that_leaves_a_peer_out(
     office: Path, tmp_path: Path
 ) -> None:
@@ -181,6 +181,7 @@ def test_a_refusal_names_the_membership_document_or_the_list_that_leaves_a_peer_
     assert replace(settings, document=None).absence("bob") == "not in peer.allow"
 
 
+def peer_file(folder: Path, name: str, port: int, dialled: list[int], more: str = "") -> Path:
     rng = np.random.default_rng(len(name))
     np.savez(folder / f"{name}.npz", x=rng.normal(size=(30, 3)).astype(np.float32), y=np.arange(30) % 2)
     addresses = json.dumps([f"127.0.0.1:{other}" for other in dialled])
@@ -305,6 +306,60 @@ def test_a_shared_file_of_constants_becomes_part_of_the_document(office: Path, t
     (tmp_path / "elsewhere/scale.toml").unlink()
     with pytest.raises(UserError, match=r"cannot read the file .*scale\.toml"):
         federation_folder.share(office, shared)
+
+
+@pytest.mark.parametrize(("text", "refused"), [
+    ("rounds = 90000", "rounds = 100000 refuse rounds = 90000"),
+    ("rounds = 200000", None),
+    ("rounds = 100000\nseed = 4", "seed = 0 refuse seed = 4"),
+    ("rounds = 100000\ndata = { scale = { mean = [1.0], std = [2.0] } }", "other constants refuse the new data.scale"),
+    ("rounds = 100000\n[peer]\nclasses = 3", "no peer.classes refuse peer.classes = 3"),
+    ('rounds = 100000\n[peer]\nmesh = "partial"', None),
+])  # fmt: skip
+def test_settings_that_state_folders_refuse_are_shared_with_a_note(
+    text: str, refused: str | None, office: Path, tmp_path: Path, command: Callable[..., tuple[int, str, str]]
+) -> None:
+    shared = tmp_path / "shared.toml"
+    method = "" if "method" in text else 'method = "random"\n'
+    shared.write_text(f"{method}{text}\n")
+    code, out, err = command("federation", "share", str(shared), "--folder", str(office))
+    assert (code, "version" in out) == (0, True)
+    note = "" if refused is None else f"note: members that have played a round with {refused}: while they run"
+    assert err.startswith(note)
+    assert bool(err) == (refused is not None)
+    for name in NAMES:
+        federation_folder.remove(office, name)
+    shared.write_text("rounds = 3\n")
+    assert command("federation", "share", str(shared), "--folder", str(office))[2] == ""  # nobody has played
+
+
+def test_a_running_peer_says_which_shared_settings_it_refuses_and_plays_on(office: Path, clinics: Clinics) -> None:
+    clinics.start(0)
+    until(lambda: clinics.round(0) > 0, "ann plays")
+    log = clinics.folder / "ann" / "peer.log"
+    shared = clinics.folder / "shared.toml"
+    for number, (text, reason) in enumerate([
+        ("rounds = 90000", "rounds = 90000, but .*ann holds a state with 100000: rounds can only be increased; "
+         "the value is that of the membership document version 5: ask the authority for the old one"),
+        ("rounds = 100000\n[peer]\nclasses = 3", "cannot resume .*ann: the network, or the shape of the data, differs"),
+    ]):  # fmt: skip
+        shared.write_text(f'method = "random"\n{text}\n')
+        version = federation_folder.share(office, shared).version
+        clinics.deliver(0)
+        line = (
+            f"the settings of membership document version {version}: {reason}.*; this peer plays on with the settings"
+        )
+        until(lambda line=line: re.search(line, log.read_text()) is not None, f"a line of the log ({number})")
+        clinics.go_on(0)
+    assert clinics.status(0)["rounds"] == 100_000
+    shared.write_text('rounds = 90000\nmethod = "random"\n')
+    federation_folder.share(office, shared)
+    clinics.deliver(0)
+    clinics.kill(0)
+    with pytest.raises(
+        UserError, match=r"holds a state with 100000.* membership document version 7: ask the authority"
+    ):
+        Peer(clinics.files[0]).result()
 
 
 def test_a_peer_that_denies_most_members_plays_with_the_others(office: Path, clinics: Clinics) -> None:

@@ -39,6 +39,7 @@ _DIAL_SECONDS = 5.0
 _ALERT_SECONDS = 0.5  # in which a peer that refuses a certificate says so, after the handshake
 _ASK_SECONDS = 10.0
 _CLOCK_SECONDS = 30.0  # of difference between two clocks, beyond which one of them is wrong
+_MEMBER = "member "  # how the subjects of lines begin that say who should answer
 _EXPIRY_WARNING = timedelta(days=30)
 _KEPT_MODELS, _SPARE_BYTES = 8, 64 << 20  # of the state folder: checkpoints beside each other, and everything else
 
@@ -156,8 +157,8 @@ def _addresses(settings: PeerSettings) -> Iterator[Check]:
     members, linked = _members_addresses(settings), _status(settings).get("neighbours", ())
     named: set[str] = set()
     for address in dict.fromkeys([*address_of(settings, insecure=False).connect, *members]):
-        for check in _dialled(settings, address):
-            dials = not check.ok and members.get(address) in linked
+        for check in _dialled(settings, address, members.get(address)):
+            dials = not check.ok and members.get(address) in linked and not check.subject.startswith(_MEMBER)
             if check.subject not in named:
                 yield replace(check, ok=True, text=f"{members[address]} has dialled this peer") if dials else check
             named.add(check.subject)
@@ -197,8 +198,11 @@ def _split(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _dialled(settings: PeerSettings, address: str) -> Iterator[Check]:
-    """Resolve a name, connect and make a handshake with this peer's certificate, each a line."""
+def _dialled(settings: PeerSettings, address: str, member: str | None) -> Iterator[Check]:
+    """Resolve a name, connect and make a handshake with this peer's certificate, each a line.
+
+    member: whose address it is by the membership document, if there is one.
+    """
     host, port = _split(address)
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -224,6 +228,10 @@ def _dialled(settings: PeerSettings, address: str) -> Iterator[Check]:
             yield Check(f"dial {address}", True, f"{name}, connected in {1000 * seconds:.1f} ms")
         else:
             yield Check(f"dial {address}", False, _not_allowed(settings, name))
+        if member not in (None, name):
+            what = f"{name} answers, but this is the address of {member} in the membership document"
+            remedy = f"ask the authority to correct it: homophily federation add {member} --address HOST:PORT"
+            yield Check(f"{_MEMBER}{address}", False, f"{what}: {remedy}")
 
 
 def _not_allowed(settings: PeerSettings, name: str) -> str:

@@ -101,8 +101,17 @@ def test_the_doctor_asks_the_authority_and_dials_members_that_dial_this_peer(gov
     assert found["certificate"].text.endswith(": start the peer, which renews it")
     assert found[f"dial {bob}"].text.startswith("bob, connected in ")
     assert found[f"dial {cid}"].text.startswith("connection refused: ")
+    assert f"member {bob}" not in found
     assert found["bob: settings"].ok
     assert "round trip" in found["bob: link"].text
+    federation_folder.add(office.folder, "cid", [bob])  # a mistake of the authority
+    federation_folder.add(office.folder, "bob")
+    wrong = {check.subject: check for check in examine(clinics.files[0])}[f"member {bob}"]
+    assert (wrong.ok, wrong.text) == (
+        False,
+        "bob answers, but this is the address of cid in the membership document: ask the authority to correct it: "
+        "homophily federation add cid --address HOST:PORT",
+    )
     document = federation_folder.add(office.folder, "bob", [f"127.0.0.1:{free_port()}"])  # it cannot be reached there
     clinics.start(0)
     until(lambda: clinics.round(0) > 0, "ann plays")

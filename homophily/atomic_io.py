@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -268,7 +268,7 @@ class TensorFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         with _reading(path):
-            self._file: Any = safe_open(path, framework="pt")
+            self._file = cast("Any", safe_open(path, framework="pt"))
             self.names = frozenset(self._file.keys())
 
     def rows(self, name: str) -> int:

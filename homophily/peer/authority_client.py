@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -23,12 +24,24 @@ _DOCUMENT_SECONDS = 15.0  # between two questions for a newer document
 _RENEWAL_SECONDS = 3600.0  # between two tries to renew a certificate
 
 
-def received(channel: Channel) -> dict[str, Any]:
-    """The next message of the service. Raises UserError with what it refused, or why there is none."""
+@contextmanager
+def _explained() -> Iterator[None]:
     try:
-        found = channel.receive()
+        yield
     except ChannelBroken as error:
         raise UserError(f"the connection to the authority broke: {error}; run the same command again") from None
+
+
+def sent(channel: Channel, **message: Any) -> None:
+    """Send a message to the service. Raises UserError if the connection broke."""
+    with _explained():
+        channel.send(**message)
+
+
+def received(channel: Channel) -> dict[str, Any]:
+    """The next message of the service. Raises UserError with what it refused, or why there is none."""
+    with _explained():
+        found = channel.receive()
     if "error" in found:
         raise UserError(str(found["error"]))
     return found
@@ -38,7 +51,7 @@ def _ask(settings: PeerSettings, document: MembershipDocument, **message: Any) -
     authority = settings.path(settings.peer.ca).read_text()
     context = verified(authority, (settings.certificate, settings.key))
     with dial(document.authority, context, MOST_BYTES) as channel:
-        channel.send(**message)
+        sent(channel, **message)
         return received(channel)
 
 

@@ -42,6 +42,7 @@ class Channel:
             raise ChannelBroken("message too large")
         try:
             found = json.loads(self._exactly(size))
+            json.dumps(found, ensure_ascii=False).encode()  # refuses halves of surrogate pairs, which are no text
         except (ValueError, RecursionError):
             raise ChannelBroken("malformed message") from None
         if not isinstance(found, dict):

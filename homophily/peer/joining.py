@@ -17,7 +17,7 @@ from homophily.atomic_io import write_bytes, write_text
 from homophily.config.overlay import read
 from homophily.errors import UserError
 from homophily.peer import certificates
-from homophily.peer.authority_client import MOST_BYTES, received
+from homophily.peer.authority_client import MOST_BYTES, received, sent
 from homophily.peer.channel import Channel, dial, unverified, verified
 from homophily.peer.identity import Refused
 from homophily.peer.invitation import NONCE_BYTES, Invitation, commitment, fingerprint, short_code
@@ -85,7 +85,7 @@ def _check(invitation: Invitation, new: NewPeer) -> None:
 def _authority(invitation: Invitation) -> str:
     """The authority's certificate in PEM form, which must have the fingerprint of the invitation."""
     with dial(invitation.authority, unverified(), MOST_BYTES) as channel:
-        channel.send(kind="authority")
+        sent(channel, kind="authority")
         text = str(received(channel).get("certificate"))
     try:
         found = fingerprint(x509.load_pem_x509_certificate(text.encode()))
@@ -102,14 +102,14 @@ def _authority(invitation: Invitation) -> str:
 def _asked(channel: Channel, invitation: Invitation, request: str, read_out: Callable[[str], None]) -> dict[str, Any]:
     """The answer with the certificate. Commits to a nonce before it knows the authority's."""
     nonce = secrets.token_bytes(NONCE_BYTES)
-    channel.send(kind="join", secret=invitation.secret, request=request, commitment=commitment(nonce, request))
+    sent(channel, kind="join", secret=invitation.secret, request=request, commitment=commitment(nonce, request))
     answer = received(channel)
     if "nonce" in answer:
         try:
             theirs = bytes.fromhex(str(answer["nonce"]))
         except ValueError:
             raise UserError("the authority sent a malformed answer: the two versions of homophily differ") from None
-        channel.send(nonce=nonce.hex())
+        sent(channel, nonce=nonce.hex())
         read_out(short_code(invitation.fingerprint, request, nonce, theirs))
         answer = received(channel)
         while "waiting" in answer:

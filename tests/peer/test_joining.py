@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import secrets
 import socket
 import stat
@@ -17,10 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from homophily.errors import UserError
-from homophily.peer import admission, certificates, federation_folder
+from homophily.peer import admission, authority_client, certificates, federation_folder
 from homophily.peer.authority_client import MOST_BYTES, newer_document, received, renew_certificate
 from homophily.peer.authority_service import AuthorityService
-from homophily.peer.channel import Channel, dial, verified
+from homophily.peer.channel import Channel, dial, unverified, verified
 from homophily.peer.invitation import Invitation, commitment, short_code
 from homophily.peer.joining import NewPeer, join
 from homophily.peer.settings import load
@@ -284,6 +285,40 @@ def test_the_service_asks_for_a_certificate_and_outlives_nonsense(office: Office
     joined(office, office.invite("hospital-f"), tmp_path / "f")
     for each in idle:
         each.close()
+
+
+def test_half_a_surrogate_pair_is_a_malformed_message(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    died: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", died.append)
+    with dial([office.at], unverified(), MOST_BYTES) as channel:
+        channel.send(kind="join", secret="\ud800", request="{}", commitment="")
+        with pytest.raises(UserError, match="the connection to the authority broke"):
+            received(channel)
+    assert died == []
+
+
+def test_a_peer_asks_again_if_a_connection_breaks_before_it_has_asked(
+    office: Office, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joined(office, office.invite("hospital-f"), tmp_path / "f")
+    settings, heard = load(tmp_path / "f/peer.toml"), list[bytes]()
+    assert settings.document is not None
+    federation_folder.add(office.folder, "hospital-g")
+    dialled: list[Channel] = []
+
+    def broken_at_first(*arguments: Any) -> Channel:
+        dialled.append(dial(*arguments))
+        if len(dialled) == 1:
+            dialled[0]._connection.shutdown(socket.SHUT_RDWR)
+        return dialled[-1]
+
+    monkeypatch.setattr(authority_client, "dial", broken_at_first)
+    monkeypatch.setattr(authority_client, "_DOCUMENT_SECONDS", 0.1)
+    document, log = settings.document, logging.getLogger("test")
+    client = authority_client.AuthorityClient(settings, lambda: document, heard.append, lambda: None, log)
+    client.start()
+    until(lambda: heard, "the newer document")
+    client.stop()
 
 
 def test_the_service_signs_the_document_again_before_it_expires(

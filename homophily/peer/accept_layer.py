@@ -38,7 +38,7 @@ class AcceptLayer:
     def __init__(self, doors: list[tuple[socket.socket, str, str]], refusals: Refusals) -> None:
         """doors: for each port the listening socket, and from where and to where connections go on."""
         self._doors, self._refusals = doors, refusals
-        self._closing = threading.Event()
+        self._closing, self._lock = threading.Event(), threading.Lock()  # lock: no process starts after the last
         self._process = self._start()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -62,9 +62,12 @@ class AcceptLayer:
                 for reason, times in json.loads(line).items():
                     self._refusals.add(reason, times=times)
             self._process.wait()
-            if self._closing.wait(_RESTART_SECONDS):
-                return
-            self._process = self._start()
+            self._closing.wait(_RESTART_SECONDS)
+            with self._lock:
+                if self._closing.is_set():
+                    return
+                with suppress(OSError):  # no memory or no descriptor is left: tried again
+                    self._process = self._start()
 
     def established(self, address: str) -> None:
         """Tell the process that zenoh has established the connection from this address."""
@@ -74,8 +77,9 @@ class AcceptLayer:
             stdin.write(f"{address}\n")
 
     def close(self) -> None:
-        self._closing.set()
-        self._process.kill()
+        with self._lock:
+            self._closing.set()
+            self._process.kill()
         self._reader.join()
         for door, _, _ in self._doors:
             door.close()
@@ -86,13 +90,16 @@ def accept_before_zenoh(ports: Collection[int], refusals: Refusals, log: logging
 
     refusals: counts connections that are refused.
     """
+    doors: list[tuple[socket.socket, str, str]] = []
     try:
         with ExitStack() as stack:  # all are found before the first door is made, which would be found too
-            doors = [_take_over(zenoh) for zenoh in _listening_sockets(ports, stack)]
+            doors += map(_take_over, _listening_sockets(ports, stack))
+        return AcceptLayer(doors, refusals) if doors else None
     except OSError as error:
-        log.warning("connections of strangers are not bounded, because the kernel has no filter for ports: %s", error)
+        log.warning("connections of strangers are not bounded: %s", error)
+        for door, _, _ in doors:
+            door.close()
         return None
-    return AcceptLayer(doors, refusals) if doors else None
 
 
 def _listening_sockets(ports: Collection[int], stack: ExitStack) -> list[socket.socket]:

@@ -113,6 +113,7 @@ class ZenohLinks:
         self._declared: list[Any] = []
         self._bounds: tuple[Refusals, logging.Logger] | None = None
         self._layer: AcceptLayer | None = None
+        self._ended = False
         self._lock = threading.RLock()  # a session is renewed by one thread while another declares its handlers
         self._open(address)
 
@@ -131,20 +132,28 @@ class ZenohLinks:
         """Close all links and open them anew, with other peers allowed or another certificate.
 
         Links cannot be closed one by one, and who is allowed on them is fixed when they are opened. What is under way
-        fails and is tried again by those who asked.
+        fails and is tried again by those who asked. Raises UserError.
         """
         with self._lock:
-            self._undeclare()
-            self.close()
-            for name in list(self._online):
-                self._online.discard(name)
-                if self._handlers is not None:
-                    self._handlers.on_disconnect(name)
-            self._open(address)
-            if self._bounds is not None:
-                self.bound_strangers(*self._bounds)
+            try:
+                self._renew(address)
+            except zenoh.ZError as error:
+                raise UserError(str(error)) from error
+
+    def _renew(self, address: Address) -> None:
+        if self._ended:
+            return
+        self._undeclare()
+        self._close()
+        for name in list(self._online):
+            self._online.discard(name)
             if self._handlers is not None:
-                self.listen(self._handlers)
+                self._handlers.on_disconnect(name)
+        self._open(address)
+        if self._bounds is not None:
+            self.bound_strangers(*self._bounds)
+        if self._handlers is not None:
+            self.listen(self._handlers)
 
     def listen(self, handlers: LinkHandlers) -> None:
         """Start to call the handlers, in place of any earlier ones."""
@@ -249,6 +258,12 @@ class ZenohLinks:
         return self._by_common_name.get(found, found)
 
     def close(self) -> None:
+        """Close all links; they are not renewed any more."""
+        with self._lock:
+            self._ended = True
+            self._close()
+
+    def _close(self) -> None:
         with suppress(zenoh.ZError):  # on a busy machine it may take longer than zenoh waits
             self._session.close()
         if self._layer is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -11,11 +12,13 @@ import socket
 import ssl
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zenoh
@@ -25,7 +28,7 @@ from homophily.peer.manifest import CHUNK
 from homophily.peer.refusals import Refusals
 from homophily.peer.transport import LinkHandlers
 from tests.patience import eventually
-from tests.peer.linked import HOST, Pair, Someone, address, free_port, opened
+from tests.peer.linked import HOST, QUIET, Pair, Someone, address, free_port, opened
 from tests.peer.people import People
 
 NAMES = ("alice", "bob", "carol")
@@ -163,6 +166,29 @@ def test_links_that_are_renewed_are_bounded_again(layered: Layered) -> None:
     assert eventually(lambda: sum(layered.refusals.counts().values()) == STRANGERS)
 
 
+def test_links_that_fail_while_they_are_renewed_can_be_renewed_again(
+    layered: Layered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    links, again = layered.alice.links, replace(address(layered.people, "alice", layered.port), allowed=NAMES)
+
+    def failing(handlers: LinkHandlers) -> list[Any]:
+        raise zenoh.ZError("session closed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(links, "_declare", failing)
+        with pytest.raises(UserError, match="session closed"):
+            links.renew(again)
+    links.renew(again)
+    assert eventually(lambda: "bob" in layered.alice.there and "alice" in layered.bob.there, 20.0)
+
+
+def test_links_that_were_closed_are_not_renewed(layered: Layered) -> None:
+    """A peer may stop while another thread is about to renew its links."""
+    layered.alice.links.close()
+    layered.alice.links.renew(replace(address(layered.people, "alice", layered.port), allowed=NAMES))
+    assert is_free(layered.port)
+
+
 def test_handlers_can_be_replaced_while_links_are_renewed(layered: Layered) -> None:
     """A new membership document renews the links in one thread, and its peer declares new handlers in another."""
     links, again = layered.alice.links, replace(address(layered.people, "alice", layered.port), allowed=NAMES)
@@ -199,6 +225,56 @@ def test_the_accept_process_is_started_again_if_it_ends(layered: Layered) -> Non
     assert eventually(lambda: "bob" in layered.alice.there and "alice" in layered.bob.there, 20.0)
     assert layered.go_on()
     assert accept_process() != before
+
+
+def test_a_process_that_cannot_be_started_again_is_tried_again(
+    layered: Layered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started, tried = subprocess.Popen, list[int]()
+
+    def refused_at_first(*arguments: Any, **options: Any) -> Any:
+        tried.append(1)
+        if len(tried) == 1:
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        return started(*arguments, **options)
+
+    monkeypatch.setattr(subprocess, "Popen", refused_at_first)
+    os.kill(accept_process(), signal.SIGKILL)
+    assert eventually(lambda: "bob" not in layered.alice.there, 20.0)
+    assert eventually(lambda: "bob" in layered.alice.there and "alice" in layered.bob.there, 20.0)
+
+
+def test_links_can_be_closed_just_when_the_process_is_started_again(
+    layered: Layered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer = layered.alice.links._layer
+    assert layer is not None
+    begun, start = threading.Event(), layer._start
+
+    def slowly() -> Any:
+        begun.set()
+        time.sleep(QUIET)
+        return start()
+
+    monkeypatch.setattr(layer, "_start", slowly)
+    os.kill(accept_process(), signal.SIGKILL)
+    assert begun.wait(20.0)
+    closing = threading.Thread(target=layer.close, daemon=True)
+    closing.start()
+    closing.join(10.0)
+    assert not closing.is_alive()
+
+
+def test_connections_are_not_bounded_if_no_process_can_be_started(
+    people: People, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused(*arguments: Any, **options: Any) -> Any:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(subprocess, "Popen", refused)
+    layered = Layered(people)  # bob joins alice
+    assert layered.go_on()
+    assert "connections of strangers are not bounded: [Errno 1] Operation not permitted" in caplog.text
 
 
 def test_signals_that_stop_a_peer_do_not_stop_its_accept_process(layered: Layered) -> None:

@@ -12,6 +12,7 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from homophily.atomic_io import writing
+from homophily.errors import UserError
 
 _LOGGERS = "homophily.peer."
 
@@ -64,3 +65,17 @@ def logged_to(path: Path, log: logging.Logger, settings: LogSettings = LogSettin
         for handler in handlers:
             log.removeHandler(handler)
             handler.close()
+
+
+@contextmanager
+def peer_log(path: Path, name: str, settings: LogSettings) -> Iterator[None]:
+    """Write a peer's log to a file, and at the end why it stops, if it fails or is interrupted."""
+    log = peer_logger(name)
+    with logged_to(path, log, settings):
+        try:
+            yield
+        except (Exception, KeyboardInterrupt) as error:
+            interrupted = "interrupted; the same command resumes it from its state folder"
+            why = str(error) if isinstance(error, UserError) else repr(error)
+            log.error("%s stops: %s", name, interrupted if isinstance(error, KeyboardInterrupt) else why)
+            raise

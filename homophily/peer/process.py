@@ -29,7 +29,7 @@ from homophily.federation.merging import merges
 from homophily.peer import handshakes
 from homophily.peer.authority_client import RENEWED_BEFORE, AuthorityClient, begun
 from homophily.peer.certificates import read_certificate
-from homophily.peer.logs import LogSettings, logged_to, peer_logger
+from homophily.peer.logs import LogSettings, peer_log, peer_logger
 from homophily.peer.membership_document import MembershipDocument
 from homophily.peer.membership_keeper import MembershipKeeper, newest
 from homophily.peer.network import NamedObserver, PeerNetwork, address_of
@@ -48,6 +48,10 @@ from homophily.simulation.user_objects import UserObjects
 
 _OFFER_SECONDS = 0.5
 _CPU = torch.device("cpu")
+
+
+class _MembersChanged(Exception):
+    """A peer that waits for others may have to wait for other ones."""
 
 
 class Peer:
@@ -85,7 +89,8 @@ class Peer:
         self._failures: handshakes.ConnectFailures | None = None  # not known unless alone
         self._active: ActiveRun | None = None
         self._result: Run | None = None
-        self._next: MembershipDocument | None = None  # applies after this round
+        self._next: MembershipDocument | None = None  # if it has changed, it applies after this round
+        self._changed = threading.Event()
 
     def __enter__(self) -> Peer:
         """Open the state folder and join the other peers."""
@@ -93,13 +98,12 @@ class Peer:
         with ExitStack() as stack:
             stack.enter_context(locked(self.settings.state))
             writer = open_state(self._setup)
-            stack.enter_context(
-                _logged(writer.path / "peer.log", self.settings.peer.name, self._log, self._log_settings)
-            )
+            stack.enter_context(peer_log(writer.path / "peer.log", self.settings.peer.name, self._log_settings))
             refusals = Refusals(self._log)
             if self._alone:  # before the first link: zenoh reads the settings of its log only once
                 self._failures = stack.enter_context(handshakes.watch_handshakes(refusals, self._log))
             links = ZenohLinks(address_of(self.settings, self._insecure))
+            stack.callback(links.close)
             links.bound_strangers(refusals, self._log)
             self._links, self._refusals = links, refusals
             self._keeper = self._membership_keeper(links, refusals)
@@ -133,9 +137,10 @@ class Peer:
             return None
         peer, stored = self.settings.peer, self.settings.stored_document
         authority, watched = read_certificate(self.settings.path(peer.ca)), self.settings.path(peer.membership)
-        known = newest([path for path in (stored, watched) if path.exists()], authority, peer.federation)
-        if self._newer is not None and self.settings.document is not None:
+        if self._newer is not None:
             known = self._newer, self.settings.document
+        else:
+            known = newest([path for path in (stored, watched) if path.exists()], authority, peer.federation)
         return MembershipKeeper(known, authority, stored, watched, self._govern, links.offer, refusals, self._log)
 
     def _authority_client(self, keeper: MembershipKeeper) -> AuthorityClient:
@@ -144,6 +149,7 @@ class Peer:
     def _govern(self, document: MembershipDocument) -> None:
         """Refuse at once whom a new document leaves out or revokes, and renew the links; ``_rejoin`` does the rest."""
         self._next = document
+        self._changed.set()
         try:
             settings = self._settings_under(document)
         except UserError:  # this peer is not a member any more, and stops after the round
@@ -171,9 +177,9 @@ class Peer:
 
     def _rejoin(self) -> None:
         """Continue after a round with the members and settings of a new membership document."""
-        document, self._next = self._next, None
-        if document is None:
-            return
+        self._changed.clear()  # first: the document may change again from now on
+        document = self._next
+        assert document is not None
         writer = self._opened().writer
         self.settings = self._settings_under(document)
         try:
@@ -242,7 +248,8 @@ class Peer:
 
         A peer that has missed rounds, or whose models are too old for the others, continues at their round.
         """
-        self._rejoin()
+        while self._changed.is_set():
+            self._rejoin()
         active, pacing = self._opened(), self._network.pacing
         if active.state.finished:
             raise UserError(f"the run in {active.path} has finished: increase rounds in the peer's file to continue it")
@@ -258,15 +265,18 @@ class Peer:
         return metrics
 
     def _wait_for_start(self) -> None:
-        if not self._together:
-            self._network.pacing.wait_for_start(self.round, waiting=self._while_waiting)
-            self._together = True
-            self._write_status({})  # the first round may take long, and this peer does not wait any more
+        while not self._together:
+            try:
+                self._network.pacing.wait_for_start(self.round, waiting=self._while_waiting)
+                self._together = True
+                self._write_status({})  # the first round may take long, and this peer does not wait any more
+            except _MembersChanged:
+                self._rejoin()
 
     def _while_waiting(self) -> None:
         self._write_status({})
-        if self._next is not None and self.settings.peer.name not in self._next.members:
-            self._rejoin()  # raises: this peer is not a member any more
+        if self._changed.is_set():
+            raise _MembersChanged
 
     def result(self) -> Run:
         """Run all remaining rounds, write the final scores and the model, and return the finished run."""
@@ -353,19 +363,6 @@ def _recorded(setup: PeerSetup) -> RecordedPeers:
     me, row = setup.me, torch.zeros(1, dtype=torch.int64)
     names = {me.id: setup.settings.peer.name, **me.contacts}
     return RecordedPeers(row, torch.tensor([me.id]), len(names), None, names)
-
-
-@contextmanager
-def _logged(path: Path, name: str, log: logging.Logger, settings: LogSettings) -> Iterator[None]:
-    """Write a peer's log to a file, and at the end why it stops, if it fails or is interrupted."""
-    with logged_to(path, log, settings):
-        try:
-            yield
-        except (Exception, KeyboardInterrupt) as error:
-            interrupted = "interrupted; the same command resumes it from its state folder"
-            why = str(error) if isinstance(error, UserError) else repr(error)
-            log.error("%s stops: %s", name, interrupted if isinstance(error, KeyboardInterrupt) else why)
-            raise
 
 
 def _report_divergence(log: logging.Logger, line: dict[str, Any], was: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import socket
 import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator
@@ -16,13 +17,14 @@ import numpy as np
 import pytest
 
 from homophily.errors import UserError
-from homophily.peer import Peer, certificates, federation_folder
+from homophily.peer import Peer, certificates, federation_folder, process
 from homophily.peer.identity import Authority, Identity, Refused
 from homophily.peer.membership_document import MembershipDocument, open_document, sign_document
 from homophily.peer.membership_keeper import MembershipKeeper
 from homophily.peer.network import address_of
 from homophily.peer.refusals import Refusals
 from homophily.peer.settings import PeerSettings, load
+from homophily.peer.setup import PeerSetup, prepare_peer
 from tests.patience import MINUTE, until
 from tests.peer.field import Field
 from tests.peer.linked import free_port
@@ -294,6 +296,58 @@ def test_running_peers_apply_a_new_document_and_one_that_was_away_catches_up(off
     assert json.loads((clinics.folder / "cid/membership.json").read_text()) == json.loads(
         (office / "membership.json").read_text()
     )
+
+
+def test_a_peer_that_waits_for_a_member_that_is_removed_starts_with_the_others(office: Path, clinics: Clinics) -> None:
+    for i in (0, 1):
+        clinics.files[i].write_text(clinics.files[i].read_text() + "wait_for = 2\n")
+    clinics.start(0, 1)
+    states = [clinics.folder / name / "status.json" for name in ("ann", "bob")]
+    until(lambda: all(path.exists() for path in states), "they wait")
+    until(lambda: all(len(clinics.status(i)["reachable"]) == 1 for i in (0, 1)), "for cid")
+    federation_folder.remove(office, "cid")
+    clinics.deliver(0)
+    clinics.all_meet(0, 1)
+
+
+def test_a_document_that_comes_while_another_is_applied_applies_too(
+    office: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its members are those of the next round, not of the one after."""
+    port = free_port()
+    (tmp_path / "inbox-ann.json").write_bytes((office / "membership.json").read_bytes())
+    with Peer(peer_file(tmp_path, "ann", port, [])) as peer:
+        prepared: list[int] = []
+
+        def prepare(settings: PeerSettings) -> PeerSetup:
+            found = prepare_peer(settings)
+            prepared.append(len(settings.peer.allow))
+            if len(prepared) == 1:
+                federation_folder.remove(office, "bob")
+                peer._govern(opened(office))
+            return found
+
+        monkeypatch.setattr(process, "prepare_peer", prepare)
+        federation_folder.remove(office, "cid")
+        peer._govern(opened(office))
+        peer.step()
+        assert prepared == [2, 1]
+
+
+def test_a_peer_that_cannot_join_leaves_no_links_open(
+    office: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = free_port()
+    (tmp_path / "inbox-ann.json").write_bytes((office / "membership.json").read_bytes())
+
+    def refuse(*arguments: Any) -> None:
+        raise UserError("the ledger is missing")
+
+    monkeypatch.setattr(PeerSetup, "releases", refuse)
+    with pytest.raises(UserError, match="the ledger is missing"), Peer(peer_file(tmp_path, "ann", port, [])):
+        pass
+    with socket.create_server(("127.0.0.1", port)):
+        pass
 
 
 def test_a_shared_file_of_constants_becomes_part_of_the_document(office: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,13 +10,37 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from homophily.report.live.access import Access, bound, split_address, url
 from homophily.report.live.prometheus import CONTENT_TYPE, exposition
 from homophily.report.live.vitals import health_of
 
+MOST_CONNECTIONS = 100
 _TEXT = "text/plain; charset=utf-8"
+
+
+class _Server(ThreadingHTTPServer):
+    """Answers a limited number of connections at a time, a thread each, and closes the others."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._slots = threading.BoundedSemaphore(MOST_CONNECTIONS)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._slots.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._slots.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), OSError):  # else the other end went away
+            super().handle_error(request, client_address)
 
 
 @contextmanager
@@ -50,7 +75,7 @@ def serving(folder: Path, where: str) -> Iterator[str]:
         def log_message(self, format: str, *args: Any) -> None:
             """Requests are not logged."""
 
-    server = ThreadingHTTPServer((host, port), Handler, bind_and_activate=False)
+    server = _Server((host, port), Handler, bind_and_activate=False)
     server.socket.close()
     server.socket = listening
     thread = threading.Thread(target=server.serve_forever, daemon=True)
@@ -65,7 +90,7 @@ def serving(folder: Path, where: str) -> Iterator[str]:
 
 
 def _answer(folder: Path, target: str) -> tuple[HTTPStatus, str, str]:
-    path = urlsplit(target).path
+    path = target.partition("?")[0]
     if path == "/metrics":
         return HTTPStatus.OK, CONTENT_TYPE, exposition(folder)
     if path == "/health":

@@ -6,7 +6,11 @@ import json
 import os
 import re
 import shutil
+import socket
+import struct
+import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +19,7 @@ import pytest
 import homophily
 from homophily.atomic_io import locked
 from homophily.report.live.access import VARIABLE
-from homophily.report.live.endpoint import serving
+from homophily.report.live.endpoint import MOST_CONNECTIONS, serving
 from homophily.report.live.following import Following
 from homophily.report.live.prometheus import exposition
 from homophily.report.live.vitals import ComparisonProgress, Vitals, health_of, vitals_of
@@ -309,3 +313,27 @@ def test_metrics_outside_this_machine_need_the_token_which_no_log_shows(
             assert get(port, path)[0] == 401
         assert get(port, "/metrics", Authorization="Bearer a long enough token")[0] == 200
         assert get(port, "/metrics", Authorization="Bearer another long token")[0] == 401
+
+
+def test_whoever_connects_to_the_metrics_neither_fills_the_log_nor_the_memory(
+    half: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with serving(half, "127.0.0.1:0") as where, ExitStack() as stack:
+        port = int(where.partition("127.0.0.1:")[2].partition("/")[0])
+
+        def connection() -> socket.socket:
+            return stack.enter_context(socket.create_connection(("127.0.0.1", port), 10))
+
+        ask = "GET {} HTTP/1.0\r\nHost: localhost\r\n\r\n"
+        gone = connection()
+        gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        gone.sendall(ask.format("/metrics").encode())
+        gone.close()
+        nowhere = connection()
+        nowhere.sendall(ask.format("http://[").encode())
+        assert nowhere.recv(100).startswith(b"HTTP/1.0 404")
+        before = threading.active_count()
+        many = [connection() for _ in range(2 * MOST_CONNECTIONS)]
+        assert many[-1].recv(1) == b""  # it is closed at once
+        assert threading.active_count() <= before + MOST_CONNECTIONS
+    assert capfd.readouterr().err == ""

@@ -26,6 +26,7 @@ from homophily.version import __version__
 
 FORMAT = 1
 MANIFEST = "homophily-backup.json"  # the last entry of a backup
+_KEYS = {"files": dict, "round": int, "left_out": list}  # of the manifest
 _FINAL = ("summary.json", "scores.json", "merges.safetensors", "models.safetensors", "inputs.safetensors")
 _KEY_BYTES = 1 << 16  # a private key is a smaller file
 _TRIES, _PAUSE = 20, 0.05
@@ -194,7 +195,7 @@ def _extracted(file: Path, folder: Path) -> tuple[dict[str, Any], dict[str, Any]
     found: dict[str, Any] = {}
     manifest = None
     try:
-        with tarfile.open(file, "r:") as tar:
+        with _reading(file) as raw, tarfile.open(fileobj=raw, mode="r:") as tar:
             for entry in tar:
                 source = tar.extractfile(entry) if entry.isreg() else None
                 if source is None or not _is_inside(entry.name) or manifest is not None or entry.name in found:
@@ -205,9 +206,14 @@ def _extracted(file: Path, folder: Path) -> tuple[dict[str, Any], dict[str, Any]
                     found[entry.name] = _write(folder / entry.name, source)
     except tarfile.TarError as error:
         raise UserError(f"{file} is damaged, or not a backup of homophily: {error}") from error
-    except FileNotFoundError as error:
-        raise UserError(f"cannot read {file}: {error.strerror}") from error
     return found, manifest
+
+
+def _reading(file: Path) -> IO[bytes]:
+    try:
+        return file.open("rb")
+    except OSError as error:
+        raise UserError(f"cannot read {file}: {error.strerror}") from error
 
 
 def _is_inside(name: str) -> bool:
@@ -216,13 +222,16 @@ def _is_inside(name: str) -> bool:
 
 
 def _read_manifest(file: Path, content: bytes) -> dict[str, Any]:
+    damaged = f"{file} is damaged: its list of files cannot be read"
     try:
         manifest: dict[str, Any] = json.loads(content)
-        form, _, _ = manifest["format"], manifest["files"], manifest["round"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{file} is damaged: its list of files cannot be read") from error
+        form = manifest["format"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise UserError(damaged) from error
     if form != FORMAT:
         raise UserError(f"{file} has format {form}, but this version of homophily reads {FORMAT}: use another version")
+    if not all(isinstance(manifest.get(key), kind) for key, kind in _KEYS.items()):
+        raise UserError(damaged)
     return manifest
 
 

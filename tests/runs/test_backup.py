@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import tarfile
 import threading
@@ -103,6 +104,26 @@ def test_a_damaged_backup_is_refused_and_leaves_nothing(stored: Path, tmp_path: 
         assert sorted(os.listdir(tmp_path)) == ["bad.tar", "whole.tar"]
     with pytest.raises(UserError, match=r"cannot read .*none\.tar"):
         restore(tmp_path / "none.tar", tmp_path / "restored")
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [b"", b"[]", b"[" * 100_000, b'{"format": 1}', b'{"format": 1, "files": {}, "round": 0}',
+     b'{"format": 1, "files": [], "round": 0, "left_out": []}'],
+)  # fmt: skip
+def test_a_damaged_list_of_files_is_refused_and_leaves_nothing(tmp_path: Path, manifest: bytes) -> None:
+    entry = tarfile.TarInfo(MANIFEST)
+    entry.size = len(manifest)
+    with tarfile.open(tmp_path / "bad.tar", "w") as tar:
+        tar.addfile(entry, io.BytesIO(manifest))
+    with pytest.raises(UserError, match=r"bad\.tar is damaged: its list of files cannot be read"):
+        restore(tmp_path / "bad.tar", tmp_path / "restored")
+    assert os.listdir(tmp_path) == ["bad.tar"]
+
+
+def test_a_folder_in_place_of_a_backup_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"cannot read .*: Is a directory"):
+        restore(tmp_path, tmp_path / "restored")
 
 
 @pytest.mark.parametrize("name", ["../outside", "/tmp/outside", "a/../../outside"])

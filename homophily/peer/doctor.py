@@ -16,12 +16,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
 from homophily.atomic_io import in_use, read_json
 from homophily.errors import UserError
-from homophily.peer.authority_client import caught_up
-from homophily.peer.certificates import read_certificate
+from homophily.peer.authority_client import RENEWED_BEFORE, caught_up
+from homophily.peer.certificates import name_in, read_certificate
 from homophily.peer.handshakes import plain_reason
 from homophily.peer.identity import Refused
 from homophily.peer.membership import Status, open_status
@@ -40,7 +41,6 @@ _ALERT_SECONDS = 0.5  # in which a peer that refuses a certificate says so, afte
 _ASK_SECONDS = 10.0
 _CLOCK_SECONDS = 30.0  # of difference between two clocks, beyond which one of them is wrong
 _MEMBER = "member "  # how the subjects of lines begin that say who should answer
-_EXPIRY_WARNING = timedelta(days=30)
 _KEPT_MODELS, _SPARE_BYTES = 8, 64 << 20  # of the state folder: checkpoints beside each other, and everything else
 
 
@@ -120,7 +120,7 @@ def _certificate(settings: PeerSettings) -> Check:
             raise UserError(f"{settings.certificate} was not issued by {settings.path(settings.peer.ca)}") from error
     except UserError as error:
         return Check("certificate", False, str(error))
-    if until - datetime.now(UTC) < _EXPIRY_WARNING:
+    if until - datetime.now(UTC) < RENEWED_BEFORE:
         what = _new_certificate(settings, expired=False)
         return Check("certificate", False, f"{settings.certificate} expires on {until.date()}: {what}")
     return Check("certificate", True, f"valid until {until.date()}")
@@ -247,15 +247,14 @@ def _handshake(settings: PeerSettings, host: str, plain: socket.socket) -> str:
     context = ssl.create_default_context(cafile=str(settings.path(settings.peer.ca)))
     context.load_cert_chain(settings.certificate, settings.key)
     with context.wrap_socket(plain, server_hostname=host) as secure:
-        other = secure.getpeercert() or {}
+        other = secure.getpeercert(binary_form=True) or b""
         secure.settimeout(_ALERT_SECONDS)
         try:
             if not secure.recv(1):
                 raise UserError("the other end closed the connection: its log says why")
         except TimeoutError:  # it waits for this peer: the certificate was accepted
             pass
-    names = dict(pair for entry in other.get("subject", ()) for pair in entry)  # type: ignore[misc]
-    return str(names.get("commonName", "")).partition(".")[0]
+    return name_in(x509.load_der_x509_certificate(other))
 
 
 def _tls_reason(error: ssl.SSLError, host: str) -> str:

@@ -94,6 +94,8 @@ def plain_reason(raw: str) -> str:
         return f"the other end rejected this peer with the TLS alert {found[1]}"[:_REASON_CHARS]
     if "MAX_LINKS" in raw:
         return "another process with this peer's name is already connected there: stop one of the two"
+    if "deadline has elapsed" in raw:
+        return "no answer to the TLS handshake"
     return raw[:_REASON_CHARS]
 
 

@@ -145,6 +145,7 @@ def test_a_connection_to_itself_is_not_logged_and_a_name_clash_is(monkeypatch: p
             "received fatal alert: BadCertificate",
             "the other end rejected this peer with the TLS alert BadCertificate",
         ),
+        ("deadline has elapsed", "no answer to the TLS handshake"),
         ("Connection refused (os error 111)", "Connection refused (os error 111)"),
     ],
 )

@@ -1,8 +1,8 @@
 """A network cut before its first trained layer: frozen layers before the cut are replaced by placeholders.
 
 It is for networks whose forward method calls several trained layers one after the other, such as the two last layers of
-a DistilBERT. Placeholders return NaN. So if anything but the input of the first trained layer reached the outputs, they
-would be NaN, too.
+a DistilBERT. A cut is refused if anything but the input of the first trained layer reaches the outputs: the samples
+themselves, such as a mask of padded positions, or what a frozen layer returns. Both are NaN after the cut.
 """
 
 from __future__ import annotations
@@ -11,11 +11,30 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from homophily.federation.layout import Layout
 from homophily.models.copying import shallow
 from homophily.models.keyed_dropout import KeyedDropout
+
+_FORMS = ("__get__", "__len__", "dim", "element_size", "is_complex", "is_contiguous", "is_floating_point", "ndimension",
+          "nelement", "numel", "size", "stride")  # fmt: skip
+"""Functions of a tensor whose numbers do not follow from its values; "__get__" is of attributes, such as shape."""
+
+
+class _Unread(Tensor):
+    """A tensor that must not reach the outputs: everything computed from it is one, and reading a value fails."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        others = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor) and not isinstance(one, cls)]
+        versions = [other._version for other in others]
+        found = super().__torch_function__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
+        if any(other._version != version for other, version in zip(others, versions, strict=True)):
+            raise TypeError(f"{func.__name__} changes another tensor")
+        if func.__name__ not in _FORMS and not all(one is None or isinstance(one, cls) for one in tree_leaves(found)):
+            raise TypeError(f"{func.__name__} reads values")
+        return found
 
 
 class _Call:
@@ -25,11 +44,20 @@ class _Call:
         self.features: Tensor | None = None
         self.samples = 0
         self.sample = _unknown(sample)  # [1, ...]: the input of layers that are still called
+        self.watched = False  # it is checked that the outputs follow from the features alone
 
     def begin(self, module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Tensor]:
         """Forward hook of the network: keep the features."""
         self.features, self.samples = inputs[0], len(inputs[0])
-        return (self.sample.expand(self.samples, *self.sample.shape[1:]),)
+        return (self.repeated(self.sample),)
+
+    def repeated(self, value: Any) -> Any:
+        """The value for one sample as that for all; what is no tensor with a row for the sample stays as it is."""
+        if not isinstance(value, Tensor):
+            return value
+        if value.dim() and len(value) == 1:
+            value = value.expand(self.samples, *value.shape[1:])
+        return value.as_subclass(_Unread) if self.watched else value
 
     def enter(
         self, layer: nn.Module, inputs: tuple[Any, ...], keywords: dict[str, Any]
@@ -47,12 +75,7 @@ class _Placeholder(nn.Module):
         self.output, self.call = tree_map(_unknown, output), call
 
     def forward(self, *_: Any, **__: Any) -> Any:
-        return tree_map(self._repeated, self.output)
-
-    def _repeated(self, value: Any) -> Any:
-        if not isinstance(value, Tensor) or value.dim() == 0 or len(value) != 1:
-            return value
-        return value.expand(self.call.samples, *value.shape[1:])
+        return tree_map(self.call.repeated, self.output)
 
 
 class _Trace:
@@ -61,15 +84,19 @@ class _Trace:
     def __init__(self, network: nn.Module, trained: set[str]) -> None:
         self.outputs: dict[str, Any] = {}  # of layers that ended before the first trained one began
         self.first: str | None = None
+        self.features: list[Any] = []  # the inputs of the first trained layer
         self.again: set[str] = set()  # layers that were called twice or later
         self._trained = trained
         for name, layer in network.named_modules():
-            layer.register_forward_pre_hook(lambda *_, name=name: self._begin(name))
+            layer.register_forward_pre_hook(
+                lambda _, inputs, keywords, name=name: self._begin(name, [*inputs, *keywords.values()]),
+                with_kwargs=True,
+            )
             layer.register_forward_hook(lambda _, __, output, name=name: self._end(name, output))
 
-    def _begin(self, name: str) -> None:
+    def _begin(self, name: str, inputs: list[Any]) -> None:
         if self.first is None and name in self._trained:
-            self.first = name
+            self.first, self.features = name, inputs
         elif self.first is not None or name in self.outputs:
             self.again.add(name)
 
@@ -81,18 +108,16 @@ class _Trace:
 def cut_network(module: nn.Module, layout: Layout, x: Tensor) -> tuple[nn.Module, str] | None:
     """Return a copy of the network that takes features, and the layer whose input they are.
 
-    None if no frozen parameters are used before that layer.
+    None if no frozen parameters are used before that layer, or if the outputs depend on more than the features.
     x: samples [n, ...]. Whether its outputs are those of the network is to be checked.
     """
-    if not x.is_floating_point() and bool((x == x[:1]).all()):
-        return None  # placeholders for whole numbers cannot be told from their values
     owners = {column.name.rpartition(".")[0] for column in layout.columns}
     with torch.no_grad():
         trace = _Trace(traced := shallow(module).eval(), owners)
         traced(x[:1])
     if not trace.first:
         return None
-    network, call = shallow(module), _Call(x[:1].clone())
+    network, call = shallow(module).eval(), _Call(x[:1].clone())
     network.register_forward_pre_hook(call.begin, prepend=True)
     network.get_submodule(trace.first).register_forward_pre_hook(call.enter, with_kwargs=True, prepend=True)
     replaced: list[str] = []
@@ -104,7 +129,16 @@ def cut_network(module: nn.Module, layout: Layout, x: Tensor) -> tuple[nn.Module
         _replace(network, name, _emptied(layer, name, layout, _Placeholder(trace.outputs[name], call)))
         replaced.append(name)
     saves = any(True for name in replaced for _ in module.get_submodule(name).parameters())
-    return (network, trace.first) if saves else None
+    return (network, trace.first) if saves and _cut_off(network, call, trace.features) else None
+
+
+def _cut_off(network: nn.Module, call: _Call, features: list[Any]) -> bool:
+    """Whether the outputs follow from the features alone; an error is raised if values are read on the way."""
+    call.watched = True
+    with torch.no_grad():
+        outputs = network(*features)
+    call.watched = False
+    return not any(isinstance(one, _Unread) for one in tree_leaves(outputs))
 
 
 def _emptied(layer: nn.Module, name: str, layout: Layout, place: nn.Module) -> nn.Module:

@@ -45,15 +45,15 @@ def cached_features(task: Task, free: int) -> CachedFeatures | None:
     try:
         head, first = _head(module, layout, few)
         sample = _verified(module, head, first, layout, few)
+        if sample is None:
+            return None
+        samples = sum(len(split.x) for split in (data.train, data.test, data.validation) if split is not None)
+        size = samples * sample[0].numel() * sample.element_size()
+        if size > free:
+            return None
+        features = _of_all(task, first)
     except Exception:  # whatever fails here, the whole network can still be trained
         return None
-    if sample is None:
-        return None
-    samples = sum(len(split.x) for split in (data.train, data.test, data.validation) if split is not None)
-    size = samples * sample[0].numel() * sample.element_size()
-    if size > free:
-        return None
-    features = _of_all(task, first)
     return CachedFeatures(replace(task, module=head.eval(), layout=replace(layout, frozen=()), data=features), size)
 
 
@@ -171,6 +171,8 @@ def _of_all(task: Task, layer: str) -> FederatedData:
         with task.autocast():
             # Copies: matrix products on a CPU round by where in memory their inputs begin.
             found = [backbone(task.cast(split.x[piece].clone())) for piece in _pieces(split)]
+        if any(one is None for one in found):
+            raise ValueError("some samples have no features")
         return replace(split, x=torch.cat([task.cast(one) for one in found if one is not None]))
 
     validation = None if data.validation is None else of(data.validation)

@@ -75,6 +75,45 @@ class Parallel(Flat):
         return out
 
 
+class Pooled(nn.Module):
+    """A mask, which is made of the samples themselves, reaches the outputs past the first trained layer."""
+
+    def __init__(self, body: nn.Module) -> None:
+        super().__init__()
+        self.body, self.first, self.last = body, nn.Linear(8, 8), nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = self.first(self.body(x)).relu()
+        padded = x == 0 if x.dim() == 2 else (x == 0).all(-1)
+        return self.pooled(found, padded)
+
+    def pooled(self, found: Tensor, padded: Tensor) -> Tensor:
+        out: Tensor = self.last(found.masked_fill(padded[..., None], 0.0).sum(1) / 5)
+        return out
+
+
+class PooledInPlace(Pooled):
+    def pooled(self, found: Tensor, padded: Tensor) -> Tensor:
+        found = found.clone()
+        found[padded] = 0.0
+        out: Tensor = self.last(found.sum(1) / 5)
+        return out
+
+
+class PooledIfAny(Pooled):
+    def pooled(self, found: Tensor, padded: Tensor) -> Tensor:
+        out: Tensor = self.last(found.sum(1) / (5 - int(padded.sum()) / len(padded)))
+        return out
+
+
+class Squeezing(Named):
+    """Its features of a single sample lack an axis."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.body(x).squeeze()).view(len(x), -1)
+        return out
+
+
 class Late(Flat):
     """The frozen layers come last."""
 
@@ -178,6 +217,30 @@ def test_the_first_layers_of_a_sequential_network(tmp_path: Path) -> None:
 def test_other_networks_are_trained_whole(net: nn.Module, model: dict[str, Any], tmp_path: Path) -> None:
     run = homophily.run(config(model=model), model=net, out=tmp_path / "run")
     assert run.about["plan"]["features"] == 0
+
+
+@pytest.mark.parametrize("form", [Pooled, PooledInPlace, PooledIfAny])
+@pytest.mark.parametrize("body", [nn.Embedding(20, 8), nn.Linear(3, 8)])
+def test_a_mask_of_the_inputs_prevents_it_though_the_first_samples_have_none(
+    form: type[Pooled], body: nn.Module, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    x = torch.randint(1, 20, (20, 5)) if isinstance(body, nn.Embedding) else torch.randn(20, 5, 3)
+    x[8:, 2:] = 0
+    peers = [homophily.PeerData(x, torch.randint(0, 2, (20,)), x, torch.randint(0, 2, (20,))) for _ in range(2)]
+    keys = {"rounds": 1, "method": "local", "model": {"frozen": ["body"]}}
+    run = homophily.run(keys, model=form(body), data=peers, out=tmp_path / "run")
+    assert run.about["plan"]["features"] == 0
+
+
+def test_samples_without_features_prevent_it(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    peers = [homophily.PeerData(torch.randn(21, 6), torch.randint(0, 2, (21,))) for _ in range(2)]
+    keys = {"rounds": 1, "method": "local", "model": {"frozen": ["body"]}, "data": {"test": 4}}
+    net = Squeezing(nn.Linear(8, 2))
+    net.body = nn.Sequential(nn.Linear(6, 8))
+    run = homophily.run(keys, model=net, data=peers, out=tmp_path / "run")
+    assert run.about["plan"]["features"] == 0, "17 training samples are a piece of 16 and one of 1"
 
 
 def test_dropout_that_stays_active_in_frozen_layers_prevents_it(tmp_path: Path) -> None:

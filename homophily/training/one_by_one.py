@@ -20,6 +20,7 @@ from homophily.training.task import Task
 from homophily.training.torch_optimisers import Stepping, torch_optimiser
 
 _TO_SIGNED = 1 << 63
+_AT_ONCE = 1 << 16  # sample positions that are shuffled together: more epochs of few samples
 
 
 class OneByOne(CrossEvaluation):
@@ -117,8 +118,9 @@ class OneByOne(CrossEvaluation):
         count = int(data.count[peer])
         sizes = batch_sizes(count, task.settings.batch, task.coupled)
         every = torch.arange(epochs.start, epochs.stop, device=task.ids.device)[:, None, None]
-        for order in shuffled(task.seed[one], task.ids[one], data.count[one], count, round, every)[:, 0]:
-            yield from (data.start[peer] + order).split(sizes)
+        for some in every.split(max(1, _AT_ONCE // count)):
+            for order in shuffled(task.seed[one], task.ids[one], data.count[one], count, round, some)[:, 0]:
+                yield from (data.start[peer] + order).split(sizes)
 
     def _loss(self, x: Tensor, y: Tensor, reference: Mapping[str, Tensor], peer: int, round: int, step: int) -> Tensor:
         """Return the mean loss of a batch with the penalty of the objective."""

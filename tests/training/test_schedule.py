@@ -1,10 +1,17 @@
 """The division of samples into batches."""
 
+from typing import Any
+
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor, nn
 
+from homophily.training import one_by_one
+from homophily.training.one_by_one import OneByOne
 from homophily.training.schedule import batch_sizes, shuffled, steps
+from tests.training.nets import shares, task
 
 counts = st.lists(st.integers(2, 40), min_size=1, max_size=8)
 
@@ -55,3 +62,21 @@ def test_epochs_rounds_and_peers_have_different_orders() -> None:
         )
 
     assert len({order(0, 1, 0), order(1, 1, 0), order(0, 2, 0), order(0, 1, 1)}) == 4
+
+
+def test_many_epochs_of_many_samples_are_not_shuffled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def watched(*arguments: Any) -> Tensor:
+        asked.append((found := shuffled(*arguments)).numel())
+        return found
+
+    monkeypatch.setattr(one_by_one, "shuffled", watched)
+    samples = 20_000
+    problem = task(nn.Linear(2, 10), shares([samples], [2]), batch=5000)
+    found = list(OneByOne(problem)._batches(0, 1, range(2, 12)))
+    assert len(found) == 10 * 4
+    assert sum(asked) == 10 * samples
+    assert max(asked) <= 1 << 16
+    alone = list(OneByOne(problem)._batches(0, 1, range(9, 10)))
+    assert all(torch.equal(a, b) for a, b in zip(found[28:32], alone, strict=True))

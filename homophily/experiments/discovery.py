@@ -25,7 +25,7 @@ from homophily.methods.kin.released import released_kinship
 from homophily.privacy.accountant import Budget, solve
 from homophily.privacy.gaussian import gaussian_noise
 from homophily.simulation.exchange import PeerExchange
-from homophily.simulation.privacy import check_own_data
+from homophily.simulation.privacy import check_delta, check_own_data
 from homophily.simulation.setup import prepare
 from homophily.simulation.training_setup import task_private_fingerprints
 from homophily.simulation.user_objects import UserObjects
@@ -190,6 +190,7 @@ def _private(chosen: Config, privacy: Privacy, given: UserObjects, device: str) 
     experiment, _, plan = prepare(without, given, chosen_device(device))
     shares, task = experiment.task.data, experiment.task
     check_own_data(chosen, privacy, given.data is not None, shares)
+    check_delta(privacy.delta, max(int(shares.train.count.max()), privacy.samples or 0))
     budget = Budget(privacy.epsilon, privacy.delta, fingerprints=1, group=privacy.group)
     noise = solve(budget).fingerprint
     assert noise is not None

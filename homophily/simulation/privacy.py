@@ -188,7 +188,7 @@ def private_training(
     room = 0
     # Peers with equal samples and epochs have equal budgets; those of other processes count too.
     different = shards.gathered(torch.stack([counts, epochs, owned], 1)).unique(dim=0)
-    _check_delta(promise.delta, int(different[:, [0, 2]].max()))
+    check_delta(promise.delta, int(different[:, [0, 2]].max()))
     for samples, each, own in different.tolist():
         if (samples, each) not in found:
             some = peers_with(covered, batch, samples, rounds * each, rounds, fingerprints(rounds), source.earlier)
@@ -219,7 +219,7 @@ def private_training(
     return private, PrivacyAccount(stated, tuple(set(found.values())), fingerprints)
 
 
-def _check_delta(delta: float, most: int) -> None:
+def check_delta(delta: float, most: int) -> None:
     """Refuse a delta with which a peer could release samples as they are. most: the samples of the largest peer."""
     if delta >= 1 / most:
         raise UserError(

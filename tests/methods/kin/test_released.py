@@ -95,3 +95,9 @@ def test_a_scale_computed_from_own_data_is_refused() -> None:
         homophily.kin({"privacy": {"epsilon": 2.0}}, data=data)
     scale = {"mean": [0.0] * 4, "std": [1.0] * 4, "classes": 2}
     homophily.kin({"privacy": {"epsilon": 2.0}, "data": {"scale": scale}}, data=data)
+
+
+def test_a_delta_that_single_samples_would_keep_is_refused() -> None:
+    asked = {"peers": 6, "data": {"train": 100}, "privacy": {"epsilon": 2.0, "delta": 0.011}}
+    with pytest.raises(UserError, match=r"delta = 0\.011 must be below 1 / 100"):
+        homophily.kin(asked)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from homophily.data.types import FederatedData, Split
 from homophily.federation.rows import Federation
-from homophily.fingerprints.private import COUNT, SIGNED, Draw, PrivateFingerprints, keyed_draws
+from homophily.fingerprints.private import Draw, keyed_draws
 from homophily.privacy.draws import KeyedDraws
 from homophily.randomness import Purpose, generator, uniform, word
 from homophily.simulation.training_setup import task_fingerprints, task_private_fingerprints
@@ -142,17 +142,12 @@ def in_private_fingerprints(some: Copies, seed: int, noise: float, releases: int
             return lambda n: signs(known[id - first] + n)[-n:], chance
 
         def vectors(data: FederatedData, noise: float, draws: Draws) -> Tensor:
-            return _vector(task_private_fingerprints(some.with_data(data, None), seed, noise, draws))
+            return task_private_fingerprints(some.with_data(data, None), seed, noise, draws).vectors
 
         canary = vectors(some.only(x, y, some.group), 0.0, draws_of_canary)
         released = vectors(both, noise, draws) - vectors(rest, 0.0, draws)
         score += (released * canary).sum(1) / canary.square().sum(1) / releases
     return Scores(score, inside)
-
-
-def _vector(prints: PrivateFingerprints) -> Tensor:
-    """The released vectors [N, 2 d + 1]."""
-    return torch.cat([prints.sum, SIGNED * prints.signed, COUNT * prints.count[:, None]], 1)
 
 
 def _longest(some: Copies, seed: int) -> tuple[Tensor, Tensor]:
@@ -161,7 +156,7 @@ def _longest(some: Copies, seed: int) -> tuple[Tensor, Tensor]:
     for which in range(_CANDIDATES):
         x, y = some.canaries(which)
         task = some.with_data(some.only(x, y), None)
-        length = _vector(task_private_fingerprints(task, seed, 0.0, keyed_draws(0))).norm(dim=1)
+        length = task_private_fingerprints(task, seed, 0.0, keyed_draws(0)).vectors.norm(dim=1)
         if best is None:
             best = x, y, length
             continue

@@ -24,6 +24,7 @@ from homophily.errors import UserError
 from homophily.experiments.callbacks import Callbacks
 from homophily.experiments.runner import begin, chosen_device, torch_settings
 from homophily.fingerprints.fingerprint import format_of
+from homophily.simulation.communication import table_bytes
 from homophily.simulation.exchange import Exchange, PeerExchange
 from homophily.simulation.rounds import OneRun, play_round
 from homophily.simulation.server_exchange import ServerExchange
@@ -40,7 +41,6 @@ _PRINT_COPIES = 3  # of fingerprints while they are made: in pieces, together, a
 Now = Callable[[], float]  # a clock, in seconds
 _LINK = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT])bit", re.IGNORECASE)
 _UNITS = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
-_ENTRY = 8  # bytes of an entry of a table
 _FACTOR = 10  # a run with more than so many times the measured peers is an extrapolation
 
 
@@ -57,7 +57,7 @@ class Plan:
     memory_per_rank: dict[str, int]  # bytes, by what they hold
     seconds_per_round: dict[str, float]  # by part, of the slowest rank
     fingerprint_seconds: float  # once, before the first round
-    network_bytes_per_rank: int  # models that a rank receives in a round
+    network_bytes_per_rank: int  # that a rank receives from other ranks in a round
     bytes_per_round: float  # that peers send to each other, wherever they are
     bottleneck: str
     device: str
@@ -149,7 +149,7 @@ class Messages:
         if ranks == 1:
             return 0.0
         own = -(-peers // ranks)
-        each = self.rows * self.row + (_ENTRY * (self.tables + 1) * contacts if self.tables else 0)
+        each = self.rows * self.row + (table_bytes(contacts, self.tables) if self.tables else 0)
         guests = own * (ranks - 1) * (1.0 - (1.0 - 1.0 / ranks) ** self.models) if self.visits else 0.0
         return _distinct_remote(peers, own, self.models) * each + guests * self.row + self.sums
 
@@ -157,7 +157,7 @@ class Messages:
     def of(cls, exchange: Exchange, models: float, row: int) -> Messages:
         """models: that a peer receives in a round; row: bytes of a model."""
         if isinstance(exchange, ServerExchange):  # sums pass from rank to rank, and the last sends them to all
-            return cls(0.0, row, sums=2 * exchange.models.double().nbytes)
+            return cls(0.0, row, sums=2 * torch.float64.itemsize * exchange.models.numel())
         assert isinstance(exchange, PeerExchange)
         tables = len(exchange.method.shares)
         if exchange.evaluator is None:

@@ -27,7 +27,7 @@ _WORTH_WORKERS = 512 << 10  # bytes that a peer's training step must touch to be
 _CACHE = 16 << 20  # bytes that one thread works on at a time
 _COPIES = 3  # of all models: the initial, the current, and those before training or before a merge
 _FEW_DECISIONS = 1 << 16  # entries of all contact lists, up to which decisions are made on the CPU
-_SCORED = 512  # samples of a peer evaluated at a time, on all ranks, whose peers may have more than those of this one
+_SCORED = 512  # samples of a peer evaluated at a time; rank 0 plans for all ranks, so not by the samples of its peers
 _DEFAULT_MEMORY = 4 << 30  # bytes assumed to be free if the system does not report it
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from homophily.privacy.draws import Draws
 
 OVERFLOW = 0.01  # the share of delta that pays for batches that do not fit
+_AT_ONCE = 1 << 20  # numbers of gradients that are clipped at a time: a CPU's cache holds them and their copies
 _MOST_EXPONENT = 700.0  # beyond it, exp exceeds a float
 
 
@@ -78,5 +79,8 @@ def clipped_sum(gradients: Tensor, mask: Tensor, clip: float) -> Tensor:
     norm = torch.linalg.vector_norm(gradients, dim=1)
     usable = mask.bool() & norm.isfinite()
     factor = torch.where(usable, (clip / norm.clamp(min=clip)), 0.0).to(gradients.dtype)
-    # Not a matrix product, which a GPU may round to fewer digits, so that a sample contributes more than ``clip``.
-    return torch.where(usable[:, None], factor[:, None] * gradients, 0.0).sum(0, dtype=torch.float64)
+    total, step = gradients.new_zeros(gradients.shape[1], dtype=torch.float64), max(1, _AT_ONCE // gradients.shape[1])
+    for some, scale, inside in zip(gradients.split(step), factor.split(step), usable.split(step), strict=True):
+        # Not a matrix product, which a GPU may round to fewer digits, so that a sample contributes more than ``clip``.
+        total = total + torch.where(inside[:, None], scale[:, None] * some, 0.0).sum(0, dtype=torch.float64)
+    return total

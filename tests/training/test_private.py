@@ -10,6 +10,7 @@ import pytest
 import torch
 from scipy.stats import binom
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from homophily.data.transforms import BatchTransform
 from homophily.data.transforms import Draws as Chance
@@ -262,6 +263,27 @@ def test_a_sample_changes_a_sum_by_at_most_the_clip_however_the_sum_is_rounded(d
     for size in (1e-30, 1e-20, 1e-10, 1.0, 1e18, 1e37):
         one = clipped_sum(torch.full((1, 100), size, dtype=dtype), torch.ones(1), clip)
         assert float(one.norm()) <= (1 + 1e-6) * clip
+
+
+class Largest(TorchDispatchMode):
+    """Notes the bytes of the largest tensor that an operation computes."""
+
+    bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if isinstance(found, Tensor):  # not the lists of views that torch.split returns
+            self.bytes = max(self.bytes, found.nbytes)
+        return found
+
+
+def test_gradients_are_clipped_without_a_second_table_of_them() -> None:
+    gradients, mask = torch.randn(64, 100_000), (torch.arange(64) % 5 > 0).float()
+    with Largest() as largest:
+        found = clipped_sum(gradients, mask, 2.0)
+    assert largest.bytes < gradients.nbytes / 2
+    expected = (2.0 * gradients.double() / gradients.double().norm(dim=1, keepdim=True))[mask > 0].sum(0)
+    assert torch.allclose(found, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", [Branches, Tokens])

@@ -33,7 +33,7 @@ from homophily.simulation.merge_guard import MergeGuard
 from homophily.simulation.observers import Observer, RoundRecord
 from homophily.simulation.pairwise import PairwiseEvaluator, refuse_nan, similarity_table
 from homophily.simulation.recording import Entries, RecordedPeers
-from homophily.simulation.shards import ONE_PROCESS, Shards, of_one_shape, rows_of, same
+from homophily.simulation.shards import ONE_PROCESS, Shards, of_one_shape, rows_of, same, total
 from homophily.simulation.sources import Heard, LocalModels, ModelSource, Published
 
 
@@ -336,20 +336,22 @@ class PeerExchange:
         return {**self.observer.entries, **({"diagnostics": self._diagnostics} if self._diagnostics else {})}
 
     def summary(self, rounds: int) -> Summary:
-        view = (
-            self.source.view(rounds).map(self._shards.gathered) if self._shards.size > 1 else self.source.view(rounds)
-        )
+        view = self.source.view(rounds)
+        far = bool(total(self._shards, (view.hops[view.known] > 1).sum()[None]))
         return {
             **self.observer.summary(),
             **self.traffic.summary(rounds),
             **self._guarded(),
-            "nominal_models_per_peer": nominal_models(self.method, self.merge, self.evaluator, view, rounds),
+            "nominal_models_per_peer": nominal_models(self.method, self.merge, self.evaluator, far, rounds),
             "notes": self._notes(view),
         }
 
     def _notes(self, view: View) -> list[str]:
-        asked = self.method.notes if self.source.has_all_peers else self.method.peer_notes
-        notes = asked(view, {name: self._shards.gathered(table) for name, table in self.memory.items()})
+        asked, memory = self.method.notes if self.source.has_all_peers else self.method.peer_notes, dict(self.memory)
+        if self._shards.size > 1 and type(self.method).notes is not Method.notes:  # tables of all peers are large
+            view = view.map(self._shards.gathered)
+            memory = {name: self._shards.gathered(table) for name, table in memory.items()}
+        notes = asked(view, memory)
         if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
             raise UserError(f"method: {asked.__name__} must return a list of sentences, not {notes!r}")
         return [*self.observer.notes(self.traffic), *notes]
@@ -380,14 +382,13 @@ class PeerExchange:
 
 
 def nominal_models(
-    method: Method, merge: Merge, evaluator: PairwiseEvaluator | None, view: View, rounds: int
+    method: Method, merge: Merge, evaluator: PairwiseEvaluator | None, far: bool, rounds: int
 ) -> float | None:
     """Models per peer by the method's own formula; None: it has no formula, or the formula does not cover the run.
 
-    A formula does not cover several hops, nor a similarity-weighted merge (fedsim) with a metric that sends two models
-    per comparison.
+    A formula does not cover several hops (``far``: some contacts are further away than one), nor a similarity-weighted
+    merge (fedsim) with a metric that sends two models per comparison.
     """
-    far = bool((view.hops[view.known] > 1).any())
     twice = needs_similarity(merge) and evaluator is not None and evaluator.cost.models > 1
     found = method.nominal(rounds)
     if not isinstance(found, int | float | None):

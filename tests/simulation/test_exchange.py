@@ -244,11 +244,16 @@ def test_models_cost_their_hops() -> None:
         def meet(self, now: RoundContext) -> Tensor:
             return now.known
 
+        def nominal(self, rounds: int) -> float:
+            return 3.0 * rounds
+
     found = exchange(Everyone(), view=view)
     play(found)
     assert found.traffic.received.tolist() == [6, 4, 4, 6]
     assert found.summary(1)["models_per_peer_round_by_hops"] == {"1": 6 / 4, "2": 4 / 4, "3": 2 / 4}
-    assert nominal_models(found.method, found.merge, found.evaluator, view, 1) is None
+    assert found.summary(1)["nominal_models_per_peer"] is None
+    assert nominal_models(found.method, found.merge, found.evaluator, True, 1) is None
+    assert nominal_models(found.method, found.merge, found.evaluator, False, 1) == 3.0
 
 
 # Peers that have stopped or diverged

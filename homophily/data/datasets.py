@@ -88,7 +88,9 @@ def from_datasets(
 def _frame(dataset: Any, columns: list[str] | None) -> Any:
     """Return the columns (None: all) of a Hugging Face dataset as a DataFrame; images become arrays [C, H, W]."""
     present = list(dataset.column_names)
-    kept = dataset if columns is None else dataset.select_columns([name for name in present if name in columns])
+    if columns is None or not set(columns) <= set(present):  # of a dataset without a column, the others are named
+        columns = present
+    kept = dataset.select_columns([name for name in present if name in columns])
     images = [name for name, kind in kept.features.items() if type(kind).__name__ == "Image"]
     frame = kept.remove_columns(images).to_pandas()
     for name in images:

@@ -38,7 +38,7 @@ def aligned(peers: Sequence[PeerData], length: int | None, pad: float) -> tuple[
     found = [_Field(i, peer, prefix) for i, peer in enumerate(peers) for prefix in _PREFIXES]
     fields = [field for field in found if field.x is not None]
     if length is None:
-        if not any(_are_ragged_tokens(field.x) for field in fields):
+        if not any(_are_ragged_tokens(field.x, f"{field.name}x") for field in fields):
             return peers, None
         length = max(max(_lengths(field.x), default=1) for field in fields)
     changed: list[dict[str, Any]] = [{} for _ in peers]
@@ -46,8 +46,11 @@ def aligned(peers: Sequence[PeerData], length: int | None, pad: float) -> tuple[
         raise UserError("data.length: inputs with named fields are not padded; pad each with homophily.data.padded")
     for field in fields:
         x = _samples(field.x, f"{field.name}x")
+        if not x:
+            raise UserError(f"{field.name}x has no samples")
         changed[field.number][f"{field.prefix}x"] = _padded(x, length, pad, f"{field.name}x: sample")
         if field.y is None or _lengths(field.y) != [len(one) for one in x]:
+            _refuse_other_lengths(field, x)
             continue
         y = _samples(field.y, f"{field.name}y")
         if not y[0].is_floating_point():
@@ -77,11 +80,22 @@ class _Field:
         return f"peer {self.peer.name!r}: {self.prefix}" if self.peer.name else f"peer {self.number}: {self.prefix}"
 
 
-def _are_ragged_tokens(values: Array) -> bool:
+def _refuse_other_lengths(field: _Field, x: Sequence[Tensor]) -> None:
+    """Raise a UserError if targets are ragged, so one for each position, but not as long as their inputs."""
+    lengths = _lengths(field.y) if field.y is not None else []
+    if len(set(lengths)) < 2 or len(lengths) != len(x):
+        return
+    i = next(i for i, one in enumerate(x) if len(one) != lengths[i])
+    raise UserError(
+        f"{field.name}y: sample {i} has {lengths[i]} targets, but {field.prefix}x has {len(x[i])} positions"
+    )
+
+
+def _are_ragged_tokens(values: Array, where: str) -> bool:
     """Whether samples are lists of whole numbers that differ in length."""
     if not isinstance(values, list | tuple) or len({*_lengths(values)}) < 2:
         return False
-    longest = _tensor(max((one for one in values if _has_length(one)), key=len), "x")
+    longest = _tensor(max((one for one in values if _has_length(one)), key=len), where)
     return not longest.is_floating_point()
 
 
@@ -108,7 +122,10 @@ def _rows(values: Array) -> Iterator[Any]:
 def _tensor(values: Any, where: str) -> Tensor:
     """Return a sequence as int64 or float32; uint8 and bool stay as they are."""
     try:
-        found = values.detach().cpu() if isinstance(values, Tensor) else torch.tensor(np.asarray(values))
+        array = values if isinstance(values, Tensor) else np.asarray(values)
+        if isinstance(array, np.ndarray) and array.dtype.kind == "U":
+            raise ValueError("it is text; turn text into tokens, whole numbers")
+        found = array.detach().cpu() if isinstance(array, Tensor) else torch.tensor(array)
     except (TypeError, ValueError) as error:
         raise UserError(f"{where} is not an array of numbers: {error}") from None
     if not found.dim():

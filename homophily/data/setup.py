@@ -137,6 +137,8 @@ def _from_table(
     """Return the data of a table file with a column that names the peer."""
     read = reader_of(name)
     assert read is not None
+    if not Path(name).exists():
+        raise UserError(f"{name}: there is no such file")
     asked = _table_keys(name, read, keys)
     if asked["peer"] is None:
         raise UserError(f"data.peer is missing: it names the column of {name} that says to which peer a row belongs")
@@ -257,7 +259,8 @@ def _from_arrays(
     made_with: Mapping[str, Any] | None = None,
 ) -> PreparedData:
     """Return the user's own data, which is already divided among peers."""
-    refuse_unknown("data", keys, _OWN_KEYS, keys_of("your own data", _OWN_KEYS))
+    allowed = [*_OWN_KEYS, *(made_with or ())]
+    refuse_unknown("data", keys, allowed, keys_of("your own data", allowed))
     if given.get("shift", "natural") != "natural":
         raise UserError(
             f"data.shift = {given['shift']!r}: your own data is already divided among peers; leave data.shift out"

@@ -281,7 +281,8 @@ def _inputs(table: _Table, features: str | Sequence[str]) -> _Column | dict[str,
     if lists:
         found = {name: _stacked(table.arrays(name)) for name in lists}
         return found[lists[0]] if len(found) == 1 else found
-    remedy = "; encode the column as numbers (0 and 1 for each category), or leave it out of features"
+    remedy = "; encode the column as numbers (0 and 1 for each category, a list of tokens for text), or leave it out "
+    remedy += "of features"
     return np.stack([table.numbers(name, remedy) for name in columns], axis=1)
 
 

@@ -217,7 +217,8 @@ def _from_numpy(what: str, array: Array) -> Tensor:
         raise UserError(f"{what} is not an array: {error}") from error
     kind = values.dtype.kind
     if kind not in "biuf":
-        raise UserError(f"{what} must contain real numbers, not {values.dtype} (no strings, no Python objects)")
+        text = "; turn text into tokens, whole numbers" if kind == "U" else ""
+        raise UserError(f"{what} must contain real numbers, not {values.dtype} (no strings, no Python objects){text}")
     keep = kind == "b" or values.dtype == np.uint8
     return torch.from_numpy(values.astype(values.dtype if keep else np.float32 if kind == "f" else np.int64))
 

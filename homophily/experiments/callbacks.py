@@ -126,8 +126,18 @@ def _storable(name: str, values: Any) -> dict[str, Any]:
         json.dumps(values)
     except (TypeError, ValueError) as error:
         raise UserError(
-            f"callback {name}: what it stores must be numbers, strings, lists or tables: {error}"
+            f"callback {name}: what it stores must be numbers, strings, lists or tables{_place(values)}: {error}"
         ) from error
     if not isinstance(values, dict):
         raise UserError(f"callback {name}: what it stores must be a table, not {type(values).__name__}")
     return values
+
+
+def _place(values: Any) -> str:
+    """Which entry cannot be stored, for an error message."""
+    for key, value in values.items() if isinstance(values, dict) else ():
+        try:
+            json.dumps(value)
+        except (TypeError, ValueError):
+            return f", but {key!r} is not" + (" (its method item() returns a number)" if hasattr(value, "item") else "")
+    return ""

@@ -17,6 +17,7 @@ from homophily.config.overlay import as_tables, read
 from homophily.config.schema import Config
 from homophily.data.fields import Fields
 from homophily.data.packing import tensors
+from homophily.data.padding import padded
 from homophily.data.preparation import Preparation
 from homophily.errors import UserError
 from homophily.federation.layout import Layout
@@ -194,6 +195,7 @@ class Run:
     def prepared(self, peer: int | str, x: Any) -> Any:
         """Raw samples ``x`` [n, ...] as the model of ``peer`` takes them: scaled and filled in like its own samples.
 
+        Lists are padded if the run's samples were. A model of transformers also needs a mask of the padding.
         If the run's inputs have named fields, ``x`` and the result are dicts.
         """
         peer = self._number(peer, self._models())
@@ -204,6 +206,9 @@ class Run:
             if not isinstance(x, Mapping):
                 raise UserError(f"x: must be a dict with the fields {fields}")
             return fields.unpack(_cast(preparation(peer, fields.pack(tensors(x, "x"), "x")), dtype))
+        length = self.config.data.length
+        if length is not None and not isinstance(x, Tensor | np.ndarray) and len(x):
+            x = padded(x, length, self.config.data.pad or 0)
         try:
             samples = torch.as_tensor(x)
         except (TypeError, ValueError, RuntimeError) as error:

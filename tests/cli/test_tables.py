@@ -81,6 +81,7 @@ def test_scale_writes_class_names_that_a_run_uses(command: Command, table: Path)
             "peer: sites.csv has no column 'who'; its columns are",
         ),
         (("data=other.csv", *KEYS), "other.csv: there is no such file"),
+        (("data=other.csv",), "other.csv: there is no such file"),
         (("data=digits", "data.peer=site"), "unknown key data.peer"),
         (("data=notes.txt",), "data.name = 'notes.txt' is a file; your own data must be a .csv or .parquet file"),
     ],

@@ -132,6 +132,14 @@ def test_several_columns_of_tokens_are_named_inputs_and_padded_with_their_masks(
     assert found["attention_mask"][1].tolist() == [1, 1, 0]
 
 
+def test_a_column_that_is_missing_is_named_with_all_that_are_there() -> None:
+    whole = datasets.Dataset.from_dict(TEXT)
+    with pytest.raises(UserError, match="peer: the frame has no column 'wo'; did you mean 'who'"):
+        from_datasets(whole, peer="wo", target="label", features="input_ids")
+    with pytest.raises(UserError, match="its columns are input_ids, who, label, raw"):
+        from_datasets(whole, peer="author", target="label", features="input_ids")
+
+
 def test_the_splits_of_a_hugging_face_dataset() -> None:
     whole = datasets.DatasetDict(
         {

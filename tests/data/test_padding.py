@@ -39,7 +39,11 @@ def test_sequences_may_be_tensors_arrays_and_of_vectors() -> None:
         ([np.ones((2, 2)), np.ones((2, 3))], {}, "sequence 1: sequences may differ only in their length, not as"),
         ([[1, 2], [3]], {"pad": 0.5}, "data.pad = 0.5: must be a whole number, because the samples are whole numbers"),
         ([[1, 2], 3], {}, "sequence 1 is a single number, not a sequence"),
-        ([[1, 2], ["a"]], {}, "sequence 1 is not an array of numbers"),
+        (
+            [[1, 2], ["a"]],
+            {},
+            "sequence 1 is not an array of numbers: it is text; turn text into tokens, whole numbers",
+        ),
         ([], {}, "there is no sequence"),
     ],
 )
@@ -78,6 +82,20 @@ def test_rows_of_real_numbers_are_padded_only_to_a_given_length() -> None:
         aligned([PeerData([[1], [2, 3]], [0, 1], name="lyon")], 1, 0)
 
 
+@pytest.mark.parametrize(
+    ("peer", "message"),
+    [
+        (PeerData([], []), "peer 1: x has no samples"),
+        (PeerData([["a"], ["b", "c"]], [0, 1]), "peer 1: x: sample 0 is not an array of numbers: it is text"),
+        (PeerData(["two words", "three"], [0, 1]), "peer 1: x: sample 0 is not an array of numbers: it is text"),
+        (PeerData([[1, 2, 3], [4, 5]], [[0, 1], [1]]), "peer 1: y: sample 0 has 2 targets, but x has 3 positions"),
+    ],
+)
+def test_mistakes_of_a_peer_beside_ragged_tokens_name_it(peer: PeerData, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        aligned([PeerData([[1], [2, 3]], [0, 1]), peer], None, 0)
+
+
 class Words(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -93,6 +111,14 @@ def sentences() -> list[PeerData]:
     rng = np.random.default_rng(0)
     x = [[rng.integers(1, 10, size=rng.integers(2, 7)).tolist() for _ in range(12)] for _ in range(4)]
     return [PeerData(one, [len(words) % 2 for words in one]) for one in x]
+
+
+def test_new_lists_are_padded_as_in_training(here: Path) -> None:
+    run = homophily.run({"rounds": 1, "method": "local", "data": {"pad": 9}}, model=Words(), data=sentences())
+    assert run.prepared(0, [[1, 2], [3, 4, 5]]).tolist() == [[1, 2, 9, 9, 9, 9], [3, 4, 5, 9, 9, 9]]
+    assert run.prepared(0, [[1], [2]]).tolist() == [[1, 9, 9, 9, 9, 9], [2, 9, 9, 9, 9, 9]], "of one length"
+    with pytest.raises(UserError, match=r"sequence 1 has the length 7, but data\.length is 6"):
+        run.prepared(0, [[1], [2] * 7])
 
 
 def test_a_run_pads_and_its_config_has_the_length(here: Path) -> None:

@@ -138,7 +138,8 @@ def test_a_split_column_gives_validation_and_test_samples() -> None:
         (
             {"weight": ["70", "heavy", "61", "88", "59"]},
             {},
-            "the frame: column 'weight', row 2: 'heavy' is not a number; encode the column as numbers",
+            "the frame: column 'weight', row 2: 'heavy' is not a number; encode the column as numbers (0 and 1 for "
+            "each category, a list of tokens for text)",
         ),
         ({"weight": [1, np.inf, 2, 3, 4]}, {}, "the frame: column 'weight', row 2: the value is infinite or too large"),
         ({"label": ["ill", None, "ill", "ill", "ill"]}, {}, "the frame: column 'label', row 2: the value is missing"),

@@ -153,6 +153,9 @@ def test_what_cannot_be_stored_is_refused(tmp_path: Path) -> None:
     add = OnRound(lambda metrics: metrics.update(mine=torch.ones(3)))
     with pytest.raises(UserError, match="callback OnRound: what it stores must be numbers, strings, lists or tables"):
         homophily.run(SMALL, callbacks=[add], out=tmp_path / "run")
+    add = OnRound(lambda metrics: metrics.update(other=1, mine=torch.tensor(3.0)))
+    with pytest.raises(UserError, match=r"tables, but 'mine' is not \(its method item\(\) returns a number\)"):
+        homophily.run(SMALL, callbacks=[add], out=tmp_path / "named")
 
     class Listed(Callback):
         def state(self) -> dict[str, Any]:

@@ -246,7 +246,7 @@ def test_own_data_function(own_things: Any) -> None:
 
 
 WRONG_DATA = [
-    ({"conut": 4}, r"unknown key data\.conut"),
+    ({"conut": 4}, r"unknown key data\.conut \(did you mean count\?\): .*, pad, count, noise$"),
     ({"count": 1.5}, r"data\.count = 1\.5: must be a whole number"),
     ({"shift": "rotation"}, r"data\.shift = 'rotation': your own data is already divided"),
     ({"sizes": [2, 3]}, r"data\.sizes: your own data is already divided"),

@@ -17,7 +17,7 @@ from homophily.experiments.discovery import Discovery, PrivateRelease
 from homophily.experiments.planning import Plan
 from homophily.fingerprints.private import BYTES
 from homophily.methods.kin import power
-from homophily.methods.kin.method import ADVICE, TOO_FEW
+from homophily.methods.kin.method import ADVICE, NOBODY, TOO_FEW
 from homophily.report.tables import print_pairs, print_table
 from homophily.runs.reader import Run
 
@@ -122,7 +122,7 @@ def acquaintance(found: Discovery, picture: Path | None) -> None:
     families, values = answer["families"], answer["singular_values"]
     peers = len(found.prints.count)
     if not answer["enough_samples"]:
-        say(f"{peers} peers, {TOO_FEW}")
+        say(NOBODY if peers == 1 else f"{peers} peers, {TOO_FEW}")
     elif not answer["conclusive"]:
         say(f"{peers} peers, no difference found{_unseen(found)}")
         say(ADVICE)

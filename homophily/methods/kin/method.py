@@ -21,6 +21,7 @@ from homophily.randomness import Purpose
 _DIRECTIONS = 3  # in which places are reported
 _SHOWN = 8  # families whose sizes are listed one by one
 CONTINUUM = "found no families but a continuum, and draws partners by likeness"
+NOBODY = "there is one peer, and nobody to compare it with"
 TOO_FEW = "too few samples to compare anyone: all peers with a fingerprint count as one family"
 ADVICE = (
     "the data may still differ in ways that fingerprints do not show: try more samples per peer, and compare with "
@@ -84,7 +85,7 @@ class Kin(Method):
         alone = [f"{without} peers have too few samples for a fingerprint, and merge with nobody"] if without else []
         sizes = family[family >= 0].unique(return_counts=True)[1].sort(descending=True).values.tolist()
         if not bool(memory["enough_samples"].all()):
-            found = [TOO_FEW] if sizes else []
+            found = [NOBODY if len(family) == 1 else TOO_FEW] if sizes else []
         elif not bool(memory["conclusive"].all()):
             found = [_nothing_found(sizes[0], float(memory["smallest_difference"][0])), ADVICE]
         else:

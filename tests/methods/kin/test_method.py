@@ -121,6 +121,12 @@ def test_kin_says_if_nobody_can_be_compared(train: int, sentences: list[str]) ->
     assert found.summary["notes"] == sentences
 
 
+def test_kin_says_that_one_peer_has_nobody_to_be_compared_with() -> None:
+    one = [homophily.PeerData([[float(i), 1.0] for i in range(30)], [i % 2 for i in range(30)])]
+    found = homophily.run({"rounds": 1, "method": "kin", "model": "linear"}, data=one)
+    assert found.summary["notes"] == ["there is one peer, and nobody to compare it with"]
+
+
 def test_the_balanced_make_up_for_each_other_by_hand() -> None:
     """On a line, from 0: the nearest is 2; -3 brings the sum to -1, 5 to 4; then all are taken that there are."""
     away = torch.tensor([[[2.0], [4.0], [-3.0], [5.0]], [[2.0], [4.0], [-3.0], [5.0]]]).double()

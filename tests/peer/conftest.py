@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from homophily.peer import certificates
+from homophily.peer import certificates, federation_folder
+from tests.peer.clinics import NAMES, Clinics
 from tests.peer.linked import Pair, close_all
 from tests.peer.people import People
 
@@ -52,3 +53,22 @@ def clinic(tmp_path: Path) -> Path:
     x[3, 0] = np.nan
     np.savez(tmp_path / "ann.npz", x=x, y=np.arange(40) % 2)
     return tmp_path
+
+
+@pytest.fixture
+def office(tmp_path: Path) -> Path:
+    """The folder of an authority with three members."""
+    folder = tmp_path / "certs"
+    (tmp_path / "shared.toml").write_text('rounds = 100000\nmethod = "random"\n')
+    federation_folder.init(folder, "clinics", tmp_path / "shared.toml")
+    for name in NAMES:
+        federation_folder.add(folder, name)
+        federation_folder.issue_key(folder, name, ["127.0.0.1"], 365)
+    return folder
+
+
+@pytest.fixture
+def clinics(office: Path, tmp_path: Path) -> Iterator[Clinics]:
+    made = Clinics(tmp_path, (*NAMES, "dan"))
+    yield made
+    made.close()

@@ -18,10 +18,10 @@ from homophily.peer.settings import load
 from homophily.peer.transport import NoAnswer, ZenohLinks
 from tests.docs.pages import NOT_RUN, blocks
 from tests.patience import MINUTE, eventually, until
+from tests.peer.clinics import NAMES, Clinics
 from tests.peer.linked import QUIET, free_port, opened
 from tests.peer.site import Site
 from tests.peer.test_joining import Office
-from tests.peer.test_membership_document import NAMES, Clinics
 
 SHOWN = [command for block in blocks("docs/deploy.md") if block.language == "sh" for command in block.commands]
 

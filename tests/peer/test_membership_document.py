@@ -1,52 +1,29 @@
-"""The signed membership document: who signs it, which version wins, and what running peers do with a new one."""
+"""The signed membership document: who signs it, which version wins, and the settings that it brings."""
 
 from __future__ import annotations
 
 import json
 import logging
-import re
-import socket
 import time
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from homophily.errors import UserError
-from homophily.peer import Peer, certificates, federation_folder, process
+from homophily.peer import certificates, federation_folder
 from homophily.peer.identity import Authority, Identity, Refused
-from homophily.peer.membership_document import MembershipDocument, open_document, sign_document
+from homophily.peer.membership_document import open_document, sign_document
 from homophily.peer.membership_keeper import MembershipKeeper
 from homophily.peer.network import address_of
 from homophily.peer.refusals import Refusals
 from homophily.peer.settings import PeerSettings, load
-from homophily.peer.setup import PeerSetup, prepare_peer
-from tests.patience import MINUTE, until
-from tests.peer.field import Field
+from tests.patience import until
+from tests.peer.clinics import NAMES, opened, peer_file
 from tests.peer.linked import free_port
-
-NAMES = ("ann", "bob", "cid")
-
-
-@pytest.fixture
-def office(tmp_path: Path) -> Path:
-    """The folder of an authority with three members."""
-    folder = tmp_path / "certs"
-    (tmp_path / "shared.toml").write_text('rounds = 100000\nmethod = "random"\n')
-    federation_folder.init(folder, "clinics", tmp_path / "shared.toml")
-    for name in NAMES:
-        federation_folder.add(folder, name)
-        federation_folder.issue_key(folder, name, ["127.0.0.1"], 365)
-    return folder
-
-
-def opened(folder: Path) -> MembershipDocument:
-    data = (folder / "membership.json").read_bytes()
-    return open_document(data, certificates.read_certificate(folder / "ca.pem"), "clinics")
 
 
 def test_every_change_is_a_new_version_that_the_authority_signs(office: Path) -> None:
@@ -183,19 +160,6 @@ def test_a_refusal_names_the_membership_document_or_the_list_that_leaves_a_peer_
     assert replace(settings, document=None).absence("bob") == "not in peer.allow"
 
 
-def peer_file(folder: Path, name: str, port: int, dialled: list[int], more: str = "") -> Path:
-    rng = np.random.default_rng(len(name))
-    np.savez(folder / f"{name}.npz", x=rng.normal(size=(30, 3)).astype(np.float32), y=np.arange(30) % 2)
-    addresses = json.dumps([f"127.0.0.1:{other}" for other in dialled])
-    path = folder / f"{name}.toml"
-    path.write_text(
-        f'extra_metrics = ["tests.peer.field:pause"]\ndata = {{ name = "{name}.npz" }}\n[peer]\nname = "{name}"\n'
-        f'federation = "clinics"\nmembership = "inbox-{name}.json"\nlisten = ["127.0.0.1:{port}"]\n'
-        f"connect = {addresses}\nlease = 2.0\n{more}"
-    )
-    return path
-
-
 def test_a_peers_file_takes_members_and_settings_from_the_document_and_can_only_narrow(
     office: Path, tmp_path: Path
 ) -> None:
@@ -249,107 +213,6 @@ def test_whom_a_member_dials(office: Path, tmp_path: Path, mesh: str, connect: l
     assert list(address_of(denying, insecure=False).connect) == [f"127.0.0.1:{port}" for port in connect]
 
 
-class Clinics(Field):
-    """Peers with a membership document, each with an inbox of its own."""
-
-    def __init__(self, folder: Path, names: tuple[str, ...]) -> None:
-        self.folder, self.names, self.running = folder, list(names), {}
-        ports = [free_port() for _ in names]
-        self.files = [peer_file(folder, name, ports[i], ports[:i]) for i, name in enumerate(names)]
-        for i in range(len(names)):
-            self.deliver(i)
-
-    def deliver(self, peer: int) -> None:
-        """The authority's newest document reaches one peer."""
-        (self.folder / f"inbox-{self.names[peer]}.json").write_bytes(
-            (self.folder / "certs/membership.json").read_bytes()
-        )
-
-
-@pytest.fixture
-def clinics(office: Path, tmp_path: Path) -> Iterator[Clinics]:
-    made = Clinics(tmp_path, (*NAMES, "dan"))
-    yield made
-    made.close()
-
-
-def test_running_peers_apply_a_new_document_and_one_that_was_away_catches_up(office: Path, clinics: Clinics) -> None:
-    clinics.start(0, 1)
-    clinics.all_meet(0, 1)  # cid is away
-    federation_folder.add(office, "dan")
-    federation_folder.issue_key(office, "dan", ["127.0.0.1"], 365)
-    clinics.deliver(0)
-    clinics.deliver(3)
-    clinics.start(3)
-    clinics.all_meet(0, 1, 3)
-    began = time.monotonic()
-    federation_folder.remove(office, "bob")
-    clinics.deliver(0)
-    assert clinics.end(1) == 1  # it learns from the others that it is not a member any more
-    clinics.all_meet(0, 3)
-    assert time.monotonic() - began < MINUTE
-    assert "bob is not a member of clinics" in (clinics.folder / "bob" / "peer.log").read_text()
-    clinics.kill(0)
-    clinics.start(2)  # cid has the document of the start, in which dan is unknown and bob is a member
-    clinics.all_meet(2, 3)
-    assert clinics.status(2)["membership"] == 6
-    assert json.loads((clinics.folder / "cid/membership.json").read_text()) == json.loads(
-        (office / "membership.json").read_text()
-    )
-
-
-def test_a_peer_that_waits_for_a_member_that_is_removed_starts_with_the_others(office: Path, clinics: Clinics) -> None:
-    for i in (0, 1):
-        clinics.files[i].write_text(clinics.files[i].read_text() + "wait_for = 2\n")
-    clinics.start(0, 1)
-    states = [clinics.folder / name / "status.json" for name in ("ann", "bob")]
-    until(lambda: all(path.exists() for path in states), "they wait")
-    until(lambda: all(len(clinics.status(i)["reachable"]) == 1 for i in (0, 1)), "for cid")
-    federation_folder.remove(office, "cid")
-    clinics.deliver(0)
-    clinics.all_meet(0, 1)
-
-
-def test_a_document_that_comes_while_another_is_applied_applies_too(
-    office: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its members are those of the next round, not of the one after."""
-    port = free_port()
-    (tmp_path / "inbox-ann.json").write_bytes((office / "membership.json").read_bytes())
-    with Peer(peer_file(tmp_path, "ann", port, [])) as peer:
-        prepared: list[int] = []
-
-        def prepare(settings: PeerSettings) -> PeerSetup:
-            found = prepare_peer(settings)
-            prepared.append(len(settings.peer.allow))
-            if len(prepared) == 1:
-                federation_folder.remove(office, "bob")
-                peer._govern(opened(office))
-            return found
-
-        monkeypatch.setattr(process, "prepare_peer", prepare)
-        federation_folder.remove(office, "cid")
-        peer._govern(opened(office))
-        peer.step()
-        assert prepared == [2, 1]
-
-
-def test_a_peer_that_cannot_join_leaves_no_links_open(
-    office: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    port = free_port()
-    (tmp_path / "inbox-ann.json").write_bytes((office / "membership.json").read_bytes())
-
-    def refuse(*arguments: Any) -> None:
-        raise UserError("the ledger is missing")
-
-    monkeypatch.setattr(PeerSetup, "releases", refuse)
-    with pytest.raises(UserError, match="the ledger is missing"), Peer(peer_file(tmp_path, "ann", port, [])):
-        pass
-    with socket.create_server(("127.0.0.1", port)):
-        pass
-
-
 def test_a_shared_file_of_constants_becomes_part_of_the_document(office: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere/scale.toml").write_text("mean = [1.5, 2.0]\nstd = [2.0, 4.0]\nclasses = 2\n")
@@ -385,68 +248,3 @@ def test_settings_that_state_folders_refuse_are_shared_with_a_note(
         federation_folder.remove(office, name)
     shared.write_text("rounds = 3\n")
     assert command("federation", "share", str(shared), "--folder", str(office))[2] == ""  # nobody has played
-
-
-def test_a_running_peer_says_which_shared_settings_it_refuses_and_plays_on(office: Path, clinics: Clinics) -> None:
-    clinics.start(0)
-    until(lambda: clinics.round(0) > 0, "ann plays")
-    log = clinics.folder / "ann" / "peer.log"
-    shared = clinics.folder / "shared.toml"
-    for number, (text, reason) in enumerate([
-        ("rounds = 90000", "rounds = 90000, but .*ann holds a state with 100000: rounds can only be increased; "
-         "the value is that of the membership document version 5: ask the authority for the old one"),
-        ("rounds = 100000\n[peer]\nclasses = 3", "cannot resume .*ann: the network, or the shape of the data, differs"),
-    ]):  # fmt: skip
-        shared.write_text(f'method = "random"\n{text}\n')
-        version = federation_folder.share(office, shared).version
-        clinics.deliver(0)
-        line = (
-            f"the settings of membership document version {version}: {reason}.*; this peer plays on with the settings"
-        )
-        until(lambda line=line: re.search(line, log.read_text()) is not None, f"a line of the log ({number})")
-        clinics.go_on(0)
-    assert clinics.status(0)["rounds"] == 100_000
-    shared.write_text('rounds = 90000\nmethod = "random"\n')
-    federation_folder.share(office, shared)
-    clinics.deliver(0)
-    clinics.kill(0)
-    with pytest.raises(
-        UserError, match=r"holds a state with 100000.* membership document version 7: ask the authority"
-    ):
-        Peer(clinics.files[0]).result()
-
-
-def test_a_peer_that_denies_most_members_plays_with_the_others(office: Path, clinics: Clinics) -> None:
-    federation_folder.add(office, "dan")
-    federation_folder.issue_key(office, "dan", ["127.0.0.1"], 365)
-    for i in range(4):
-        clinics.deliver(i)
-    clinics.files[0].write_text(clinics.files[0].read_text() + 'deny = ["cid", "dan"]\n')
-    clinics.start(0, 1, 2, 3)
-    until(lambda: clinics.met(1) == {"ann", "cid", "dan"}, "bob meets all")  # more members than ann allows
-    until(lambda: clinics.met(0) == {"bob"}, "ann meets bob alone")
-    assert not any("malformed" in why for why in clinics.status(0)["refused"])
-
-
-def test_members_that_only_dial_out_pass_models_through_the_one_that_can_be_reached(
-    office: Path, tmp_path: Path
-) -> None:
-    """Their files name no address and no mesh: both are in the document."""
-    (tmp_path / "shared.toml").write_text(
-        'rounds = 100000\nmethod = { name = "random", hops = 2 }\n[peer]\nmesh = "partial"\n'
-    )
-    federation_folder.share(office, tmp_path / "shared.toml")
-    clinics, port = Clinics(tmp_path, NAMES), free_port()
-    federation_folder.add(office, "ann", [f"127.0.0.1:{port}"])
-    try:
-        for i, name in enumerate(NAMES):
-            clinics.deliver(i)
-            clinics.files[i] = peer_file(tmp_path, name, port, [])
-            if i > 0:
-                text = clinics.files[i].read_text()
-                clinics.files[i].write_text(text.replace(f'listen = ["127.0.0.1:{port}"]\n', ""))
-        clinics.start(0, 1, 2)
-        clinics.all_meet(0, 1, 2)
-        assert clinics.status(1)["reachable"] == {"ann": 1, "cid": 2}
-    finally:
-        clinics.close()

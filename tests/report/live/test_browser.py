@@ -146,6 +146,11 @@ def test_the_last_exchanges_are_in_view_and_stay_so(browser: Any, state: Path, t
         write(62)
         page.locator('[data-figure="partners"] td[title^="peer-1, round 62:"]').wait_for()
         assert table.evaluate("node => node.scrollLeft") == 40
+        table.evaluate("node => { node.scrollLeft = 0 }")
+        page.set_viewport_size({"width": 400, "height": 800})
+        write(63)
+        page.locator('[data-figure="partners"] td[title^="peer-1, round 63:"]').wait_for()
+        assert table.evaluate("node => node.scrollLeft") == 0
 
 
 def test_a_page_that_waits_shows_the_run_when_it_begins(browser: Any, tmp_path: Path) -> None:

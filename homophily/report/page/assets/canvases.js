@@ -336,5 +336,11 @@ function timeline(figure, card) {
   const head = el("tr", {}, el("th", { scope: "col" }, "round"), ...figure.rounds.map((round, i) => el("th", { scope: "col" }, i % step ? "" : String(round))));
   const scroll = el("div", { class: "scroll newest", tabindex: 0, role: "region", "aria-label": figure.title }, el("table", { class: "events" }, el("thead", {}, head), el("tbody", {}, ...body)));
   card.append(scroll);
-  return { draw() { if (scroll.scrollLeft === 0) scroll.scrollLeft = scroll.scrollWidth; } }; // the last rounds
+  let placed = false;
+  function draw() {
+    if (placed || scroll.scrollWidth <= scroll.clientWidth) return;
+    scroll.scrollLeft = scroll.scrollWidth; // the last rounds
+    placed = true;
+  }
+  return { draw };
 }

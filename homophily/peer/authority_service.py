@@ -9,6 +9,7 @@ import ssl
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,6 +29,7 @@ _HANDSHAKE_SECONDS = 10.0
 _POLL_SECONDS = 0.5
 _PROLONG_SECONDS = 3600.0  # between two looks at the end of the document
 _MOST_CONNECTIONS = 128
+_MOST_PER_ADDRESS = 32  # connections, so that one machine cannot keep all others out
 _MOST_BYTES = 64 << 10  # of a message to the service
 
 
@@ -41,7 +43,8 @@ class AuthorityService:
         self._authority = certificates.read_certificate(folder / "ca.pem")
         self._context = _context(folder)
         self._closed = threading.Event()
-        self._slots = threading.BoundedSemaphore(_MOST_CONNECTIONS)
+        self._connections: Counter[str] = Counter()  # by the address that they come from
+        self._counting = threading.Lock()
         self._sockets = [_listening(address) for address in listen]
         self.addresses = ["{}:{}".format(*each.getsockname()[:2]) for each in self._sockets]
         for each in self._sockets:
@@ -80,10 +83,25 @@ class AuthorityService:
                 if not self._closed.is_set():
                     time.sleep(_POLL_SECONDS)  # for example no file descriptor is left
                 continue
-            if not self._slots.acquire(blocking=False):
+            if not self._has_room_for(source[0]):
                 plain.close()
                 continue
             threading.Thread(target=self._serve, args=(plain, source[0]), daemon=True).start()
+
+    def _has_room_for(self, source: str) -> bool:
+        """Whether one more connection from an address is served; if so, it counts from now on."""
+        with self._counting:
+            full = self._connections.total() >= _MOST_CONNECTIONS
+            if full or self._connections[source] >= _MOST_PER_ADDRESS:
+                return False
+            self._connections[source] += 1
+            return True
+
+    def _leaves(self, source: str) -> None:
+        with self._counting:
+            self._connections[source] -= 1
+            if not self._connections[source]:
+                del self._connections[source]
 
     def _serve(self, plain: socket.socket, source: str) -> None:
         try:
@@ -98,7 +116,7 @@ class AuthorityService:
             pass  # a stranger, or a peer that went away and asks again
         finally:
             plain.close()
-            self._slots.release()
+            self._leaves(source)
 
     def _answer(self, channel: Channel, message: dict[str, Any], source: str) -> None:
         kind = message.get("kind")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import ssl
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from cryptography import x509
 from homophily.errors import UserError
 from homophily.peer.certificates import SERVICE_HOST
 
-SILENCE_SECONDS = 30.0  # without a message, after which a channel is given up
+SILENCE_SECONDS = 30.0  # without a whole message, after which a channel is given up
 _CONNECT_SECONDS = 10.0
 
 
@@ -27,21 +28,22 @@ class Channel:
 
     def __init__(self, connection: ssl.SSLSocket, most: int) -> None:
         self._connection, self._most = connection, most
-        connection.settimeout(SILENCE_SECONDS)
 
     def send(self, **message: Any) -> None:
         data = json.dumps(message).encode()
         try:
+            self._connection.settimeout(SILENCE_SECONDS)
             self._connection.sendall(len(data).to_bytes(4, "big") + data)
         except OSError as error:
             raise ChannelBroken(_reason(error)) from error
 
     def receive(self) -> dict[str, Any]:
-        size = int.from_bytes(self._exactly(4), "big")
+        until = time.monotonic() + SILENCE_SECONDS
+        size = int.from_bytes(self._exactly(4, until), "big")
         if size > self._most:
             raise ChannelBroken("message too large")
         try:
-            found = json.loads(self._exactly(size))
+            found = json.loads(self._exactly(size, until))
             json.dumps(found, ensure_ascii=False).encode()  # refuses halves of surrogate pairs, which are no text
         except (ValueError, RecursionError):
             raise ChannelBroken("malformed message") from None
@@ -49,10 +51,11 @@ class Channel:
             raise ChannelBroken("malformed message")
         return found
 
-    def _exactly(self, size: int) -> bytes:
+    def _exactly(self, size: int, until: float) -> bytes:
         data = b""
         while len(data) < size:
             try:
+                self._connection.settimeout(max(until - time.monotonic(), 0.001))
                 part = self._connection.recv(min(size - len(data), 65536))
             except OSError as error:
                 raise ChannelBroken(_reason(error)) from error

@@ -6,12 +6,13 @@ import json
 import logging
 import secrets
 import socket
+import ssl
 import stat
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -19,9 +20,10 @@ from hypothesis import strategies as st
 
 from homophily.errors import UserError
 from homophily.peer import admission, authority_client, certificates, federation_folder
+from homophily.peer import channel as channel_module
 from homophily.peer.authority_client import MOST_BYTES, newer_document, received, renew_certificate
 from homophily.peer.authority_service import AuthorityService
-from homophily.peer.channel import Channel, dial, unverified, verified
+from homophily.peer.channel import Channel, ChannelBroken, dial, unverified, verified
 from homophily.peer.invitation import Invitation, commitment, short_code
 from homophily.peer.joining import NewPeer, join
 from homophily.peer.settings import load
@@ -285,6 +287,34 @@ def test_the_service_asks_for_a_certificate_and_outlives_nonsense(office: Office
     joined(office, office.invite("hospital-f"), tmp_path / "f")
     for each in idle:
         each.close()
+
+
+def test_idle_connections_from_one_address_keep_nobody_else_out(office: Office) -> None:
+    host, _, port = office.at.partition(":")
+    idle = [socket.create_connection((host, int(port)), source_address=("127.0.0.2", 0)) for _ in range(150)]
+    with dial([office.at], unverified(), MOST_BYTES) as channel:
+        channel.send(kind="authority")
+        assert "CERTIFICATE" in received(channel)["certificate"]
+    for each in idle:
+        each.close()
+
+
+def test_a_message_that_comes_byte_by_byte_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel_module, "SILENCE_SECONDS", 1.0)
+    ours, theirs = socket.socketpair()
+    stop = threading.Event()
+
+    def drip() -> None:
+        theirs.sendall((1000).to_bytes(4, "big"))
+        while not stop.wait(0.2):
+            theirs.sendall(b" ")
+
+    thread = threading.Thread(target=drip, daemon=True)
+    thread.start()
+    with pytest.raises(ChannelBroken, match="no answer"):
+        Channel(cast(ssl.SSLSocket, ours), MOST_BYTES).receive()
+    stop.set()
+    thread.join()
 
 
 def test_half_a_surrogate_pair_is_a_malformed_message(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,18 +39,18 @@ def check_state_config(path: Path, stored: Config, now: Config, settings: PeerSe
     if found is None:
         return
     key, before, after = found
+    by = _by_whom(settings, key)
+    anew = f"set peer.state to a new folder{by}"
     if key == "data.scale":
-        why = f"data.scale: {path} holds a state with other constants: set peer.state to a new folder"
-    elif key == "rounds" and stored.privacy is not None:
-        why = (
+        raise UserError(f"data.scale: {path} holds a state with other constants: {anew}")
+    if key == "rounds" and stored.privacy is not None:
+        raise UserError(
             f"rounds = {after}, but the noise of {path} keeps its promise (privacy.epsilon = "
             f"{stored.privacy.epsilon:g}) for {before} rounds: set peer.state to a new folder, "
-            "whose promise adds to the one before"
+            f"whose promise adds to the one before{by}"
         )
-    else:
-        remedy = "rounds can only be increased" if key == "rounds" else "set peer.state to a new folder"
-        why = f"{key} = {after!r}, but {path} holds a state with {before!r}: {remedy}"
-    raise UserError(why + _by_whom(settings, key))
+    remedy = f"rounds can only be increased{by}" if key == "rounds" else anew
+    raise UserError(f"{key} = {after!r}, but {path} holds a state with {before!r}: {remedy}")
 
 
 def _by_whom(settings: PeerSettings, key: str) -> str:

@@ -48,7 +48,7 @@ class RunRequest:
     def group(self) -> tuple[str, int, str | None]:
         """A key: runs with an equal one do the same work, from the same round on, on the same device."""
         writer = RunWriter(self.out)
-        return work(self.config), writer.round, Run(self.out).device if writer.begun else None
+        return work(self.config), writer.last_round, Run(self.out).device if writer.begun else None
 
     def active(
         self, objects: UserObjects, device: torch.device, cache: SetupCache, begun: bool

@@ -22,6 +22,7 @@ from typing import IO, Any
 from homophily.atomic_io import shard_files, sync, writing
 from homophily.errors import UserError
 from homophily.privacy.ledger import LEDGER
+from homophily.runs.stored_models import CHECKPOINTS, checkpoints
 from homophily.version import __version__
 
 FORMAT = 1
@@ -119,12 +120,11 @@ def _opened(folder: Path, stack: ExitStack) -> tuple[dict[str, IO[bytes]], list[
 
 
 def _open_once(folder: Path, stack: ExitStack) -> tuple[dict[str, IO[bytes]], list[str], int]:
-    checkpoints = folder / "checkpoints"
-    complete = [path for path in checkpoints.glob("round-*") if path.suffix != ".part"]
-    last = max(complete, key=lambda path: int(path.name.removeprefix("round-")), default=None)
+    round, last = next(iter(checkpoints(folder)[-1:]), (0, None))
     before = _final_files(folder)
     first = [] if last is None else [*_tensor_files(last), last / "state.json"]
-    rest = [path for path in sorted(folder.rglob("*")) if not path.is_relative_to(checkpoints) and _counts(path)]
+    others = (path for path in sorted(folder.rglob("*")) if not path.is_relative_to(folder / CHECKPOINTS))
+    rest = filter(_counts, others)
     opened: dict[str, IO[bytes]] = {}
     left_out: list[str] = []
     for path in [*first, *rest]:
@@ -139,7 +139,7 @@ def _open_once(folder: Path, stack: ExitStack) -> tuple[dict[str, IO[bytes]], li
                 opened[name] = source
     if _final_files(folder) != before:
         raise _ChangedError
-    return opened, left_out, 0 if last is None else int(last.name.removeprefix("round-"))
+    return opened, left_out, round
 
 
 def _tensor_files(checkpoint: Path) -> list[Path]:

@@ -12,6 +12,7 @@ from homophily.atomic_io import TensorFile, read_json, shard_files
 from homophily.errors import UserError
 
 SUMMARY = "summary.json"
+CHECKPOINTS = "checkpoints"
 _CHECKPOINT = re.compile(r"round-(\d{6,})")
 _TRIES = 100  # to open the newest checkpoint; a peer may write one in milliseconds, and then remove the one before
 _HELD = ("best", "scored", "current")  # models in a checkpoint; the first that it has are those of the final scores
@@ -19,7 +20,7 @@ _HELD = ("best", "scored", "current")  # models in a checkpoint; the first that 
 
 def checkpoints(run: Path) -> list[tuple[int, Path]]:
     """Complete checkpoints, oldest first."""
-    folder = run / "checkpoints"
+    folder = run / CHECKPOINTS
     entries = folder.iterdir() if folder.is_dir() else ()
     return sorted((int(m[1]), p) for p in entries if (m := _CHECKPOINT.fullmatch(p.name)))
 

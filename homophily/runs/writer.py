@@ -74,11 +74,6 @@ class RunWriter:
         """Whether the folder holds a run."""
         return (self.path / "config.toml").is_file()
 
-    @property
-    def round(self) -> int:
-        """The round of the last checkpoint, after which the run would continue."""
-        return max((number for number, _ in checkpoints(self.path)), default=0)
-
     def describe(self, config: Config, about: dict[str, Any]) -> None:
         """Write the run's description before its first round; the config comes last and makes the folder a run."""
         write_json(self.path / "run.json", {"format": FORMAT, **about})
@@ -187,7 +182,7 @@ class RunWriter:
 
     @property
     def last_round(self) -> int:
-        """The round of the last checkpoint; 0 if there is none."""
+        """The round of the last checkpoint, after which the run would continue; 0 if there is none."""
         return max((round for round, _ in checkpoints(self.path)), default=0)
 
     def cut(self, last: int) -> None:

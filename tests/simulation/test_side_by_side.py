@@ -109,7 +109,7 @@ def test_runs_that_were_stopped_go_on_side_by_side(
         RoundPlayer(stopped).play()
     rounds = Rounds()
     requests = [RunRequest(one.config, one.path, lambda: [rounds]) for one in stopped]
-    (since,) = {one.writer.round for one in stopped}
+    (since,) = {one.writer.last_round for one in stopped}
     assert len({one.group for one in requests}) == 1
     ended = RoundPlayer([one.active(UserObjects(), CPU, SetupCache(), begun=True)[0] for one in requests]).play()
     assert sorted(rounds.seen) == [round for round in range(since + 1, 7) for _ in stopped]

@@ -89,7 +89,7 @@ def test_all_is_ok_before_the_peer_runs_and_while_it_runs(two: Field) -> None:
     assert found(two.files[0])["peer-1"].text == "connected to the running peer; it cannot be dialled from here"
     two.go_on(0, 1)
     assert two.status(0)["refused"] == {}, "the doctor makes requests that are allowed only"
-    assert two.met(0) == {"peer-1"}
+    two.all_meet(0, 1)
 
 
 def test_a_mistake_in_the_file_is_the_only_line(two: Field, command: Command) -> None:
@@ -248,7 +248,7 @@ def test_a_wrong_clock_and_other_settings(two: Field) -> None:
         thread.join()
     wrong = [check.text for check in checks if check.subject == "peer-0: clock"]
     assert len(wrong) == 1
-    assert wrong[0].startswith(("3600.0 s ahead of", "3599.9 s ahead of"))
+    assert re.match(r"3(600\.0|59\d\.\d) s ahead of", wrong[0])  # less by the time that the message took
     assert wrong[0].endswith("set both clocks, for example with NTP")
     assert f"homophily 9.1, {__version__} here" in [
         check.text for check in checks if check.subject == "peer-0: version"

@@ -42,7 +42,7 @@ def test_a_full_disk_ends_a_peer_with_a_message_and_loses_no_round(play: Play) -
 
 def test_a_clock_that_is_set_by_an_hour_stops_nobody(play: Play) -> None:
     for result in play("clock", from_the_start=()):
-        assert result.pause < 10
+        assert result.pause < DEADLINE
 
 
 def test_a_fault_that_cannot_be_played_is_skipped_with_its_reason(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import statistics
 import sys
 from pathlib import Path
 
@@ -31,8 +32,8 @@ def test_results_of_several_processes_become_one_page(here: Path, monkeypatch: p
     import privacy_accuracy
     import privacy_page
 
-    for name, methods in (("a", ["kin", "random"]), ("b", ["oracle"])):
-        words = [*FEW, "--epsilons", "8", "0.1", "--methods", *methods, "--out", f"{name}.jsonl"]
+    for name, seed, methods in (("a", 0, ["kin", "random"]), ("b", 0, ["oracle"]), ("c", 1, ["oracle"])):
+        words = [*FEW, "--epsilons", "8", "0.1", "--methods", *methods, "--out", f"{name}.jsonl", "--seed", str(seed)]
         monkeypatch.setattr(sys, "argv", ["privacy_accuracy.py", "runs", *words])
         privacy_accuracy.main()
     first = privacy_accuracy.records_in(Path("a.jsonl"))
@@ -45,16 +46,20 @@ def test_results_of_several_processes_become_one_page(here: Path, monkeypatch: p
     shutil.copytree(ROOT / "results" / "privacy", "results/privacy")
     monkeypatch.setattr(privacy_page, "ROOT", Path("results"))
     for _ in range(2):  # the second time nothing is added
-        monkeypatch.setattr(sys, "argv", ["privacy_page.py", "a.jsonl", "b.jsonl"])
+        monkeypatch.setattr(sys, "argv", ["privacy_page.py", "a.jsonl", "b.jsonl", "c.jsonl"])
         privacy_page.main()
         records = privacy_accuracy.records_in(Path("results/privacy/accuracy.jsonl"))
-        assert sum(one["data"] == "digits" for one in records) == 6
+        assert sum(one["data"] == "digits" for one in records) == 8
     page = Path("results/privacy.md").read_text()
     kin = first[0]["accuracy"]
+    (oracle, again) = (privacy_accuracy.records_in(Path(file))[0]["accuracy"] for file in ("b.jsonl", "c.jsonl"))
+    spread = f"{statistics.fmean([oracle, again]):.1f} ± {statistics.stdev([oracle, again]):.1f}"
+    assert f"| digits | small MLP | 20 | oracle | 7.5 ± 3.5 | - | - | - | {spread} | - |" in page
     assert f"| digits | small MLP | 20 | kin | refused | - | - | - | {kin:.1f} | - |" in page
     assert "With privacy, `kin` is at most 2 points below oracle" in page
     assert "- **Private kin.** Mean difference in points: epsilon " in page
-    assert "kin without privacy: NVIDIA H200." in page
+    assert "- Hardware, seed 0: " in page
+    assert "- Hardware, seed 1: oracle at epsilon 0.1, 8: " in page
     assert page.count("- Refused: digits, small MLP, 20, kin, epsilon 0.1") == 1  # its fingerprint
 
 

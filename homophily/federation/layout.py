@@ -86,6 +86,11 @@ class Layout:
         dtype = _one_dtype([*trained.values(), *rest.values()])
         _check_stored(buffers | frozen)
         own = selected(list(personal), floats | parameters, "model.personal")
+        if trained and trained.keys() <= own:
+            raise UserError(
+                "model.personal: the patterns match all trained parameters of the network, so nothing is left to "
+                "merge; leave some out, or set method = 'local' without model.personal"
+            )
         columns, at = [], 0
         for name, tensor in [*trained.items(), *rest.items()]:
             stop = at + tensor.numel()

@@ -90,17 +90,17 @@ class FedRep(Objective):
         return [Phase(self.head_epochs or epochs, "personal"), Phase(self.body_epochs, "shared")]
 
 
-def check_phases(objective: Objective, epochs: int, personal: bool, shared: bool) -> None:
-    """Raise a UserError unless every phase trains something. personal, shared: whether such trained layers exist."""
+def check_phases(objective: Objective, epochs: int, personal: bool) -> None:
+    """Raise a UserError unless every phase trains something. personal: whether trained layers are personal.
+
+    Some are always shared (``Layout.of``).
+    """
     phases = list(objective.phases(epochs))
     if not phases or not all(isinstance(phase, Phase) and phase.epochs > 0 for phase in phases):
         wanted = "phases must return at least one homophily.Phase, with at least 1 epoch each"
         raise UserError(f"training.objective: {wanted}, not {phases}")
-    trained = {phase.trains for phase in phases}
-    if "personal" in trained and not personal:
+    if not personal and any(phase.trains == "personal" for phase in phases):
         raise UserError("training.objective: it trains personal layers, and model.personal names none that is trained")
-    if "shared" in trained and not shared:
-        raise UserError("training.objective: it trains shared layers, and model.personal names all that are trained")
 
 
 class _NoReference(Mapping[str, Tensor]):

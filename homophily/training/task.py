@@ -140,7 +140,7 @@ class Task:
     def check_objective(self) -> None:
         """Raise a UserError if a phase of the objective trains nothing."""
         for epochs in self._epochs:
-            check_phases(self.objective, epochs, bool(self.trains("personal")), bool(self.trains("shared")))
+            check_phases(self.objective, epochs, bool(self.trains("personal")))
 
     @property
     def _epochs(self) -> set[int]:

@@ -126,6 +126,21 @@ def test_a_pattern_that_matches_nothing_is_refused() -> None:
         Layout.of(Net(), ["bn*"])
 
 
+@pytest.mark.parametrize("patterns", [["*"], ["body.0", "*.weight", "*.bias"]])
+def test_patterns_that_match_all_trained_parameters_are_refused(patterns: list[str]) -> None:
+    with pytest.raises(UserError, match=r"model\.personal: .* match all trained .* nothing is left to merge"):
+        Layout.of(Net(), patterns)
+
+
+def test_trained_parameters_are_those_that_get_a_gradient() -> None:
+    net = nn.ModuleDict({"used": nn.Linear(2, 2), "unused": nn.Linear(2, 2)})
+    assert Layout.of(net, ["used"]).has_personal
+    with pytest.raises(UserError, match="match all trained parameters"):
+        Layout.of(net, ["used"], unused=["unused.weight", "unused.bias"])
+    net["used"].requires_grad_(False)
+    assert not Layout.of(net, ["used"]).has_personal
+
+
 def test_networks_without_parameters_or_of_mixed_precision_are_refused() -> None:
     with pytest.raises(UserError, match="no parameters"):
         Layout.of(nn.ReLU())

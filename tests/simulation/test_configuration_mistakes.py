@@ -212,6 +212,7 @@ BAD_RUNS = [
     ),
     fails("method=oracle", "data.shift=dirichlet", says=["method.name = 'oracle'", "known clusters"]),
     fails("model.personal=['bn*']", says=["model.personal", "'bn*'", "1.weight, 1.bias"]),
+    fails("model.personal=['1', '3']", says=["model.personal", "all trained parameters", "nothing is left to merge"]),
     fails("model=cnn", says=["model.name = 'cnn'", "at least 10x10", "[1, 8, 8]"]),
     fails("data=linear", "model=cnn", says=["model.name = 'cnn'", "images", "[10]"]),
     fails("model.hidden=[-3]", says=["model.hidden", "-3", "at least 1"]),

@@ -211,7 +211,6 @@ class Nothing(Objective):
     ("objective", "personal", "says"),
     [
         (FedRep(), [], "trains personal layers, and model.personal names none"),
-        (FedRep(), ["*"], "trains shared layers, and model.personal names all"),
         (Nothing(), [HEAD], "phases must return at least one homophily.Phase"),
     ],
 )

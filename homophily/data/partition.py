@@ -130,7 +130,7 @@ def _sizes(plan: PartitionPlan, peers: int, sizes: list[int] | None) -> list[int
     if sizes is None:
         sizes = plan.sizes or [int(size) for size in apportion(peers, torch.ones(len(plan.clusters)))]
         if min(sizes) < 1:
-            raise UserError(f"data.sizes: {peers} peers are too few for {len(sizes)} clusters ({names})")
+            raise UserError(f"peers = {peers}: too few for {len(sizes)} clusters ({names}), each of at least one peer")
     if len(sizes) != len(plan.clusters):
         raise UserError(f"data.sizes has {len(sizes)} numbers, but there are {len(plan.clusters)} clusters ({names})")
     if min(sizes) < 1:

@@ -187,7 +187,7 @@ REFUSED = [
     (alike(), {"sizes": [6]}, "data.sizes has 1 numbers, but there are 2 clusters (cluster 0, cluster 1)"),
     (alike(), {"sizes": [3, 4]}, "data.sizes: 3 + 4 = 7, but there are 6 peers"),
     (alike(), {"sizes": [6, 0]}, "data.sizes: every cluster"),
-    (alike(7), {}, "data.sizes: 6 peers are too few for 7 clusters"),
+    (alike(7), {}, "peers = 6: too few for 7 clusters"),
     (alike(), {"train": 0}, "data.train must be at least 1"),
     (alike(), {"validation": -1}, "data.validation must be at least 0"),
     (alike(), {"test": 0}, "data.test must be at least 1"),

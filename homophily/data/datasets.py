@@ -60,29 +60,37 @@ def from_datasets(
     target: str | list[str],
     peer: str | None = None,
     features: str | list[str] | None = None,
+    split: str | None = None,
     cluster: str | None = None,
+    person: str | None = None,
 ) -> list[PeerData]:
     """Return the data of the peers in a Hugging Face dataset.
 
     dataset: a ``datasets.Dataset``, or a ``datasets.DatasetDict`` with the splits train, validation and test.
-    target, peer, features, cluster: columns, as for ``homophily.data.from_frame``. Inputs may be columns of token
-    lists, such as ``input_ids``, or one column of arrays or of images.
+    target, peer, features, split, cluster, person: columns, as for ``homophily.data.from_frame``. Inputs may be
+    columns of token lists, such as ``input_ids``, or one column of arrays or of images. A ``DatasetDict`` takes no
+    ``split``.
     Raises UserError for bad input.
     """
     package = imported("datasets", "huggingface", "from_datasets")
-    columns = [name for name in (peer, cluster) if name is not None]
+    columns = [name for name in (peer, split, cluster, person) if name is not None]
     columns += [target] if isinstance(target, str) else target
     columns += [] if features is None else [features] if isinstance(features, str) else features
     chosen = None if features is None else columns
+    roles: dict[str, Any] = {
+        "target": target, "peer": peer, "features": features, "cluster": cluster, "person": person,
+    }  # fmt: skip
     if isinstance(dataset, package.Dataset):
-        return from_frame(_frame(dataset, chosen), target=target, peer=peer, features=features, cluster=cluster)
+        return from_frame(_frame(dataset, chosen), **roles, split=split)
     if not isinstance(dataset, package.DatasetDict):
         wanted = "a datasets.Dataset or DatasetDict"
         raise UserError(f"from_datasets: must be given {wanted}, not {type(dataset).__name__}")
+    if split is not None:
+        parts = "the parts of a DatasetDict are its splits"
+        raise UserError(f"from_datasets: split = {split!r} is for one Dataset; {parts}")
     pandas = imported("pandas", "tables", "from_datasets")
-    frames = [_frame(part, chosen).assign(**{_SPLIT: split}) for split, part in dataset.items()]
-    whole = pandas.concat(frames, ignore_index=True)
-    return from_frame(whole, target=target, peer=peer, features=features, cluster=cluster, split=_SPLIT)
+    frames = [_frame(part, chosen).assign(**{_SPLIT: name}) for name, part in dataset.items()]
+    return from_frame(pandas.concat(frames, ignore_index=True), **roles, split=_SPLIT)
 
 
 def _frame(dataset: Any, columns: list[str] | None) -> Any:

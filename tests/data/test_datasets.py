@@ -152,6 +152,27 @@ def test_the_splits_of_a_hugging_face_dataset() -> None:
     assert a.validation_x is None
 
 
+def test_the_split_and_the_person_of_each_row_of_a_hugging_face_dataset() -> None:
+    rows = {
+        "x": [1.0, 2.0, 3.0, 4.0], "who": ["a", "a", "a", "a"], "y": [0, 1, 0, 1],
+        "part": ["train", "validation", "test", "train"], "patient": [7, 8, 9, 7],
+    }  # fmt: skip
+    whole = datasets.Dataset.from_dict(rows)
+    for features in (None, "x"):
+        (a,) = from_datasets(whole, peer="who", target="y", features=features, split="part", person="patient")
+        assert [np.asarray(part).tolist() for part in (a.x, a.validation_x, a.test_x)] == [[[1], [4]], [[2]], [[3]]]
+        assert np.asarray(a.person).tolist() == ["7", "7"]
+
+
+def test_a_dataset_dict_has_persons_and_no_column_for_the_split() -> None:
+    rows = {"x": [1.0, 2.0], "y": [0, 1], "patient": ["ann", "bob"], "part": ["train", "test"]}
+    whole = datasets.DatasetDict({part: datasets.Dataset.from_dict(rows) for part in ("train", "test")})
+    (peer,) = from_datasets(whole, target="y", features="x", person="patient")
+    assert np.asarray(peer.person).tolist() == ["ann", "bob"]
+    with pytest.raises(UserError, match="from_datasets: split = 'part' is for one Dataset; the parts of a DatasetDict"):
+        from_datasets(whole, target="y", split="part")
+
+
 def test_images_of_a_hugging_face_dataset_are_channels_first() -> None:
     pytest.importorskip("PIL", reason="Pillow is not installed")
     pixels = np.arange(2 * 4 * 5 * 3, dtype=np.uint8).reshape(2, 4, 5, 3)

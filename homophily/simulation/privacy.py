@@ -317,40 +317,45 @@ def _least(enough: Callable[[float], bool], most: float) -> float | None:
 
 def check_own_data(config: Config, promise: Privacy, given_data: bool, data: FederatedData) -> None:
     """Refuse data whose constants or division into training and test samples would depend on single samples, and
-    persons that are not known. given_data: it was given in Python."""
+    persons that are not known, or have too many samples. given_data: it was given in Python."""
     if not given_data and config.data.name in sources:
         return
-    remedy = "which homophily scale computes from a public sample"
-    if config.data.scale is None:
-        reason = "the scale of inputs, the classes and the scale of targets would be computed from the peers' own data"
-        raise UserError(f"privacy: {reason}; set data.scale, {remedy}")
-    if data.own_constants:
-        keys = " and ".join(data.own_constants)
-        raise UserError(f"privacy: {keys} would be computed from the peers' own data; add them to data.scale, {remedy}")
-    if data.drawn:
-        raise UserError(
-            "privacy: training samples would be drawn from the peers' samples, and one sample more would change which "
-            "others are drawn; give test and validation samples (data.split, or test_x), and leave data.train out"
-        )
-    _check_persons(promise, data)
-
-
-def _check_persons(promise: Privacy, data: FederatedData) -> None:
-    """Refuse persons who have more training samples than was said, or who are not known."""
-    most = None if data.most_of_one_person is None else data.most_of_one_person.tolist()
-    if promise.samples_per_person is None:
-        return
-    if most is None or 0 in most:
-        raise UserError(
-            "privacy.unit = 'person': it is not known whose the samples are; name their column (data.person), or give "
-            "person in the .npz file or in PeerData"
-        )
+    persons = promise.samples_per_person
+    most = [0] if data.most_of_one_person is None else data.most_of_one_person.tolist()
+    lacking = _own_data_lacks(config, data, unknown=persons is not None and 0 in most)
+    if lacking:
+        raise UserError(f"privacy: your own data needs {'; and '.join(lacking)}")
     worst = max(range(len(most)), key=most.__getitem__)
-    if most[worst] > promise.samples_per_person:
+    if persons is not None and most[worst] > persons:
         raise UserError(
             f"{data.label(worst)} has {most[worst]} training samples of one person, above privacy.samples_per_person = "
-            f"{promise.samples_per_person}; leave some of them out, or promise less with a larger number"
+            f"{persons}; leave some of them out, or promise less with a larger number"
         )
+
+
+def _own_data_lacks(config: Config, data: FederatedData, unknown: bool) -> list[str]:
+    """The keys that own data must have under [privacy] and lacks, with the reasons. unknown: so are its persons."""
+    out = []
+    unscaled = config.data.scale is None
+    if unscaled or data.own_constants:
+        keys = [*data.own_constants, *(["fill"] if unscaled and data.preparation.fill is not None else [])]
+        named = f" with {' and '.join(keys)}" if keys else ""
+        instead = "" if config.data.normalise is None else " instead of data.normalise"
+        out.append(
+            f"data.scale{named}{instead}, since constants would be computed from the peers' samples (homophily scale "
+            "computes them from a public sample)"
+        )
+    if data.drawn:
+        out.append(
+            "test and validation samples (data.split, or test_x) and no data.train, since training samples would be "
+            "drawn from the peers' samples, and one sample more would change which others are drawn"
+        )
+    if unknown:
+        out.append(
+            "data.person, or person in the .npz file or in PeerData, since privacy.unit = 'person' and it is not known "
+            "whose the samples are"
+        )
+    return out
 
 
 def with_privacy(

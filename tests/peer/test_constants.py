@@ -80,11 +80,11 @@ def test_the_target_scale_of_a_peer_is_agreed_only_if_it_is_given(clinic: Path) 
 @pytest.mark.parametrize(
     ("data", "missing"),
     [
-        ('name = "whole.npz"', "set data.scale"),
-        ('name = "whole.npz", scale = { mean = [0, 0], std = [1, 1] }', "classes would be computed"),
+        ('name = "whole.npz"', r"data\.scale with classes, since constants would be computed"),
+        ('name = "whole.npz", scale = { mean = [0, 0], std = [1, 1] }', r"data\.scale with classes"),
         (
             'name = "numbers.npz", scale = { mean = [0, 0], std = [1, 1] }',
-            "target_mean and target_std would be computed",
+            r"data\.scale with target_mean and target_std",
         ),
     ],
 )

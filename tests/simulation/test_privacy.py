@@ -177,8 +177,32 @@ def test_a_method_that_needs_fingerprints_without_noise_is_refused() -> None:
 def test_constants_of_the_peers_own_data_are_refused() -> None:
     x = torch.randn(3, 40, 5)
     peers = [homophily.PeerData(x[i], (x[i, :, 0] > 0).long()) for i in range(3)]
-    with pytest.raises(UserError, match=r"set data\.scale"):
+    with pytest.raises(UserError, match=r"privacy: your own data needs data\.scale with classes, since constants"):
         homophily.run({"rounds": 1, "method": "random", "privacy": {"epsilon": 8.0}}, data=peers, out="own")
+
+
+def test_everything_that_own_data_lacks_is_named_at_once() -> None:
+    x = torch.randn(3, 40, 5)
+    x[:, ::2, 0] = torch.nan
+    peers = [homophily.PeerData(one, one[:, 1]) for one in x]
+    config: dict[str, Any] = {
+        "rounds": 1, "method": "random", "model": "linear", "data": {"normalise": "standard", "train": 20},
+        "privacy": {"epsilon": 8.0, "unit": "person", "samples_per_person": 3},
+    }  # fmt: skip
+    with pytest.raises(UserError) as error:
+        homophily.run(config, data=peers, out="own")
+    said = str(error.value)
+    assert said.startswith(
+        "privacy: your own data needs data.scale with target_mean and target_std and fill instead of data.normalise, "
+    )
+    assert "; and test and validation samples (data.split, or test_x) and no data.train, since " in said
+    assert "; and data.person, or person in the .npz file or in PeerData, since privacy.unit = 'person'" in said
+    # With all of it, the run begins.
+    scale = {"target_mean": [0.0], "target_std": [1.0], "fill": [0.0] * 5}
+    given = {**config, "data": {"scale": scale}, "training": {"batch": 10, "epochs": 1}}
+    persons = [f"patient {i // 3}" for i in range(40)]
+    whole = [replace(one, test_x=one.x[1:5], test_y=one.y[1:5], person=persons) for one in peers]
+    assert homophily.run(given, data=whole, out="own").summary["privacy"]["unit"] == "person"
 
 
 def _patients(rows: int, persons: int, tests: bool = True) -> list[homophily.PeerData]:

@@ -22,7 +22,7 @@ _ON_CPU, _ON_GPU = 1 << 17, 1 << 26  # entries of the contacts decided on at a t
 def meets(method: Method, now: RoundContext) -> Tensor:
     """Whom the rows of ``now`` ask, among their contacts: [P, B] bool. A real peer may not reach all of them now."""
     asked = _a_set("meet", method.meet(now), now)
-    if not _bundled(method):
+    if not is_bundled(method):
         contacts = (now.view.contacts >= 0) & (now.view.contacts != now.view.me[:, None])
         _refuse_outside(f"{type(method).__name__}.meet", asked, contacts, now, "are not among its contacts")
     return asked
@@ -34,7 +34,7 @@ def chooses(method: Method, now: RoundContext, asked: Tensor, met: Tensor, simil
     asked: [P, B] bool, the result of ``meets``; met: [P, B] bool, those of them whose models have arrived.
     """
     chosen = _a_set("choose", method.choose(now, met, similarity), now)
-    if not _bundled(method):
+    if not is_bundled(method):
         # A row that met fewer peers than it asked (it stopped, or a model did not arrive) may choose among those asked.
         allowed = met | (asked != met).any(1, keepdim=True)
         _refuse_outside(f"{type(method).__name__}.choose", chosen, allowed, now, "it did not meet")
@@ -73,7 +73,7 @@ def _a_set(name: str, found: object, now: RoundContext) -> Tensor:
     return chosen
 
 
-def _bundled(method: Method) -> bool:
+def is_bundled(method: Method) -> bool:
     """Whether the method is part of the package: its tests check it, and a check here would have to wait for a GPU."""
     return type(method).__module__.startswith("homophily.")
 

@@ -33,7 +33,7 @@ from homophily.simulation.merge_guard import MergeGuard
 from homophily.simulation.observers import Observer, RoundRecord
 from homophily.simulation.pairwise import PairwiseEvaluator, refuse_nan, similarity_table
 from homophily.simulation.recording import Entries, RecordedPeers
-from homophily.simulation.shards import ONE_PROCESS, Shards, of_one_shape, rows_of, same, total
+from homophily.simulation.shards import ONE_PROCESS, Shards, check_alike, of_one_shape, rows_of, same, total
 from homophily.simulation.sources import Heard, LocalModels, ModelSource, Published
 
 
@@ -242,6 +242,8 @@ class PeerExchange:
         now.partners, memory = dispatch.choose(
             self.method, view, now.round, self.memory, now.asked, models.met, wanted, shared
         )
+        if not dispatch.is_bundled(self.method):
+            check_alike(self._shards, memory)
         if self.recorded is not None and same(
             self._shards, self.method.reports(RoundContext(view, now.round, memory)), "method: reports"
         ):

@@ -97,6 +97,25 @@ def same(shards: Shards, answer: bool, what: str) -> bool:
     return answer
 
 
+def check_alike(shards: Shards, tables: Mapping[str, Tensor]) -> None:
+    """Refuse tables [P, ...] of a user's method that differ between processes in more than their numbers of rows."""
+    if shards.size == 1:
+        return
+    forms = [
+        f"memory[{name!r}] {str(table.dtype).removeprefix('torch.')} [{', '.join(['P', *map(str, table.shape[1:])])}]"
+        for name, table in tables.items()
+    ]
+    said = torch.frombuffer(bytearray((", ".join(forms) or "nothing").encode()), dtype=torch.uint8)
+    lengths = shards.gathered(torch.tensor([len(said)])).tolist()
+    found = [bytes(part.tolist()).decode() for part in shards.gathered(said).split(lengths)]
+    for rank, forms_there in enumerate(found):
+        if forms_there != found[0]:
+            raise UserError(
+                "method: choose must store tables of the same names, types and widths on all ranks, but rank 0 has "
+                f"{found[0]}, and rank {rank} has {forms_there}"
+            )
+
+
 def of_one_shape(shards: Shards, tables: Mapping[str, Tensor]) -> Tensors:
     """Tables [P, ...], filled up with zeros so that only their numbers of rows differ between processes."""
     if shards.size == 1:

@@ -90,6 +90,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "init": "independent",
         "training": {"epochs": 1, "lr": 1e-3},
     },
+    "own-method": {"method": "tests.cluster.plugins:Remembering"},
     "stacked": {"method": {"name": "pens", "k": 2, "l": 3}, "engine": "stacked"},
     "vectorised": {"method": {"name": "panm", "k": 2, "l": 2}, "engine": "vectorised"},
 }

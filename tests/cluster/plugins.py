@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 from torch import Tensor
 
-from homophily import PeerData
+from homophily import Method, PeerData, RoundContext
 from homophily.federation.similarity import MetricCost, Pairs, costs
 
 
@@ -19,6 +21,20 @@ def unequal() -> list[PeerData]:
         y = (x[:, i % 2] > 0).astype(int)
         found.append(PeerData(x, y, test_x=x[: 3 + i], test_y=y[: 3 + i]))
     return found
+
+
+class Remembering(Method):
+    """Merges with all, and remembers how often it met whom."""
+
+    def meet(self, now: RoundContext) -> Tensor:
+        return now.known
+
+    def choose(self, now: RoundContext, met: Tensor, similarity: Tensor | None) -> Tensor:
+        now.memory["met"] = now.recall("met") + met
+        return met
+
+    def diagnostics(self, now: RoundContext, met: Tensor, similarity: Tensor | None) -> Mapping[str, Tensor]:
+        return {"met": now.memory["met"]}
 
 
 @costs(MetricCost())

@@ -39,6 +39,36 @@ def peers():
 """
 
 
+UNLIKE = """
+import torch
+
+from homophily import Method
+
+class Wide(Method):
+    def meet(self, now):
+        return now.known
+
+    def choose(self, now, met, similarity):
+        now.memory["seen"] = torch.zeros(len(now.view.me), 1 + int(now.view.me.max()))
+        return met
+
+    def diagnostics(self, now, met, similarity):
+        return {"seen": now.memory["seen"]}
+
+class Typed(Wide):
+    def choose(self, now, met, similarity):
+        kind = torch.float32 if 0 in now.view.me else torch.float64
+        now.memory["seen"] = torch.zeros(len(now.view.me), 2, dtype=kind)
+        return met
+
+class Named(Wide):
+    def choose(self, now, met, similarity):
+        if 0 in now.view.me:
+            now.memory["seen"] = torch.zeros(len(now.view.me), 2)
+        return met
+"""
+
+
 SCRIPT = """
 import homophily
 
@@ -177,6 +207,23 @@ def test_data_that_differs_between_the_ranks_is_refused() -> None:
     assert done.returncode != 0
     assert done.stderr.count("data: it differs between the processes of this run") == 1
     assert not Path("runs").exists()
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("method", "first", "second"),
+    [
+        ("Wide", "memory['seen'] float32 [P, 4]", "memory['seen'] float32 [P, 7]"),
+        ("Typed", "memory['seen'] float32 [P, 2]", "memory['seen'] float64 [P, 2]"),
+        ("Named", "memory['seen'] float32 [P, 2]", "nothing"),
+    ],
+)
+def test_a_method_whose_tables_differ_between_the_ranks_is_refused(method: str, first: str, second: str) -> None:
+    Path("mine.py").write_text(UNLIKE)
+    done = torchrun(2, "homophily", "run", *KEYS, f"method=mine:{method}", "rounds=1", "--device=cpu")
+    assert done.returncode != 0
+    says = f"method: choose must store tables of the same names, types and widths on all ranks, but rank 0 has {first}"
+    assert done.stderr.count(f"{says}, and rank 1 has {second}\n") == 1
 
 
 @pytest.mark.usefixtures("here")

@@ -11,6 +11,7 @@ import socket
 import ssl
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -37,6 +38,7 @@ from homophily.version import __version__
 
 _LISTEN_SECONDS = 5 * ANNOUNCE_SECONDS  # every peer that is online announces its status in this time
 _DIAL_SECONDS = 5.0
+_DIALS = 64  # at a time: an address that does not answer takes _DIAL_SECONDS
 _ALERT_SECONDS = 0.5  # in which a peer that refuses a certificate says so, after the handshake
 _ASK_SECONDS = 10.0
 _CLOCK_SECONDS = 30.0  # of difference between two clocks, beyond which one of them is wrong
@@ -156,12 +158,15 @@ def _addresses(settings: PeerSettings) -> Iterator[Check]:
         yield _listening(address, running)
     members, linked = _members_addresses(settings), _status(settings).get("neighbours", ())
     named: set[str] = set()
-    for address in dict.fromkeys([*address_of(settings, insecure=False).connect, *members]):
-        for check in _dialled(settings, address, members.get(address)):
-            dials = not check.ok and members.get(address) in linked and not check.subject.startswith(_MEMBER)
-            if check.subject not in named:
-                yield replace(check, ok=True, text=f"{members[address]} has dialled this peer") if dials else check
-            named.add(check.subject)
+    addresses = list(dict.fromkeys([*address_of(settings, insecure=False).connect, *members]))
+    with ThreadPoolExecutor(_DIALS) as pool:
+        found = pool.map(lambda address: list(_dialled(settings, address, members.get(address))), addresses)
+        for address, checks in zip(addresses, found, strict=True):
+            for check in checks:
+                dials = not check.ok and members.get(address) in linked and not check.subject.startswith(_MEMBER)
+                if check.subject not in named:
+                    yield replace(check, ok=True, text=f"{members[address]} has dialled this peer") if dials else check
+                named.add(check.subject)
 
 
 def _members_addresses(settings: PeerSettings) -> dict[str, str]:

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -170,6 +170,33 @@ def _greet(other: socket.socket) -> None:
     with connection:
         connection.sendall(b"220 mail.example.org ESMTP\r\n")
         connection.recv(1000)
+
+
+@pytest.mark.usefixtures("hasty")
+def test_addresses_are_dialled_side_by_side(two: Field, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None answers before all were dialled, and the first does so last; the order of the lines is that of the file."""
+    monkeypatch.setattr("homophily.peer.doctor._DIAL_SECONDS", 30.0)
+    others = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
+    addresses = [f"127.0.0.1:{other.getsockname()[1]}" for other in others]
+    changed(two.files[1], address(two.files[1]), '", "'.join(addresses))
+    answering = threading.Thread(target=_answer_from_the_last, args=(others,), daemon=True)
+    answering.start()
+    dials = {subject: text for subject, text in to_do(two.files[1]).items() if subject.startswith("dial ")}
+    answering.join()
+    text = "this is not the port of a peer: it does not answer with TLS"
+    assert list(dials.items()) == [(f"dial {one}", text) for one in addresses]
+
+
+def _answer_from_the_last(others: list[socket.socket]) -> None:
+    """Accept a connection at each port, then answer one after the other, each when the one before has ended."""
+    accepted = [other.accept()[0] for other in others]
+    for other in others:
+        other.close()
+    for connection in reversed(accepted):
+        with connection, suppress(OSError):
+            connection.sendall(b"220 mail.example.org ESMTP\r\n")
+            while connection.recv(1000):
+                pass
 
 
 @pytest.mark.usefixtures("hasty")

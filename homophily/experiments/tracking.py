@@ -32,6 +32,10 @@ class Tracking(Callback):
     def on_end(self, run: RunHandle, summary: dict[str, Any]) -> None:
         self._each(run, lambda log: log.finish(summary))
 
+    def close(self, run: RunHandle) -> None:
+        """Close the trackers before the end of the run; another object opens them again."""
+        self._each(run, lambda log: log.flush())
+
     def _each(self, run: RunHandle, do: Callable[[RunLog], object], *fatal: type[Exception]) -> None:
         for log in list(self._logs):
             try:

@@ -126,7 +126,8 @@ class Peer:
 
     def _joined(self, writer: RunWriter) -> ActiveRun:
         """This peer's run, with the network as its source of models."""
-        active = _active_run(self._setup, self._network, writer, self._callbacks)
+        self._tracking = Tracking(self._setup.config)
+        active = _active_run(self._setup, self._network, writer, self._callbacks.observed_by(self._tracking))
         receive = (lambda data: None) if self._keeper is None else self._keeper.receive
         self._network.start(self._setup, self._links, receive)
         self._player, self._together = RoundPlayer([active]), False
@@ -197,6 +198,7 @@ class Peer:
         self._network = PeerNetwork.on(self._links, setup, self._refusals)
         self._network.transfer.published = published
         self._network.announcer.continue_from(status)
+        self._tracking.close(self._opened())  # the new document may change the config, and the trackers in it
         self._active = self._joined(writer)
 
     def _rejoined_setup(self, writer: RunWriter) -> PeerSetup:
@@ -351,8 +353,7 @@ def _active_run(setup: PeerSetup, network: PeerNetwork, writer: RunWriter, callb
     if network.releases is not None:
         engine = TrainedOnce(experiment.engine, network.releases)
         experiment = replace(experiment, engine=engine, account=network.releases.account)
-    observed = callbacks.observed_by(Tracking(setup.config))
-    active = ActiveRun(RunState(experiment), writer, setup.config, UserObjects(), observed)
+    active = ActiveRun(RunState(experiment), writer, setup.config, UserObjects(), callbacks)
     active.restore()
     writer.write_config(setup.config)  # only after the state was restored without an error
     return active

@@ -64,7 +64,7 @@ class Tracker:
         return round
 
     def flush(self) -> None:
-        """Write the rounds that were held back, because the run has stopped before its end."""
+        """Write the rounds that were held back and close the tracker, because the run has stopped before its end."""
 
     def finish(self, summary: Values) -> None:
         """Log the ``summary`` of the finished run, numbers and strings by name, and close the tracker."""

@@ -61,7 +61,7 @@ class RunLog:
         return len(new)
 
     def flush(self) -> None:
-        """Let the tracker write what it held back, since no more rounds come."""
+        """Let the tracker write what it held back and close, since no more rounds come."""
         self._tracker.flush()
         self._store()
 

@@ -58,6 +58,9 @@ class TensorBoard(Tracker):
             self._write(self._summary.scalar(ascii_name(name), value))
         self._writer.flush()
 
+    def flush(self) -> None:
+        self._writer.close()
+
     def finish(self, summary: Values) -> None:
         found = {f"summary/{ascii_name(name)}": value for name, value in numbers(summary).items()}
         parameters = {key: _parameter(value) for key, value in self._parameters.items()}

@@ -6,18 +6,22 @@ import json
 import re
 import socket
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
+from homophily import TrackedRun, Tracker
 from homophily.errors import UserError
 from homophily.peer import Peer, federation_folder, process
 from homophily.peer.settings import PeerSettings
 from homophily.peer.setup import PeerSetup, prepare_peer
+from homophily.runs.reader import Run
 from tests.patience import MINUTE, until
 from tests.peer.clinics import NAMES, Clinics, opened, peer_file
 from tests.peer.linked import free_port
+from tests.trackers.reading import approximately, points
 
 
 def test_running_peers_apply_a_new_document_and_one_that_was_away_catches_up(office: Path, clinics: Clinics) -> None:
@@ -79,6 +83,44 @@ def test_a_document_that_comes_while_another_is_applied_applies_too(
         peer._govern(opened(office))
         peer.step()
         assert prepared == [2, 1]
+
+
+class Noting(Tracker):
+    """Notes what it is called for, and with which round."""
+
+    calls: ClassVar[list[tuple[str, int]]] = []
+
+    def open(self, run: TrackedRun, identity: dict[str, Any] | None) -> dict[str, Any]:
+        self.calls.append(("open", run.logged))
+        self._round = run.logged
+        return {}
+
+    def log(self, round: int, values: Mapping[str, float]) -> None:
+        self.calls.append(("log", round))
+        self._round = round
+
+    def flush(self) -> None:
+        self.calls.append(("flush", self._round))
+
+
+def test_trackers_are_closed_before_a_new_document_opens_them_again(
+    office: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Noting, "calls", [])
+    federation_folder.remove(office, "bob")
+    federation_folder.remove(office, "cid")
+    (tmp_path / "inbox-ann.json").write_bytes((office / "membership.json").read_bytes())
+    file = peer_file(tmp_path, "ann", free_port(), [])
+    file.write_text(f'tracker = ["tensorboard", "{__name__}:Noting"]\n' + file.read_text())
+    with Peer(file) as peer:
+        peer.step()
+        federation_folder.add(office, "dan")
+        peer._govern(opened(office))
+        peer.step()
+    assert Noting.calls == [("open", 0), ("log", 1), ("flush", 1), ("open", 1), ("log", 2)]
+    expected = [(line["round"], line["accuracy"]) for line in Run(tmp_path / "ann").metrics()]
+    assert [round for round, _ in expected] == [1, 2]
+    assert points("tensorboard", tmp_path / "ann", "accuracy") == approximately(expected)
 
 
 def test_a_peer_that_cannot_join_leaves_no_links_open(

@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ import pytest
 
 import homophily
 from homophily.config.schema import TrackerTable
-from homophily.trackers.run_log import log_run
+from homophily.trackers.run_log import RunLog, log_run
 from tests.callbacks import InterruptAt
 from tests.patience import PATIENCE
 from tests.trackers.reading import (
@@ -199,6 +201,24 @@ def test_rounds_that_are_not_yet_in_a_parquet_file_are_logged_afterwards(
     assert points("parquet", stopped.path, "accuracy") == logged(stopped, "accuracy")
     run = homophily.resume(tmp_path / "run")
     assert points("parquet", run.path, "accuracy") == logged(run, "accuracy")
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "tensorboard"])
+def test_a_tracker_that_was_flushed_has_all_rounds_and_no_file_open(kind: str, tmp_path: Path) -> None:
+    run = homophily.run(SMALL, out=tmp_path / "run")
+    log = RunLog(TrackerTable(name=kind))
+    log.open(run.path, run.config)
+    log.log(run.metrics())
+    log.flush()
+    assert not [path for path in open_files() if path.is_relative_to(tmp_path)]
+    assert points(kind, run.path, "accuracy") == approximately(logged(run, "accuracy"))
+
+
+def open_files() -> Iterator[Path]:
+    """What this process has open."""
+    for path in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # another thread has closed it meanwhile
+            yield path.readlink()
 
 
 def test_a_line_that_was_not_complete_is_not_read(tmp_path: Path) -> None:

@@ -230,15 +230,17 @@ class AcceptProcess:
             self._passed_on[name] = established
             ways = [asyncio.create_task(relay(client, server, hello)), asyncio.create_task(relay(server, client))]
             proof = asyncio.create_task(established.wait())
-            await asyncio.wait([proof, *ways], timeout=HANDSHAKE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-            proof.cancel()
-            del self._passed_on[name]
-            self._admission.ended(address, established.is_set())
-            if established.is_set():
-                await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-                await asyncio.wait(ways, timeout=CLOSE_SECONDS)
-            for way in ways:
-                way.cancel()
+            try:
+                await asyncio.wait([proof, *ways], timeout=HANDSHAKE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                del self._passed_on[name]
+                self._admission.ended(address, established.is_set())
+                if established.is_set():
+                    await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+                    await asyncio.wait(ways, timeout=CLOSE_SECONDS)
+            finally:  # the sockets are closed only after the relays have let them go
+                for task in (proof, *ways):
+                    task.cancel()
+                await asyncio.gather(proof, *ways, return_exceptions=True)
 
 
 async def read_hello(client: socket.socket) -> bytes:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
 
 import pytest
 
+from homophily.peer import accept_process
 from homophily.peer.accept_process import (
     BURST,
     MOST_PER_ADDRESS,
     MOST_WAITING,
+    AcceptProcess,
     Admission,
+    Door,
     source_of,
 )
 
 Scene = Callable[[Admission], Awaitable[None]]
+HELLO = b"a handshake begins"
 
 
 def play(scene: Scene) -> Admission:
@@ -138,6 +143,58 @@ def test_a_connection_that_ends_while_it_waits_leaves_nothing_behind() -> None:
 
     found = play(scene)
     assert (found.turns, +found.unestablished) == ([], {})
+
+
+class DoorTo(Door):
+    """A door that leads to a connection that is open already."""
+
+    async def dial(self) -> socket.socket:
+        return self.listening
+
+    def name_of(self, server: socket.socket) -> str:
+        return "zenoh"
+
+
+def connected() -> tuple[socket.socket, socket.socket]:
+    """Both ends of a connection."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        one = socket.create_connection(listening.getsockname())
+        other = listening.accept()[0]
+    for each in (one, other):
+        each.setblocking(False)
+    return one, other
+
+
+@pytest.mark.parametrize("end", ["established", "not established", "cancelled"])
+def test_a_connection_that_ends_leaves_no_relay_and_no_socket(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """zenoh keeps its end open, so that the relay from there has to be cancelled."""
+    monkeypatch.setattr(accept_process, "CLOSE_SECONDS", 0.0)
+    left: set[asyncio.Task[object]] = set()
+    process = AcceptProcess()
+
+    async def serve() -> None:
+        others = asyncio.all_tasks()
+        try:
+            await process._pass_on(DoorTo(server, "", ""), client, "stranger", HELLO)
+        finally:
+            left.update(asyncio.all_tasks() - others)
+
+    async def run() -> None:
+        passing = asyncio.create_task(serve())
+        assert await asyncio.get_running_loop().sock_recv(zenoh, 100) == HELLO
+        if end == "established":
+            process._passed_on["zenoh"].set()
+        if end == "cancelled":
+            passing.cancel()
+        else:
+            stranger.shutdown(socket.SHUT_WR)
+        await asyncio.wait([passing])
+
+    (stranger, client), (server, zenoh) = connected(), connected()
+    with stranger, client, zenoh:
+        asyncio.run(run())
+    assert left == set()
+    assert server.fileno() == -1
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from tests.patience import until
+
 Points = list[tuple[int, float]]  # round and value
 KINDS = ["csv", "mlflow", "parquet", "tensorboard", "wandb"]
 
@@ -59,13 +61,20 @@ def _mlflow(run: Path, name: str) -> Points:
 
 def wandb_records(run: Path) -> Iterator[Any]:
     """The records of the offline runs below a folder, in the order in which these were begun."""
+    paths = sorted(run.glob("wandb/offline-run-*/*.wandb"))
+    # W&B's own process writes the last block a little later than a run is finished.
+    until(lambda: any(one.WhichOneof("record_type") == "exit" for one in _wandb_records(paths[-1])), "W&B writes")
+    for path in paths:
+        yield from _wandb_records(path)
+
+
+def _wandb_records(path: Path) -> Iterator[Any]:
     from wandb.proto import wandb_internal_pb2 as messages
 
-    for path in sorted(run.glob("wandb/offline-run-*/*.wandb")):
-        for chunk in _leveldb_records(path.read_bytes()):
-            record = messages.Record()
-            record.ParseFromString(chunk)
-            yield record
+    for chunk in _leveldb_records(path.read_bytes()):
+        record = messages.Record()
+        record.ParseFromString(chunk)
+        yield record
 
 
 def _leveldb_records(content: bytes, block: int = 32768) -> Iterator[bytes]:
@@ -76,6 +85,8 @@ def _leveldb_records(content: bytes, block: int = 32768) -> Iterator[bytes]:
             at += block - at % block
             continue
         length, kind = struct.unpack_from("<HB", content, at + 4)
+        if at + 7 + length > len(content):
+            return
         parts += content[at + 7 : at + 7 + length]
         at += 7 + length
         if kind in (1, 4):  # a whole record, or the last part of one

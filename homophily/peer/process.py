@@ -109,7 +109,7 @@ class Peer:
             self._keeper = self._membership_keeper(links, refusals)
             self._network = PeerNetwork.on(links, self._setup, refusals)
             stack.callback(lambda: self._network.close())
-            active = self._joined(writer)
+            active = self._joined(writer, Tracking(self._setup.config))
             if self._keeper is not None:
                 self._keeper.start()
                 stack.callback(self._keeper.stop)
@@ -124,10 +124,10 @@ class Peer:
             self._active, self._stack = active, stack.pop_all()
         return self
 
-    def _joined(self, writer: RunWriter) -> ActiveRun:
+    def _joined(self, writer: RunWriter, tracking: Tracking) -> ActiveRun:
         """This peer's run, with the network as its source of models."""
-        self._tracking = Tracking(self._setup.config)
-        active = _active_run(self._setup, self._network, writer, self._callbacks.observed_by(self._tracking))
+        self._tracking = tracking
+        active = _active_run(self._setup, self._network, writer, self._callbacks.observed_by(tracking))
         receive = (lambda data: None) if self._keeper is None else self._keeper.receive
         self._network.start(self._setup, self._links, receive)
         self._player, self._together = RoundPlayer([active]), False
@@ -184,14 +184,14 @@ class Peer:
         writer = self._opened().writer
         self.settings = self._settings_under(document)
         try:
-            setup = self._rejoined_setup(writer)
+            setup, tracking = self._rejoined_setup(writer)
         except UserError as error:
             why = "this peer plays on with the settings of before"
             self._log.error("the settings of membership document version %d: %s; %s", document.version, error, why)
             before = self._setup.settings.document
             assert before is not None
             self.settings = self.settings.under(replace(document, settings=before.settings))
-            setup = self._rejoined_setup(writer)
+            setup, tracking = self._rejoined_setup(writer)
         published, status = self._network.transfer.published, self._network.announcer.status
         self._network.close(links=False)
         self._setup = setup
@@ -199,13 +199,13 @@ class Peer:
         self._network.transfer.published = published
         self._network.announcer.continue_from(status)
         self._tracking.close(self._opened())  # the new document may change the config, and the trackers in it
-        self._active = self._joined(writer)
+        self._active = self._joined(writer, tracking)
 
-    def _rejoined_setup(self, writer: RunWriter) -> PeerSetup:
+    def _rejoined_setup(self, writer: RunWriter) -> tuple[PeerSetup, Tracking]:
         setup = prepare_peer(self.settings)
         check_state_config(writer.path, Run(writer.path).config, setup.config, self.settings)
         writer.check(form(setup.training.task), setup.config, digest=None)  # peer.classes may have changed
-        return setup
+        return setup, Tracking(setup.config)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

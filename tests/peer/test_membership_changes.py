@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -121,6 +122,22 @@ def test_trackers_are_closed_before_a_new_document_opens_them_again(
     expected = [(line["round"], line["accuracy"]) for line in Run(tmp_path / "ann").metrics()]
     assert [round for round, _ in expected] == [1, 2]
     assert points("tensorboard", tmp_path / "ann", "accuracy") == approximately(expected)
+
+
+def test_a_peer_without_the_package_of_a_shared_tracker_plays_on(
+    office: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    federation_folder.remove(office, "bob")
+    federation_folder.remove(office, "cid")
+    (tmp_path / "inbox-ann.json").write_bytes((office / "membership.json").read_bytes())
+    (tmp_path / "shared.toml").write_text('rounds = 100000\nmethod = "random"\ntracker = "wandb"\n')
+    with Peer(peer_file(tmp_path, "ann", free_port(), [])) as peer:
+        peer.step()
+        peer._govern(federation_folder.share(office, tmp_path / "shared.toml"))
+        assert peer.step()["round"] == 2
+    log = (tmp_path / "ann/peer.log").read_text()
+    assert re.search("needs wandb: pip install .*; this peer plays on with the settings of before", log)
 
 
 def test_a_peer_that_cannot_join_leaves_no_links_open(

@@ -91,7 +91,7 @@ def test_kin_with_a_promise_reports_it_with_its_power() -> None:
 def test_a_scale_computed_from_own_data_is_refused() -> None:
     x, y = np.random.default_rng(0).normal(size=(30, 4)), np.arange(30) % 2
     data = [homophily.PeerData(x, y, test_x=x, test_y=y) for _ in range(3)]
-    with pytest.raises(UserError, match=r"set data\.scale"):
+    with pytest.raises(UserError, match=r"your own data needs data\.scale with classes"):
         homophily.kin({"privacy": {"epsilon": 2.0}}, data=data)
     scale = {"mean": [0.0] * 4, "std": [1.0] * 4, "classes": 2}
     homophily.kin({"privacy": {"epsilon": 2.0}, "data": {"scale": scale}}, data=data)

@@ -109,7 +109,8 @@ class Peer:
             self._keeper = self._membership_keeper(links, refusals)
             self._network = PeerNetwork.on(links, self._setup, refusals)
             stack.callback(lambda: self._network.close())
-            active = self._joined(writer, Tracking(self._setup.config))
+            self._tracking = Tracking(self._setup.config)
+            active = self._joined(writer)
             if self._keeper is not None:
                 self._keeper.start()
                 stack.callback(self._keeper.stop)
@@ -124,10 +125,9 @@ class Peer:
             self._active, self._stack = active, stack.pop_all()
         return self
 
-    def _joined(self, writer: RunWriter, tracking: Tracking) -> ActiveRun:
+    def _joined(self, writer: RunWriter) -> ActiveRun:
         """This peer's run, with the network as its source of models."""
-        self._tracking = tracking
-        active = _active_run(self._setup, self._network, writer, self._callbacks.observed_by(tracking))
+        active = _active_run(self._setup, self._network, writer, self._callbacks.observed_by(self._tracking))
         receive = (lambda data: None) if self._keeper is None else self._keeper.receive
         self._network.start(self._setup, self._links, receive)
         self._player, self._together = RoundPlayer([active]), False
@@ -199,7 +199,8 @@ class Peer:
         self._network.transfer.published = published
         self._network.announcer.continue_from(status)
         self._tracking.close(self._opened())  # the new document may change the config, and the trackers in it
-        self._active = self._joined(writer, tracking)
+        self._tracking = tracking
+        self._active = self._joined(writer)
 
     def _rejoined_setup(self, writer: RunWriter) -> tuple[PeerSetup, Tracking]:
         setup = prepare_peer(self.settings)

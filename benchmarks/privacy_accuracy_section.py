@@ -32,7 +32,7 @@ def accuracy(found: list[Record]) -> tuple[str, str]:
 
 `python benchmarks/privacy_accuracy.py runs/privacy`: {one["peers"]} peers in four clusters (rotations),
 {one["rounds"]} rounds of one epoch in batches of a quarter
-of the samples, {seeds(found)}. Mean accuracy over peers in
+of the samples, {seeds(found)} (`--seed`). Mean accuracy over peers in
 percent; with several seeds, mean and standard deviation over seeds; "none" is training without privacy, "-" was not
 measured.
 The small MLP has one hidden layer of 32 units. The linear head has 10,250 trained parameters on 1,024 random

@@ -196,8 +196,9 @@ class Federation:
 
     def lost(self, peer: int) -> int:
         """Rounds that were over and are not in the state folder any more."""
+        seen = list(self.seen[peer])  # first: the peer may go on
         kept = {line["round"] for line in self.lines(peer)}
-        return sum(r not in kept and (peer, r) not in self.unsaved for r in self.seen[peer])
+        return sum(r not in kept and (peer, r) not in self.unsaved for r in seen)
 
     def close(self) -> None:
         self._stopped.set()

@@ -102,16 +102,13 @@ def differences(found: list[Record], other: str) -> dict[tuple[Any, ...], float]
 
 def kin_by_epsilon(found: list[Record]) -> str:
     """The mean difference of private kin from the oracle and from random peers, at each epsilon that was measured."""
-    oracle, random = differences(found, "oracle"), differences(found, "random")
+    against = {other: differences(found, other) for other in ("oracle", "random")}
     parts = []
     for epsilon in ordered(values(found, "epsilon")):
-        cells = [case for case in oracle if case[-1] == epsilon and case in random]
+        cells = [case for case in against["oracle"] if case[-1] == epsilon and case in against["random"]]
         if cells:
-            ends = (
-                f"{abs(mean):.1f} {'above' if mean > 0 else 'below'} {name}"
-                for name, by_case in (("oracle", oracle), ("random", random))
-                for mean in (statistics.fmean(by_case[case] for case in cells),)
-            )
+            average = {other: statistics.fmean(by[case] for case in cells) for other, by in against.items()}
+            ends = (f"{abs(mean):.1f} {'above' if mean > 0 else 'below'} {other}" for other, mean in average.items())
             parts.append(f"epsilon {epsilon:g}: {' and '.join(ends)} ({len(cells)} cell{'s' * (len(cells) > 1)})")
     return f"\n- **Private kin.** Mean difference in points: {'; '.join(parts)}." if parts else ""
 
@@ -170,11 +167,12 @@ def seeds(found: list[Record]) -> str:
     """The seeds of each network, or of all if they are the same."""
     by_seeds: dict[str, list[str]] = {}
     for network in values(found, "network"):
-        named = ", ".join(map(str, sorted(values(matching(found, network=network), "seed"))))
-        by_seeds.setdefault(f"seed{'s' * (',' in named)} {named}", []).append(network)
+        numbers = sorted(values(matching(found, network=network), "seed"))
+        text = f"seed{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
+        by_seeds.setdefault(text, []).append(network)
     if len(by_seeds) == 1:
         return next(iter(by_seeds))
-    return "; ".join(f"{' and '.join(networks)}: {named}" for named, networks in by_seeds.items())
+    return "; ".join(f"{' and '.join(networks)}: {text}" for text, networks in by_seeds.items())
 
 
 def summary_of(found: list[Record]) -> str:

@@ -24,7 +24,7 @@ def unequal() -> list[PeerData]:
 
 
 class Remembering(Method):
-    """Merges with all, and remembers how often it met whom."""
+    """Merges with all, and remembers how often it met each of them."""
 
     def meet(self, now: RoundContext) -> Tensor:
         return now.known

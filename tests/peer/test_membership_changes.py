@@ -86,6 +86,14 @@ def test_a_document_that_comes_while_another_is_applied_applies_too(
         assert prepared == [2, 1]
 
 
+def file_of_the_only_member(office: Path, folder: Path) -> Path:
+    """The file of ann, who is left in the federation and has its newest document."""
+    federation_folder.remove(office, "bob")
+    federation_folder.remove(office, "cid")
+    (folder / "inbox-ann.json").write_bytes((office / "membership.json").read_bytes())
+    return peer_file(folder, "ann", free_port(), [])
+
+
 class Noting(Tracker):
     """Notes what it is called for, and with which round."""
 
@@ -108,10 +116,7 @@ def test_trackers_are_closed_before_a_new_document_opens_them_again(
     office: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Noting, "calls", [])
-    federation_folder.remove(office, "bob")
-    federation_folder.remove(office, "cid")
-    (tmp_path / "inbox-ann.json").write_bytes((office / "membership.json").read_bytes())
-    file = peer_file(tmp_path, "ann", free_port(), [])
+    file = file_of_the_only_member(office, tmp_path)
     file.write_text(f'tracker = ["tensorboard", "{__name__}:Noting"]\n' + file.read_text())
     with Peer(file) as peer:
         peer.step()
@@ -128,11 +133,9 @@ def test_a_peer_without_the_package_of_a_shared_tracker_plays_on(
     office: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
-    federation_folder.remove(office, "bob")
-    federation_folder.remove(office, "cid")
-    (tmp_path / "inbox-ann.json").write_bytes((office / "membership.json").read_bytes())
+    file = file_of_the_only_member(office, tmp_path)
     (tmp_path / "shared.toml").write_text('rounds = 100000\nmethod = "random"\ntracker = "wandb"\n')
-    with Peer(peer_file(tmp_path, "ann", free_port(), [])) as peer:
+    with Peer(file) as peer:
         peer.step()
         peer._govern(federation_folder.share(office, tmp_path / "shared.toml"))
         assert peer.step()["round"] == 2

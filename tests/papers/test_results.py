@@ -41,8 +41,8 @@ def test_kin_and_oracle_are_those_of_the_results() -> None:
         found = [(means["kin"], means["oracle"]) for means in settings(result) if other in means.values()]
         assert (kin, oracle) in found, name
         gaps.append((float(kin) - float(oracle), float(kin) >= float(other)))
-    assert sum(abs(gap) < 0.9 for gap, _ in gaps) == 22
-    assert sum(first for _, first in gaps) == 19
+    assert all(abs(gap) < 0.7 for gap, _ in gaps)
+    assert sum(first for _, first in gaps) == 16
 
 
 def test_the_report_has_the_computed_tables() -> None:

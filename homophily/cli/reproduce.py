@@ -65,8 +65,11 @@ def reproduce(
             found.play(chosen, until - time.monotonic(), bar)
         before = out / f"{found.title}.json"
         result = tables.Result.of(found, tables.Result.read(before) if add and before.exists() else None)
-        pictures, missing = paper_figures.written(found, out), len(found.missing())
-        paths, variants = [*pages.write(result, out), *pictures], pages.variants_of(result, out)
+        missing, variants = len(found.missing()), pages.variants_of(result, out)
+        paths = []
+        if not paper_figures.stays(found, out):
+            pictures = paper_figures.written(found, out)
+            paths = [*pages.write(result, out), *pictures]
         otherwise = partial(papers.reproduction, result, verdicts(result, variants), missing, paths)
         print_result(pages.as_json(result, variants), as_json, otherwise)
 

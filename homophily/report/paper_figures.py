@@ -30,13 +30,22 @@ _LETTERS = 12  # letters of a title per inch
 _FAR = 5  # ratio of the largest to the smallest value above which an axis is logarithmic
 
 
-def written(found: Reproduction, folder: Path) -> list[Path]:
-    """Write NAME.png and return its path in a list; empty if the recipe has no figure or no run has finished.
+def stays(found: Reproduction, folder: Path) -> bool:
+    """Whether the figure was drawn before and cannot be drawn again yet, because runs are missing.
 
-    A figure that was drawn before stays as it is while runs are missing.
+    Then its page stays as well, so that both show the same runs.
     """
-    figure, path = found.recipe.figure, folder / f"{found.title}.png"
-    if figure is None or not found.results() or (path.exists() and found.whole().missing()):
+    return found.recipe.figure is not None and _path(found, folder).exists() and bool(found.whole().missing())
+
+
+def _path(found: Reproduction, folder: Path) -> Path:
+    return folder / f"{found.title}.png"
+
+
+def written(found: Reproduction, folder: Path) -> list[Path]:
+    """Write NAME.png and return its path in a list; empty if there is no figure or no finished run, or if it stays."""
+    figure, path = found.recipe.figure, _path(found, folder)
+    if figure is None or not found.results() or stays(found, folder):
         return []
     drawn = _DRAW[figure.draw](found)
     note = " (a quick, small version)" if found.quick else ""

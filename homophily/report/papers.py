@@ -61,4 +61,5 @@ def reproduction(result: Result, found: Sequence[Verdict], missing: int, paths: 
         console.print(f"[{colour}]{escape(verdict)}[/]: {escape(text)}", soft_wrap=True, highlight=False)
     if missing:
         console.print(f"{missing} runs are missing; run the same command again to continue", highlight=False)
-    console.print(f"written: {', '.join(map(str, paths))}", soft_wrap=True, highlight=False)
+    kept = f"{result.title} and its picture stay as they are until all runs of the figure have finished"
+    console.print(f"written: {', '.join(map(str, paths))}" if paths else kept, soft_wrap=True, highlight=False)

@@ -183,6 +183,8 @@ class PeerExchange:
             found = self.method.on_fingerprints(heard.view, prints, *about)
         findings = found if isinstance(found, Findings) else Findings(found)
         remembered = dispatch.remembered(findings.memory, len(heard.view.me))
+        if not dispatch.is_bundled(self.method):
+            check_alike(self._shards, remembered, "on_fingerprints", widths=False)
         self.memory = self.memory | of_one_shape(self._shards, remembered)
         self.traffic.extra_bytes(heard.bytes)
         dispatch.reported(findings.values, None, "Findings.values")
@@ -243,7 +245,7 @@ class PeerExchange:
             self.method, view, now.round, self.memory, now.asked, models.met, wanted, shared
         )
         if not dispatch.is_bundled(self.method):
-            check_alike(self._shards, memory)
+            check_alike(self._shards, memory, "choose")
         if self.recorded is not None and same(
             self._shards, self.method.reports(RoundContext(view, now.round, memory)), "method: reports"
         ):

@@ -97,23 +97,30 @@ def same(shards: Shards, answer: bool, what: str) -> bool:
     return answer
 
 
-def check_alike(shards: Shards, tables: Mapping[str, Tensor]) -> None:
-    """Refuse tables [P, ...] of a user's method that differ between processes in more than their numbers of rows."""
+def check_alike(shards: Shards, tables: Mapping[str, Tensor], where: str, widths: bool = True) -> None:
+    """Refuse tables [P, ...] of a user's method that differ between processes in more than their numbers of rows.
+
+    where: the method's function that stores them; widths: whether their other sizes must be equal, too.
+    """
     if shards.size == 1:
         return
-    forms = [
-        f"memory[{name!r}] {str(table.dtype).removeprefix('torch.')} [{', '.join(['P', *map(str, table.shape[1:])])}]"
-        for name, table in tables.items()
-    ]
+    forms = [f"memory[{name!r}] {_form(table, widths)}" for name, table in tables.items()]
     said = torch.frombuffer(bytearray((", ".join(forms) or "nothing").encode()), dtype=torch.uint8)
     lengths = shards.gathered(torch.tensor([len(said)])).tolist()
     found = [bytes(part.tolist()).decode() for part in shards.gathered(said).split(lengths)]
     for rank, forms_there in enumerate(found):
         if forms_there != found[0]:
+            what = "names, types and widths" if widths else "names, types and axes"
             raise UserError(
-                "method: choose must store tables of the same names, types and widths on all ranks, but rank 0 has "
-                f"{found[0]}, and rank {rank} has {forms_there}"
+                f"method: {where} must store tables of the same {what} on all ranks, but rank 0 has {found[0]}, "
+                f"and rank {rank} has {forms_there}"
             )
+
+
+def _form(table: Tensor, widths: bool) -> str:
+    """The type and the sizes of a table, such as "float32 [P, 4]"; without widths: "float32 [P, -]"."""
+    sizes = [str(size) if widths else "-" for size in table.shape[1:]]
+    return f"{str(table.dtype).removeprefix('torch.')} [{', '.join(['P', *sizes])}]"
 
 
 def of_one_shape(shards: Shards, tables: Mapping[str, Tensor]) -> Tensors:

@@ -66,6 +66,19 @@ class Named(Wide):
         if 0 in now.view.me:
             now.memory["seen"] = torch.zeros(len(now.view.me), 2)
         return met
+
+class Printed(Wide):
+    uses_fingerprints = True
+
+    def choose(self, now, met, similarity):
+        return met
+
+    def diagnostics(self, now, met, similarity):
+        return {}
+
+    def on_fingerprints(self, view, prints, ids, limited):
+        name = "first" if 0 in view.me else "others"
+        return {name: torch.zeros(len(view.me), 2)}
 """
 
 
@@ -224,6 +237,16 @@ def test_a_method_whose_tables_differ_between_the_ranks_is_refused(method: str, 
     assert done.returncode != 0
     says = f"method: choose must store tables of the same names, types and widths on all ranks, but rank 0 has {first}"
     assert done.stderr.count(f"{says}, and rank 1 has {second}\n") == 1
+
+
+@pytest.mark.usefixtures("here")
+def test_a_method_that_remembers_other_tables_of_fingerprints_on_other_ranks_is_refused() -> None:
+    Path("mine.py").write_text(UNLIKE)
+    done = torchrun(2, "homophily", "run", *KEYS, "method=mine:Printed", "rounds=1", "--device=cpu")
+    assert done.returncode != 0
+    says = "method: on_fingerprints must store tables of the same names, types and axes on all ranks, but rank 0 has "
+    says += "memory['first'] float32 [P, -], and rank 1 has memory['others'] float32 [P, -]\n"
+    assert done.stderr.count(says) == 1
 
 
 @pytest.mark.usefixtures("here")

@@ -97,10 +97,10 @@ def _lines(result: Result, notes: Notes, picture: str | None, variants: Sequence
     yield from _summary(result, found)
     if picture:
         yield from ("", f"![{recipe.title}]({picture})")
-    for method, rows in result.older().items():
-        labels = ", ".join(recipe.rows[row].label for row in rows)
+    for method, cells in result.older().items():
         change = f"{EDITIONS[method].change}; changed on {EDITIONS[method].date}"
-        yield from ("", f"**Older than the code.** Rows {labels}: these runs are older than a change: {change}.")
+        where = _where(result, cells)
+        yield from ("", f"**Older than the code.** {where}: these runs are older than a change: {change}.")
     yield from ("", "## Numbers", "", _legend(result), "", *_table(result))
     if found:
         yield from ("", "## Claims", "")
@@ -109,16 +109,28 @@ def _lines(result: Result, notes: Notes, picture: str | None, variants: Sequence
         note = notes.notes[result.name]
         yield from ("", f"## Notes on the runs of {note.date}", "", note.text.strip())
     if recipe.choices:
-        yield from ("", "## What the paper leaves open", "", "The recipe's choices and the reasons for them:", "")
+        but = "" if result.variant is None else ", which hold but for the variant"
+        yield from ("", "## What the paper leaves open", "", f"The recipe's choices and the reasons for them{but}:", "")
         yield from (f"- {name}: {why}" for name, why in recipe.choices.items())
+
+
+def _where(result: Result, cells: Sequence[tuple[str, str]]) -> str:
+    """The labels of the rows of cells, and of their columns if other columns have values in these rows."""
+    rows, columns = (list(dict.fromkeys(part)) for part in zip(*cells, strict=True))
+    filled = [column for column in result.columns if any(result.cells[row][column].values for row in rows)]
+    recipe = result.recipe
+    only = f", columns {', '.join(recipe.columns[one].label for one in columns)}" if columns != filled else ""
+    return f"Rows {', '.join(recipe.rows[row].label for row in rows)}{only}"
 
 
 def _summary(result: Result, found: Sequence[Verdict]) -> Iterator[str]:
     """The sentences that a reader would quote, then the command, the date and the machine."""
     ours = [one for one in found if one.ours]
-    if found:
+    if any(one.held is not None for one in found):
         own = f", and {tally(ours)} of our own" if ours else ""
         yield f"**{tally([one for one in found if not one.ours])} claims of the paper hold{own}.**"
+    elif found:
+        yield "**No claim can be checked yet: cells are missing.**"
     far = distance([result])
     if far.mean is not None:
         gaps = "" if far.to_oracle is None else f"; after subtracting Oracle, {far.to_oracle:.1f}"
@@ -126,7 +138,8 @@ def _summary(result: Result, found: Sequence[Verdict]) -> Iterator[str]:
     variant = "" if result.variant is None else f" --variant {result.variant}"
     least, most = result.seeds
     command = f"homophily reproduce {result.name}{variant}{' --quick' * result.quick} --seeds {max(1, most)}"
-    seeds = "" if result.quick else f"; the full recipe has {result.recipe.seeds} seeds"
+    full = result.recipe.seeds
+    seeds = "" if result.quick else f"; the full recipe has {full} seed{'s' * (full > 1)}"
     yield from ("", f"`{command}`{seeds}.", *_made(result))
     if least < most:
         yield f"Not all cells have {most} seeds: {_fewer(result)}."

@@ -128,13 +128,13 @@ class Result:
         """The name of a cell's method."""
         return self.recipe.config(row, column, 0, self.quick, self.variant).method.name
 
-    def older(self) -> dict[str, list[str]]:
-        """The rows with a cell of an older edition, by method."""
-        found: dict[str, list[str]] = {}
+    def older(self) -> dict[str, list[tuple[str, str]]]:
+        """The rows and columns of the cells of an older edition, by method."""
+        found: dict[str, list[tuple[str, str]]] = {}
         for row, mine in self.cells.items():
-            cells = [(self.method(row, column), cell.edition) for column, cell in mine.items() if cell.values]
-            for method in dict.fromkeys(method for method, edition in cells if edition < edition_of(method)):
-                found.setdefault(method, []).append(row)
+            for column, cell in mine.items():
+                if cell.values and cell.edition < edition_of(method := self.method(row, column)):
+                    found.setdefault(method, []).append((row, column))
         return found
 
 

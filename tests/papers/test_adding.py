@@ -49,7 +49,7 @@ def test_a_new_edition_of_a_method_replaces_the_old_numbers(
     monkeypatch.setitem(editions.EDITIONS, "random", Edition(2, "2026-11-18", "random draws differ"))
     second = adding(tmp_path / "second", stored, seeds=1)
     assert {config.method.name for config in second.missing()} == {"random"}
-    assert stored.older() == {"random": ["random"]}
+    assert stored.older() == {"random": [("random", column) for column in stored.columns]}
     second.play(CPU, budget=1e9)
     added = Result.of(second, stored)
     assert added.older() == {}

@@ -78,6 +78,17 @@ def test_a_row_of_an_older_edition_is_named() -> None:
     assert [one["edition"] for one in pages.as_json(result())["cells"]["kin"].values()] == [1, 1, 1]
     cells = {row: {c: replace(one, edition=2) for c, one in mine.items()} for row, mine in result().cells.items()}
     assert "Older than the code" not in pages.markdown(replace(result(), cells=cells))
+    cells["kin"]["mnist"] = result().cells["kin"]["mnist"]
+    assert "**Older than the code.** Rows kin, columns MNIST: these runs" in pages.markdown(
+        replace(result(), cells=cells)
+    )
+
+
+def test_a_page_of_a_variant_without_the_cells_of_any_claim_says_so() -> None:
+    cells = {row: {c: replace(one, values={}) for c, one in mine.items()} for row, mine in result().cells.items()}
+    text = pages.markdown(replace(result(), cells=cells, variant="held_out"))
+    assert "**No claim can be checked yet: cells are missing.**" in text
+    assert "The recipe's choices and the reasons for them, which hold but for the variant:" in text
 
 
 def test_what_is_not_a_result_is_refused(tmp_path: Path) -> None:

@@ -206,8 +206,8 @@ def _suitable(
 
 
 def _refuse_other_objects(path: Path, objects: UserObjects, device: str, cache: SetupCache, shards: Shards) -> None:
-    """Refuse a network or data that differ from those with which a run began; its method does not matter."""
-    config = Run(path).config.model_copy(update={"method": MethodTable(name="local")})
+    """Refuse a network or data that differ from those with which a run began; method and merge do not matter."""
+    config = Run(path).config.model_copy(update={"method": MethodTable(name="local"), "merge": "uniform"})
     experiment, complete, _ = prepare(config, objects, chosen_device(device), cache=cache, shards=shards)
     RunWriter(path).check(form(experiment.task), complete, experiment.digest)
 

@@ -242,7 +242,8 @@ def measured_parts(
     chosen, objects = chosen_device(device), UserObjects()
     shards = joined(chosen)
     began = now()
-    experiment, complete, execution = prepare(config, objects, chosen, shards=shards)
+    measured = config.model_copy(update={"rounds": max(config.rounds, MEASURED_ROUNDS)})  # a schedule ends later
+    experiment, complete, execution = prepare(measured, objects, chosen, shards=shards)
     active = begin(experiment, complete, execution, objects, folder, Callbacks(()))
     build = now() - began
     clock, state, exchange = _Clock(chosen, now), active.state, experiment.exchange

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from homophily.atomic_io import locked
 from homophily.cluster.joining import joined
 from homophily.config.overlay import flat
 from homophily.config.schema import Config
@@ -48,6 +50,7 @@ class _SteppedRun:
         """result: the finished run, if no round is left."""
         self._active, self._plan, self._result = active, plan, result
         self._player: RoundPlayer | None = None
+        self._length = active.writer.length
 
     @property
     def path(self) -> Path:
@@ -77,23 +80,35 @@ class _SteppedRun:
         """Simulate one round; returns its metrics, as they stand in ``metrics.jsonl``."""
         if self.finished:
             raise UserError(f"the run in {self.path} has finished: resume it with more rounds")
-        with self._active.held(), torch_settings(self.config, self._plan, self._active.state.federation.rows.device):
+        with self._held(), torch_settings(self.config, self._plan, self._active.state.federation.rows.device):
             self._player = self._player or RoundPlayer([self._active])
             return self._player.step()[0]
 
     def save(self) -> None:
         """Write a checkpoint now; others are written every ``checkpoint`` rounds and at the end."""
-        with self._active.held():
+        with self._held():
             self._active.save()
 
     def result(self) -> Run:
         """Simulate the rounds that are left, write final scores and models, and return the finished run."""
         if self._result is None:
             device = self._active.state.federation.rows.device
-            with self._active.held(), torch_settings(self.config, self._plan, device):
+            with self._held(), torch_settings(self.config, self._plan, device):
                 self._player = self._player or RoundPlayer([self._active])
                 (self._result,) = self._player.play()
         return self._result
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        """Hold the lock on the folder; raise a UserError if another process has played this run in between."""
+        with self._active.held():
+            writer = self._active.writer
+            if writer.length != self._length:
+                raise UserError(f"another process has continued the run in {self.path}: resume it to go on from there")
+            try:
+                yield
+            finally:
+                self._length = writer.length
 
 
 class Simulation(_SteppedRun):
@@ -159,10 +174,11 @@ class _ResumedSimulation(Simulation):
         shards = joined(device)
         begun_with = with_start(writer, objects).agreed(shards)
         experiment, config, _ = prepare(config, begun_with, device, plan, shards=shards)
-        active = again(experiment, config, begun_with, writer, callbacks)
-        done = active.state.finished and found.finished and found.summary["rounds"] == active.state.round
-        if not done and experiment.shards.rank == 0:
-            writer.write_config(config)
+        with locked(found.path) if shards.rank == 0 else nullcontext():
+            active = again(experiment, config, begun_with, writer, callbacks)
+            done = active.state.finished and found.finished and found.summary["rounds"] == active.state.round
+            if not done and shards.rank == 0:
+                writer.write_config(config)
         _SteppedRun.__init__(self, active, plan, Run(found.path, objects.model) if done else None)
 
 

@@ -185,6 +185,12 @@ class RunWriter:
         """The round of the last checkpoint, after which the run would continue; 0 if there is none."""
         return max((round for round, _ in checkpoints(self.path)), default=0)
 
+    @property
+    def length(self) -> int:
+        """The bytes of the metrics; 0 before the first round."""
+        metrics = self.path / "metrics.jsonl"
+        return metrics.stat().st_size if metrics.exists() else 0
+
     def cut(self, last: int) -> None:
         """Remove the metrics and the history of rounds after ``last``."""
         self.history.cut(last)

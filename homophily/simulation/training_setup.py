@@ -45,7 +45,7 @@ from homophily.training.features import CachedFeatures, cached_features
 from homophily.training.losses import Loss, losses
 from homophily.training.objectives import Objective, objectives
 from homophily.training.per_peer import PeerNames, values_by_peer
-from homophily.training.probe import ASKED_WITH, ModuleTraits, probe
+from homophily.training.probe import ASKED_WITH, ModuleTraits, probe, trains_on_one_sample
 from homophily.training.resources import ExecutionPlan, free_memory, plan_execution, threads
 from homophily.training.stacked.chain import Chain
 from homophily.training.task import Engine, Settings, Task
@@ -387,8 +387,8 @@ def _transform(config: Config, given: UserObjects, shares: FederatedData) -> Bat
 
 
 def _check_batches(task: Task, made: FederatedData) -> None:
-    if not task.coupled or task.draws:
-        return
+    if not task.coupled or (task.draws and trains_on_one_sample(task.module, task.cast(task.data.train.x[:1]))):
+        return  # whether a network that draws random numbers couples samples cannot be seen
     if task.settings.batch < 2:
         raise UserError("training.batch = 1: this network couples the samples of a batch (BatchNorm); it needs 2")
     short = (made.train.count < 2).nonzero()[:, 0].tolist()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, NoReturn
+from typing import Annotated, ClassVar, Literal, NoReturn, get_args
 
 import torch
 from pydantic import Field
@@ -96,11 +96,18 @@ def check_phases(objective: Objective, epochs: int, personal: bool) -> None:
     Some are always shared (``Layout.of``).
     """
     phases = list(objective.phases(epochs))
-    if not phases or not all(isinstance(phase, Phase) and phase.epochs > 0 for phase in phases):
-        wanted = "phases must return at least one homophily.Phase, with at least 1 epoch each"
+    if not phases or not all(isinstance(phase, Phase) and _possible(phase) for phase in phases):
+        wanted = (
+            "phases must return at least one homophily.Phase, with at least 1 epoch each, that trains 'all', "
+            "'personal' or 'shared'"
+        )
         raise UserError(f"training.objective: {wanted}, not {phases}")
     if not personal and any(phase.trains == "personal" for phase in phases):
         raise UserError("training.objective: it trains personal layers, and model.personal names none that is trained")
+
+
+def _possible(phase: Phase) -> bool:
+    return type(phase.epochs) is int and phase.epochs > 0 and phase.trains in get_args(Trains)
 
 
 class _NoReference(Mapping[str, Tensor]):

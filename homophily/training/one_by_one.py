@@ -99,7 +99,7 @@ class OneByOne(CrossEvaluation):
             flat = private.noised(total, task.seed[own], task.ids[own], me, round, step.before)[0].to(task.layout.dtype)
             self._forget_gradients()
             penalty = task.objective.penalty(self.weights, reference)
-            if isinstance(penalty, Tensor):
+            if isinstance(penalty, Tensor) and penalty.requires_grad:
                 penalty.backward()
             for weight, part in zip(weights, flat.split([weight.numel() for weight in weights]), strict=True):
                 gradient = part.view_as(weight)

@@ -210,6 +210,15 @@ def _equal(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())
 
 
+def trains_on_one_sample(module: nn.Module, x: Tensor) -> bool:
+    """Whether the network takes a batch of one sample in training, which BatchNorm may not. x: [1, ...]."""
+    try:
+        _outputs(module, x, seed=1)
+    except UserError:
+        return False
+    return True
+
+
 def _check_one_sample(module: nn.Module, x: Tensor, shape: torch.Size) -> None:
     """Raise a UserError if the network fails on one sample or drops its batch axis (by squeeze(), for example)."""
     copied = shallow(module).eval()

@@ -113,6 +113,13 @@ def test_a_folder_is_a_config_that_can_be_extended(tmp_path: Path) -> None:
         homophily.compare(out / "local-0")
 
 
+def test_a_comparison_with_a_merge_that_needs_similarities_can_be_extended(tmp_path: Path) -> None:
+    keys = {**SMALL, "merge": "fedsim"}
+    homophily.compare(keys, methods=["pens"], out=tmp_path / "study")
+    more = homophily.compare(tmp_path / "study", seeds=[0, 1])
+    assert [run.config.seed for run in more.runs["pens"]] == [0, 1]
+
+
 def test_a_folder_of_the_earlier_format_opens_and_grows(tmp_path: Path) -> None:
     out = tmp_path / "study"
     first = homophily.compare(SMALL, methods={"local": "local", "mine": Random(k=2)}, seeds=[0, 1], out=out)

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ from homophily.simulation.configuration import make
 Command = Callable[..., tuple[int, str, str]]
 
 
-def config(peers: int, method: str = "random", contacts: int = 20) -> Config:
+def config(peers: int, method: str = "random", contacts: int = 20, **keys: Any) -> Config:
     return make(
         {
             "peers": peers,
@@ -30,6 +31,7 @@ def config(peers: int, method: str = "random", contacts: int = 20) -> Config:
             "model": {"name": "mlp", "hidden": [8]},
             "data": {"name": "synthetic", "train": 10, "test": 10},
             "training": {"epochs": 1},
+            **keys,
         }
     )
 
@@ -129,6 +131,11 @@ def test_links_have_a_speed(link: str, speed: float) -> None:
 def test_mistakes_are_refused(ranks: int, link: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         plan(config(40, contacts=5), ranks, link, "cpu")
+
+
+def test_fewer_rounds_than_are_measured_can_be_planned() -> None:
+    asked = config(8, rounds=1, training={"warmup": 1, "schedule": "cosine"})
+    assert plan(asked, 1, "10Gbit", "cpu").seconds > 0
 
 
 def test_own_data_says_how_many_peers_there_are(command: Command, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

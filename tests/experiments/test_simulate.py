@@ -143,6 +143,35 @@ def test_a_folder_is_played_in_one_process_at_a_time(tmp_path: Path) -> None:
     simulation.step()
 
 
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_resuming_a_run_that_another_process_plays_changes_nothing(tmp_path: Path) -> None:
+    simulation = Simulation({**SMALL, "checkpoint": 1}, out=tmp_path / "run")
+    simulation.step()
+    simulation.save()
+    with (simulation.path / "metrics.jsonl").open("a") as metrics:
+        metrics.write('{"round": 2}\n')  # of a round after the checkpoint
+    before = files(simulation.path)
+    with locked(simulation.path), pytest.raises(UserError, match="run is in use by another process"):
+        Simulation.resume(simulation.path, {"rounds": 9})
+    assert files(simulation.path) == before
+
+
+def test_a_run_that_another_process_has_continued_is_not_played_on(tmp_path: Path) -> None:
+    simulation = Simulation(SMALL, out=tmp_path / "run")
+    simulation.step()
+    simulation.save()
+    other = homophily.resume(simulation.path)
+    before = files(simulation.path)
+    for call in (simulation.step, simulation.save, simulation.result):
+        with pytest.raises(UserError, match=r"another process has continued the run in .*: resume it to go on"):
+            call()
+    assert files(simulation.path) == before
+    assert [line["round"] for line in other.metrics()] == [1, 2, 3, 4]
+
+
 def test_objects_are_given_as_to_run(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     data = [homophily.PeerData(rng.normal(size=(8, 4)), np.arange(8) % 2) for _ in range(3)]

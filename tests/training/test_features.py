@@ -262,6 +262,7 @@ def test_a_run_resumes_with_features_and_finds_the_same(tmp_path: Path) -> None:
     whole = homophily.run(config(rounds=4), model=net, out=tmp_path / "whole")
     part = homophily.run(config(rounds=2), model=net, out=tmp_path / "part")
     more = homophily.resume(part.path, {"rounds": 4}, model=net)
+    assert all(run.about["plan"]["features"] > 0 for run in (whole, part, more))
     for peer in range(4):
         one, other = whole.state_dict(peer), more.state_dict(peer)
         assert all(torch.equal(one[name], other[name]) for name in one)

@@ -202,16 +202,24 @@ def test_a_penalty_that_is_not_a_number_is_refused(objective: Objective, says: s
         vmap_obstacle(objective, {"a": torch.zeros(2)})
 
 
-class Nothing(Objective):
+class In(Objective):
+    """Trains in the given phases."""
+
+    def __init__(self, *phases: Phase) -> None:
+        self.given = phases
+
     def phases(self, epochs: int) -> Sequence[Phase]:
-        return []
+        return self.given
 
 
 @pytest.mark.parametrize(
     ("objective", "personal", "says"),
     [
         (FedRep(), [], "trains personal layers, and model.personal names none"),
-        (Nothing(), [HEAD], "phases must return at least one homophily.Phase"),
+        (In(), [HEAD], "phases must return at least one homophily.Phase"),
+        (In(Phase(0)), [HEAD], r"with at least 1 epoch each, .*, not \[Phase\(epochs=0"),
+        (In(Phase(1.5)), [HEAD], r"with at least 1 epoch each, .*, not \[Phase\(epochs=1.5"),  # type: ignore[arg-type]
+        (In(Phase(1, "head")), [HEAD], "that trains 'all', 'personal' or 'shared', not .* trains='head'"),  # type: ignore[arg-type]
     ],
 )
 def test_phases_that_train_nothing_are_refused(objective: Objective, personal: list[str], says: str) -> None:

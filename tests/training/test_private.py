@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +19,7 @@ from homophily.federation.layout import Layout
 from homophily.models import models
 from homophily.privacy.draws import Draws, KeyedDraws, SecretDraws
 from homophily.training.engines import read_chain
-from homophily.training.objectives import FedProx, FedRep
+from homophily.training.objectives import FedProx, FedRep, Objective
 from homophily.training.one_by_one import OneByOne
 from homophily.training.private import Private, batch_room, clipped_sum
 from homophily.training.schedule import batches
@@ -65,6 +66,21 @@ def test_the_vectorised_engine_agrees_with_the_reference(name: str, optimizer: s
     for chunk in (2, 6):
         fast, _ = trained(Vectorised(given, chunk), given)
         assert float((plain - fast).abs().max()) < 1e-8
+
+
+class Constant(Objective):
+    """A penalty that does not depend on the weights."""
+
+    def penalty(self, weights: Mapping[str, Tensor], reference: Mapping[str, Tensor]) -> Tensor:
+        return torch.ones(())
+
+
+def test_a_penalty_without_a_gradient_changes_nothing() -> None:
+    given = problem()
+    plain, _ = trained(OneByOne(given), given)
+    constant = replace(given, objective=Constant())
+    for engine in (OneByOne(constant), Vectorised(constant, 6)):
+        assert float((plain - trained(engine, constant)[0]).abs().max()) < 1e-8
 
 
 @pytest.mark.parametrize("name", ["mlp", "linear", "cnn", "channels last"])

@@ -32,6 +32,10 @@ from homophily.simulation.user_objects import UserObjects
 from homophily.training.resources import ExecutionPlan
 
 
+class Paused(Exception):
+    """Raised before a round to stop the runs in progress; they go on later."""
+
+
 @dataclass(frozen=True)
 class RunRequest:
     """A run to start, or to resume after its last checkpoint.
@@ -77,8 +81,9 @@ def execute(
 ) -> Iterator[Run]:
     """The finished runs, in their order; on a GPU, runs that follow one another side by side if they do the same work.
 
-    What was stopped goes on, on the device on which it began. before_round: called before each round; alone: whether to
-    play one run at a time, on a GPU too, as several ranks always do.
+    What was stopped goes on, on the device on which it began. before_round: called before each round; if it raises
+    Paused, the runs in progress get a checkpoint and no more runs follow. alone: whether to play one run at a time, on
+    a GPU too, as several ranks always do.
     """
     cache, shards = SetupCache() if cache is None else cache, joined(device)
     waiting = _Peekable(iter(requests))
@@ -97,7 +102,14 @@ def execute(
                 settings = torch_settings(active.config, plan, where)
             group.append(active)
         with settings:
-            yield from RoundPlayer(group).play(before_round)
+            try:
+                finished = RoundPlayer(group).play(before_round)
+            except Paused:
+                for run in group:
+                    if not run.state.ended:  # a checkpoint does not say so: its last rounds are played again
+                        run.save()
+                return
+            yield from finished
 
 
 def _group_of(request: RunRequest) -> tuple[str, int, str | None]:

@@ -19,7 +19,7 @@ from homophily.atomic_io import locked, read_json, write_json
 from homophily.config.schema import Config
 from homophily.errors import UserError
 from homophily.experiments.callbacks import Callback
-from homophily.experiments.queue import RunRequest, execute, work
+from homophily.experiments.queue import Paused, RunRequest, execute, work
 from homophily.papers.editions import edition_of
 from homophily.papers.recipe import PAPERS, Recipe, load
 from homophily.runs.reader import Run
@@ -170,8 +170,9 @@ class Reproduction:
         return self.store / f"{run}.json"
 
     def play(self, device: torch.device, budget: float, callbacks: Callable[[], Sequence[Callback]] = tuple) -> int:
-        """Execute or continue the missing runs for at most ``budget`` seconds; return how many runs are left.
+        """Execute or continue the missing runs for ``budget`` seconds; return how many runs are left.
 
+        A run in progress stops after the round in which the time is over, with a checkpoint to continue from.
         callbacks: called at the start of each run, returns the callbacks of that run.
         """
         if not (missing := self.missing()):
@@ -181,16 +182,20 @@ class Reproduction:
 
         def in_time() -> Iterator[RunRequest]:
             for config in missing:
-                if time.monotonic() > until:
+                if time.monotonic() >= until:
                     return
                 target = running / run_name(config)
                 if not RunWriter(target).begun or Run(target).device != device.type:
                     shutil.rmtree(target, ignore_errors=True)  # not started, or started on another device
                 yield RunRequest(config, target, callbacks)
 
+        def check_time() -> None:
+            if time.monotonic() >= until:
+                raise Paused
+
         done = 0
         with locked(running):
-            for run in execute(in_time(), UserObjects(), device):
+            for run in execute(in_time(), UserObjects(), device, before_round=check_time):
                 self._keep(run)
                 done += 1
         return len(missing) - done

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -102,6 +103,36 @@ def test_a_stopped_run_is_continued(tmp_path: Path) -> None:
     rounds = Rounds()
     assert found.play(CPU, 1e9, lambda: [rounds]) == 0
     assert rounds.seen == [2, *[1, 2] * 3]
+
+
+def test_a_run_stops_when_the_time_is_over_and_loses_no_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = Recipe.model_validate({**RECIPE, "base": {**RECIPE["base"], "rounds": 5}})
+    found = Reproduction("small", recipe, tmp_path / "some", quick=False, seeds=1)
+    rounds = Rounds()
+    clock = SimpleNamespace(monotonic=lambda: float(len(rounds.seen)))  # a round takes a second
+    monkeypatch.setattr("homophily.papers.reproduce.time", clock)
+    assert found.play(CPU, 3.0, lambda: [rounds]) == 4
+    assert rounds.seen == [1, 2, 3]
+    assert found.play(CPU, 4.0, lambda: [rounds]) == 3
+    assert found.play(CPU, 1e9, lambda: [rounds]) == 0
+    assert rounds.seen == [1, 2, 3, 4, 5] * 4
+    monkeypatch.undo()
+    whole = Reproduction("small", recipe, tmp_path / "whole", quick=False, seeds=1)
+    assert whole.play(CPU, 1e9) == 0
+    assert _scores(found) == _scores(whole)
+
+
+def test_a_run_that_stops_before_its_first_round_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, times = reproduction(tmp_path, seeds=1), iter([0.0, 0.0, 9.0])
+    monkeypatch.setattr("homophily.papers.reproduce.time", SimpleNamespace(monotonic=lambda: next(times)))
+    assert found.play(CPU, 1.0) == 4
+    monkeypatch.undo()
+    assert found.play(CPU, 1e9) == 0
+
+
+def _scores(found: Reproduction) -> dict[str, list[float]]:
+    """The main score of each run at its rounds."""
+    return {name: [line["accuracy"] for line in run["curve"]] for name, run in found.results().items()}
 
 
 def test_a_run_stopped_on_another_device_is_restarted(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ class ActiveRun:
         if self.shards.rank == 0:
             self.writer.cut(self.state.round)
 
-    def finish(self, summary: dict[str, Any], scores: Scores) -> Run:
+    def finish(self, summary: dict[str, Any], scores: Scores) -> None:
         """Write the results of a finished run."""
         self.save()
         outcome = _outcome(self.state, summary, scores)
@@ -166,6 +166,9 @@ class ActiveRun:
         else:
             for tensors in (outcome.merges, outcome.models):
                 list(tensors.parts)  # this sends them
+
+    def end(self) -> Run:
+        """Call the callbacks of a finished run whose results are written."""
         self.call(lambda: self.callbacks.end(self, Run(self.path).summary))
         return Run(self.path, self.objects.model)
 
@@ -274,7 +277,8 @@ class RoundPlayer:
         """Compute final scores and write the results of all runs."""
         results = [run.state.result() for run in self.runs]
         with ThreadPoolExecutor(_WRITERS) as pool:  # a disk can write the files of several runs at a time
-            return list(pool.map(lambda run, result: run.finish(*result), self.runs, results))
+            written = pool.map(lambda run, result: run.finish(*result), self.runs, results)
+            return [run.end() for run, _ in zip(self.runs, written, strict=True)]  # callbacks in the caller's thread
 
 
 def _save_if_due(runs: Sequence[ActiveRun]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,24 @@ def test_a_callback_sees_the_run(tmp_path: Path) -> None:
     assert set(look.first) == set(look.last) == set(found.state_dict(1))
     assert all(torch.equal(tensor, look.last[name]) for name, tensor in found.state_dict(1).items())
     assert not all(torch.equal(tensor, look.last[name]) for name, tensor in look.first.items())
+
+
+def test_all_methods_of_a_callback_are_called_in_one_thread(tmp_path: Path) -> None:
+    """So that it may use what belongs to a thread, such as an sqlite3 connection."""
+    threads: list[int] = []
+
+    class Threads(Callback):
+        def on_start(self, run: RunHandle) -> None:
+            threads.append(threading.get_ident())
+
+        def on_round(self, run: RunHandle, metrics: dict[str, Any]) -> None:
+            threads.append(threading.get_ident())
+
+        def on_end(self, run: RunHandle, summary: dict[str, Any]) -> None:
+            threads.append(threading.get_ident())
+
+    homophily.run({**SMALL, "rounds": 1}, callbacks=[Threads()], out=tmp_path / "run")
+    assert threads == [threading.get_ident()] * 3
 
 
 def test_added_metrics_are_stored_and_seen_by_the_next_callback(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ from homophily.simulation.training_setup import (
     training_setup,
 )
 from homophily.simulation.user_objects import UserObjects
-from homophily.training.resources import ExecutionPlan, deciding_device, free_memory
+from homophily.training.resources import ExecutionPlan, deciding_device, free_memory, size_text
 from homophily.training.task import Engine, Task
 
 
@@ -249,7 +249,7 @@ def _check_contacts(peers: int, method: Method, free: int, contacts: int) -> Non
     if needed > free:
         raise UserError(
             f"contacts: {peers:,} peers that know up to {contacts:,} peers each take "
-            f"{needed / 2**30:,.1f} GiB for the decisions of a round, but {free / 2**30:,.1f} GiB are free; "
+            f"{size_text(needed)} for the decisions of a round, but {size_text(free)} are free; "
             f"set contacts to a number, such as contacts = {min(100, contacts)}"
         )
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -29,6 +30,7 @@ _COPIES = 3  # of all models: the initial, the current, and those before trainin
 _FEW_DECISIONS = 1 << 16  # entries of all contact lists, up to which decisions are made on the CPU
 _SCORED = 512  # samples of a peer evaluated at a time; rank 0 plans for all ranks, so not by the samples of its peers
 _DEFAULT_MEMORY = 4 << 30  # bytes assumed to be free if the system does not report it
+_PROC, _GROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True)
@@ -154,8 +156,8 @@ def _check_memory(peers: int, layout: Layout, each: int, free: int, device: torc
     if peers * each > free:
         raise UserError(
             f"peers = {peers}: their models alone take {peers:,} x {layout.width:,} parameters x "
-            f"{layout.dtype.itemsize} bytes x {_COPIES} copies = {peers * each / 2**30:,.1f} GiB, "
-            f"but {device.type} has {free / 2**30:,.1f} GiB free"
+            f"{layout.dtype.itemsize} bytes x {_COPIES} copies = {size_text(peers * each)}, "
+            f"but {device.type} has {size_text(free)} free"
         )
 
 
@@ -177,10 +179,48 @@ def threads(count: int) -> Iterator[None]:
 
 
 def free_memory(device: torch.device) -> int:
-    """Return the free memory of the device in bytes."""
+    """Return how many bytes of the device's memory a run may take."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
+    available = _numbers(_PROC / "meminfo").get("MemAvailable")  # page cache that can be dropped counts as free
+    if available is not None:
+        return min([1024 * available, *_left_by_groups()])
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
     except (AttributeError, OSError, ValueError):  # the system does not report it
         return _DEFAULT_MEMORY
+
+
+def _left_by_groups() -> Iterator[int]:
+    """Yield the bytes that each control group of this process, such as a container, may still take."""
+    for line in _lines(_PROC / "self" / "cgroup"):
+        _, controllers, path = line.split(":", 2)
+        if controllers == "memory":  # version 1
+            top, limit, usage, cache = _GROUPS / "memory", "limit_in_bytes", "usage_in_bytes", "total_inactive_file"
+        elif not controllers:  # version 2
+            top, limit, usage, cache = _GROUPS, "max", "current", "inactive_file"
+        else:
+            continue
+        own = top / path.strip("/")
+        for group in [own, *own.parents][: 1 + len(own.relative_to(top).parts)]:
+            most, used = (_lines(group / f"memory.{name}") for name in (limit, usage))
+            if most and used and most[0] != "max":
+                yield max(0, int(most[0]) - int(used[0]) + _numbers(group / "memory.stat").get(cache, 0))
+
+
+def _numbers(path: Path) -> dict[str, int]:
+    """Return the numbers of a file of the kernel by name; none if there is no such file."""
+    named = (line.split() for line in _lines(path))
+    return {words[0].rstrip(":"): int(words[1]) for words in named}
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []
+
+
+def size_text(size: int) -> str:
+    """Return a number of bytes for a message."""
+    return f"{size / 2**30:,.1f} GiB" if size >= 2**30 else f"{size / 2**20:,.1f} MiB"

@@ -70,7 +70,7 @@ def test_the_guard_sees_a_table_of_all_pairs() -> None:
 def test_tables_that_do_not_fit_are_refused_with_the_memory_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("homophily.simulation.setup.free_memory", lambda device: 2**27)
     config = {**CLUSTERED, "method": {"name": "random", "k": 2}, "rounds": 1}
-    message = r"contacts: 5,000 peers that know up to 5,000 peers each take 0\.7 GiB .* contacts = 100"
+    message = r"contacts: 5,000 peers that know up to 5,000 peers each take 762\.9 MiB .* contacts = 100"
     with pytest.raises(UserError, match=message):
         homophily.run(config, device="cpu")
     assert homophily.run({**config, "contacts": 100}, device="cpu").summary["rounds"] == 1

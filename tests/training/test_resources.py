@@ -1,5 +1,7 @@
 """The choice of an engine, chunk sizes and threads."""
 
+import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,9 +11,10 @@ from torch import nn
 
 import homophily
 from homophily.errors import UserError
+from homophily.training import resources
 from homophily.training.engines import engine_limits, read_chain
 from homophily.training.probe import probe
-from homophily.training.resources import ExecutionPlan, plan_execution
+from homophily.training.resources import ExecutionPlan, free_memory, plan_execution
 from homophily.training.task import Precision, Settings
 from tests.training.nets import Drawing, Everything, shares, task
 
@@ -148,3 +151,74 @@ def test_more_models_than_fit_are_refused_with_the_arithmetic() -> None:
 def test_a_run_records_its_engine(tmp_path: Path) -> None:
     run = homophily.run({"rounds": 1, "peers": 4, "method": {"name": "local"}}, out=tmp_path / "run")
     assert run.about["plan"]["engine"] == "stacked"
+
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, str]], None]:
+    """Writes what a Linux kernel reports: by path, below the root."""
+    monkeypatch.setattr(resources, "_PROC", tmp_path / "proc")
+    monkeypatch.setattr(resources, "_GROUPS", tmp_path / "groups")
+    monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_AVPHYS_PAGES": 2}.__getitem__)
+
+    def write(files: dict[str, str]) -> None:
+        for name, text in files.items():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(text)
+
+    return write
+
+
+MEMORY = {"proc/meminfo": "MemTotal: 9000 kB\nMemFree: 8 kB\nMemAvailable:    5000 kB\nHugePages_Total:  0\n"}
+
+
+def test_page_cache_counts_as_free(machine: Callable[[dict[str, str]], None]) -> None:
+    assert free_memory(CPU) == 2 * 4096  # of a system without /proc
+    machine(MEMORY)
+    assert free_memory(CPU) == 5000 * 1024
+
+
+@pytest.mark.parametrize(
+    ("group", "files"),
+    [
+        ("0::/", {"memory.max": "9000", "memory.current": "8500", "memory.stat": "anon 7\ninactive_file 500"}),
+        ("0::/", {"memory.max": "1000", "memory.current": "0"}),
+        (
+            "0::/job/step",  # its limit is that of the group around it
+            {
+                "job/step/memory.max": "max",
+                "job/step/memory.current": "100",
+                "job/memory.max": "1100",
+                "job/memory.current": "100",
+            },
+        ),
+        (
+            "3:cpu,cpuacct:/\n4:memory:/docker/one\n0::/",  # version 1, in a container that sees its own group only
+            {
+                "memory/memory.limit_in_bytes": "9000",
+                "memory/memory.usage_in_bytes": "8500",
+                "memory/memory.stat": "inactive_file 1\ntotal_inactive_file 500",
+            },
+        ),
+    ],
+)
+def test_the_limit_of_a_container_counts(
+    group: str, files: dict[str, str], machine: Callable[[dict[str, str]], None]
+) -> None:
+    machine({**MEMORY, "proc/self/cgroup": group, **{f"groups/{name}": text + "\n" for name, text in files.items()}})
+    assert free_memory(CPU) == 1000
+
+
+def test_a_limit_that_is_reached_or_absent(machine: Callable[[dict[str, str]], None]) -> None:
+    machine({**MEMORY, "proc/self/cgroup": "0::/", "groups/memory.max": "max\n", "groups/memory.current": "100\n"})
+    assert free_memory(CPU) == 5000 * 1024
+    machine({"groups/memory.max": "90\n"})
+    assert free_memory(CPU) == 0
+
+
+def test_models_that_do_not_fit_are_refused_in_readable_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resources, "free_memory", lambda device: 2 << 20)
+    with pytest.raises(UserError, match=r"x 3 copies = 2\.2 MiB, but cpu has 2\.0 MiB free"):
+        planned(CHAIN, peers=300)

@@ -133,11 +133,18 @@ class Vectorised(CrossEvaluation):
         return (time.perf_counter() - began) / _TIMED
 
     def _room_for(self, peers: int, kept: Kept, device: torch.device) -> _Chunk:
-        """Return a workspace; those with graphs are kept, in few sizes."""
+        """Return a workspace; those with graphs are kept: in few sizes, or for a whole chunk and the last other number.
+
+        The number of peers that train may change in every round.
+        """
         if self.step == "plain":
             return _Chunk(self.task, peers, kept, device)
         room = min(size for size in self._sizes if size >= peers) if self._pads else peers
         if room not in self.rooms:
+            if not self._pads:
+                self.rooms = {size: found for size, found in self.rooms.items() if size == self.chunk}
+            if not self.rooms:
+                vars(self).pop("_pool", None)  # memory whose last graph is gone cannot be shared again
             self.rooms[room] = _Chunk(self.task, room, kept, device)
         return self.rooms[room]
 

@@ -268,6 +268,24 @@ def test_a_finished_peer_is_not_touched_by_the_steps_of_others(monkeypatch: pyte
     assert torch.equal(rows[1], trained(Vectorised(problem, 2), problem, rounds=1)[0][1])
 
 
+def test_few_workspaces_are_kept_while_peers_stop_one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With buffers that cannot be padded, there is one for a whole chunk and one for the last other number of peers."""
+    monkeypatch.setattr(vectorised, "RecordedStep", Unrecorded)
+    pools = iter(range(9))
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: next(pools))
+    net, inputs = nets()["everything"]
+    problem = task(net, shares([8] * 6, inputs))
+    engine, plain = Vectorised(problem, 4, "recorded"), Vectorised(problem, 4)
+    kept, pool = [], []
+    for peers in (3, 2, 6, 5, 4, 3, 2):
+        found, expected = (trained(one, problem, peers=torch.arange(peers)) for one in (engine, plain))
+        assert torch.allclose(found[0], expected[0], atol=1e-9)
+        kept.append(sorted(engine.rooms))
+        pool.append(engine._pool)
+    assert kept == [[3], [2], [2, 4], [1, 4], [1, 4], [3, 4], [2, 4]]
+    assert pool == [0, 1, 2, 2, 2, 2, 2]  # a new one whenever no graph is left
+
+
 @pytest.mark.parametrize("engine", [OneByOne, lambda problem: Vectorised(problem, 6)])
 def test_bfloat16_is_used_in_products_only(engine: Callable[[Task], Engine]) -> None:
     """Rows stay float32 and move nearly as with float32; they would be equal if nothing were rounded to bfloat16."""

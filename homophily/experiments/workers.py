@@ -18,7 +18,7 @@ from homophily.errors import UserError
 from homophily.experiments.queue import RunRequest
 from homophily.experiments.sharing import POLL, Followers
 
-_PATIENCE = 2.0  # seconds that workers have to stop by themselves after Ctrl-C, which reaches them too
+_PATIENCE = 2.0  # seconds that workers have to stop after Ctrl-C, which reaches them too, and again after a signal
 
 
 def play_in_processes(
@@ -26,8 +26,8 @@ def play_in_processes(
 ) -> None:
     """Call ``play`` with the arguments in several new processes and wait for them; the torch threads are divided.
 
-    A worker that fails or is killed leaves its run to the others, and in the end to the caller. requests: the runs,
-    whose callbacks are called here.
+    A worker that fails or is killed leaves its run to the others, and in the end to the caller. An exception here, such
+    as that of a callback, stops the workers. requests: the runs, whose callbacks are called here.
     """
     spawn, threads = multiprocessing.get_context("spawn"), max(1, torch.get_num_threads() // count)
     workers = [spawn.Process(target=_work, args=(play, dict(arguments), threads), daemon=True) for _ in range(count)]
@@ -39,8 +39,10 @@ def play_in_processes(
             time.sleep(POLL)
         followers.look(requests)
     except KeyboardInterrupt:
-        _stop(workers)
+        _wait(workers)
         raise KeyboardInterrupt(*map(str, [request.out for request in requests][:1])) from None
+    finally:
+        _stop(workers)
 
 
 def _start(workers: Sequence[SpawnProcess]) -> None:
@@ -60,10 +62,19 @@ def _work(play: Callable[..., Any], arguments: Mapping[str, Any], threads: int) 
 
 
 def _stop(workers: Sequence[SpawnProcess]) -> None:
-    until = time.monotonic() + _PATIENCE
     for worker in workers:
-        worker.join(max(0.0, until - time.monotonic()))
         if worker.is_alive() and worker.pid is not None:
             os.kill(worker.pid, signal.SIGINT)
+    _wait(workers)
     for worker in workers:
-        worker.join(_PATIENCE)
+        if worker.is_alive():
+            worker.kill()
+            worker.join()
+
+
+def _wait(workers: Sequence[SpawnProcess]) -> None:
+    """Wait until the workers have ended, but not for long."""
+    until = time.monotonic() + _PATIENCE
+    for worker in workers:
+        if worker.pid is not None:  # it was started
+            worker.join(max(0.0, until - time.monotonic()))

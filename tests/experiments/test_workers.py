@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -95,6 +96,21 @@ def test_workers_play_all_runs_and_the_caller_follows_them(tmp_path: Path) -> No
     assert seen == {(name, seed): [1, 2, 3] for name in ("local", "random") for seed in (0, 1)}
     commands = {run.about["command"][0] for runs in found.runs.values() for run in runs}
     assert commands == {sys.argv[0]}
+
+
+class Failing(Callback):
+    """Fails in the first round."""
+
+    def on_round(self, run: RunHandle, metrics: dict[str, Any]) -> None:
+        raise RuntimeError("my callback failed")
+
+
+def test_a_callback_that_fails_stops_the_workers(tmp_path: Path) -> None:
+    study, endless = tmp_path / "study", {**SMALL, "rounds": 100000}
+    with pytest.raises(RuntimeError, match="my callback failed"):
+        homophily.compare(endless, methods=["local", "random"], workers=2, callbacks=lambda *_: [Failing()], out=study)
+    assert multiprocessing.active_children() == []
+    assert [Leases(study / "leases").holder(name) for name in ("local-0", "random-0")] == [None, None]
 
 
 def test_a_mistake_that_only_a_worker_meets_is_reported_by_the_caller(tmp_path: Path) -> None:

@@ -95,6 +95,11 @@ class Callbacks:
             one.on_round(run, seen)
             metrics |= _added(type(one).__name__, metrics, seen)
 
+    def follow(self, run: RunHandle, metrics: Mapping[str, Any]) -> None:
+        """Show each callback the metrics of a run that another process plays; what it adds is not stored."""
+        for one in self._all:
+            one.on_round(run, dict(metrics))
+
     def end(self, run: RunHandle, summary: Mapping[str, Any]) -> None:
         for one in [*self._all, *self._observers]:
             one.on_end(run, dict(summary))

@@ -24,7 +24,7 @@ from homophily.experiments.growth import Wanted, entry, grown
 from homophily.experiments.leases import Leases
 from homophily.experiments.queue import RunRequest, work
 from homophily.experiments.runner import chosen_device, form, warn_of_diverged, with_start
-from homophily.experiments.sharing import SharedPlay, finished
+from homophily.experiments.sharing import Followers, SharedPlay, finished
 from homophily.experiments.workers import play_in_processes
 from homophily.runs.comparison import Comparison, Contents, narrowed
 from homophily.runs.reader import Run
@@ -105,9 +105,10 @@ def compare(
         requests = [_request(*pair, path, callbacks) for pair, path in zip(pairs, paths, strict=True)]
         done = shards.agreed(lambda: [finished(request.out) for request in requests])
         requests = _in_order([request for request, over in zip(requests, done, strict=True) if not over])
+        followers = Followers()
         if workers is not None and workers > 1 and requests:
-            play_in_processes(workers, compare, {**arguments, "out": folder, "workers": 1}, requests)
-        SharedPlay(requests, leases, workers is not None).play(objects, chosen_device(device), cache)
+            play_in_processes(workers, compare, {**arguments, "out": folder, "workers": 1}, requests, followers)
+        SharedPlay(requests, leases, workers is not None, followers).play(objects, chosen_device(device), cache)
         everything = Comparison(folder, model)
         with _held(leases, shards):
             if shards.rank == 0:

@@ -17,7 +17,7 @@ from homophily.atomic_io import locked
 from homophily.cluster.joining import joined
 from homophily.config.schema import Config
 from homophily.errors import InUseError, UserError
-from homophily.experiments.callbacks import Callback
+from homophily.experiments.callbacks import Callbacks
 from homophily.experiments.leases import Lease, Leases
 from homophily.experiments.queue import RunRequest, execute
 from homophily.runs.reader import Run
@@ -40,15 +40,15 @@ class SharedPlay:
     alone: whether this process plays one run at a time, so that others get their share.
     """
 
-    def __init__(self, requests: Sequence[RunRequest], leases: Leases, alone: bool) -> None:
+    def __init__(self, requests: Sequence[RunRequest], leases: Leases, alone: bool, followers: Followers) -> None:
         self._waiting = {request.out: request for request in requests}
-        self._leases, self._alone = leases, alone
+        self._leases, self._alone, self._followers = leases, alone, followers
         self._held: dict[Path, tuple[Lease, ExitStack]] = {}
         self._shards: Shards = ONE_PROCESS
 
     def play(self, objects: UserObjects, device: torch.device, cache: SetupCache) -> None:
         """Play the runs that nobody else plays, until all have finished."""
-        followers, self._shards = Followers(), joined(device)
+        self._shards = joined(device)
         try:
             while self._shards.agreed(lambda: bool(self._waiting)):
                 try:
@@ -58,7 +58,7 @@ class SharedPlay:
                 except _LeaseLostError:
                     self._release_all()
                 if self._waiting and self._shards.rank == 0:  # others play these
-                    followers.look(self._waiting.values())
+                    self._followers.look(self._waiting.values())
                     time.sleep(POLL)
         except KeyboardInterrupt as stop:
             raise KeyboardInterrupt(*(stop.args or map(str, list(self._waiting)[:1]))) from None
@@ -84,6 +84,7 @@ class SharedPlay:
             if not finished(path):  # nor meanwhile, in another process
                 yield request
                 continue
+            self._followers.look([request])  # also what it wrote since the last look
             self._release(path)
             del self._waiting[path]
 
@@ -125,9 +126,8 @@ class Followers:
         for request in requests:
             if RunWriter(request.out).begun:
                 if request.out not in self._followed:
-                    self._followed[request.out] = _FollowedRun(
-                        request.out, Run(request.out).config, request.callbacks()
-                    )
+                    callbacks = Callbacks(request.callbacks())
+                    self._followed[request.out] = _FollowedRun(request.out, Run(request.out).config, callbacks)
                 self._followed[request.out].look()
 
 
@@ -137,18 +137,23 @@ class _FollowedRun:
 
     path: Path
     config: Config
-    callbacks: Sequence[Callback]
+    callbacks: Callbacks
     round: int = 0
+    _over: bool = field(default=False)  # whether the callbacks know that the run has finished
     _read: int = field(default=0)  # bytes
 
     def look(self) -> None:
+        if self._over:
+            return
+        over = finished(self.path)  # before the metrics are read: then they are complete
         for metrics in self._new_lines():
             if not self.round:
-                for one in self.callbacks:
-                    one.on_start(self)
+                self.callbacks.start(self)
             self.round = metrics["round"]
-            for one in self.callbacks:
-                one.on_round(self, metrics)
+            self.callbacks.follow(self, metrics)
+        if over:
+            self._over = True
+            self.callbacks.end(self, Run(self.path).summary)
 
     def _new_lines(self) -> list[dict[str, Any]]:
         metrics = self.path / "metrics.jsonl"
@@ -163,7 +168,9 @@ class _FollowedRun:
         return [found for line in lines if (found := json.loads(line))["round"] > self.round]
 
     def state_dict(self, peer: int) -> dict[str, Tensor]:
-        raise UserError(f"another process plays {self.path}: its models cannot be read before it has finished")
+        if not finished(self.path):
+            raise UserError(f"another process plays {self.path}: its models cannot be read before it has finished")
+        return Run(self.path).state_dict(peer)
 
     def stop(self) -> None:
         raise UserError(f"another process plays {self.path}: it cannot be stopped from here")

@@ -22,16 +22,19 @@ _PATIENCE = 2.0  # seconds that workers have to stop after Ctrl-C, which reaches
 
 
 def play_in_processes(
-    count: int, play: Callable[..., Any], arguments: Mapping[str, Any], requests: Sequence[RunRequest]
+    count: int,
+    play: Callable[..., Any],
+    arguments: Mapping[str, Any],
+    requests: Sequence[RunRequest],
+    followers: Followers,
 ) -> None:
     """Call ``play`` with the arguments in several new processes and wait for them; the torch threads are divided.
 
     A worker that fails or is killed leaves its run to the others, and in the end to the caller. An exception here, such
-    as that of a callback, stops the workers. requests: the runs, whose callbacks are called here.
+    as that of a callback, stops the workers. requests: the runs; followers: call their callbacks here.
     """
     spawn, threads = multiprocessing.get_context("spawn"), max(1, torch.get_num_threads() // count)
     workers = [spawn.Process(target=_work, args=(play, dict(arguments), threads), daemon=True) for _ in range(count)]
-    followers = Followers()
     try:
         _start(workers)
         while any(worker.is_alive() for worker in workers):

@@ -70,7 +70,7 @@ def test_processes_share_a_folder_and_a_killed_ones_run_is_resumed(tmp_path: Pat
 
 
 class Rounds(Callback):
-    """Notes the rounds that it sees."""
+    """Notes the rounds that it sees, and -1 at the end."""
 
     def __init__(self, seen: dict[tuple[str, int], list[int]], key: tuple[str, int]) -> None:
         self.seen = seen.setdefault(key, [])
@@ -78,6 +78,11 @@ class Rounds(Callback):
     def on_round(self, run: RunHandle, metrics: dict[str, Any]) -> None:
         assert (run.round, run.config.rounds) == (metrics["round"], 3)
         self.seen.append(metrics["round"])
+
+    def on_end(self, run: RunHandle, summary: dict[str, Any]) -> None:
+        assert summary["rounds"] == 3
+        assert run.state_dict(0)
+        self.seen.append(-1)
 
 
 def test_workers_play_all_runs_and_the_caller_follows_them(tmp_path: Path) -> None:
@@ -93,7 +98,7 @@ def test_workers_play_all_runs_and_the_caller_follows_them(tmp_path: Path) -> No
     alone = homophily.compare(SMALL, methods=["local", "random"], seeds=[0, 1], out=tmp_path / "alone")
     for name, runs in alone.runs.items():
         assert [run.scores for run in found.runs[name]] == [run.scores for run in runs]
-    assert seen == {(name, seed): [1, 2, 3] for name in ("local", "random") for seed in (0, 1)}
+    assert seen == {(name, seed): [1, 2, 3, -1] for name in ("local", "random") for seed in (0, 1)}
     commands = {run.about["command"][0] for runs in found.runs.values() for run in runs}
     assert commands == {sys.argv[0]}
 
@@ -111,6 +116,13 @@ def test_a_callback_that_fails_stops_the_workers(tmp_path: Path) -> None:
         homophily.compare(endless, methods=["local", "random"], workers=2, callbacks=lambda *_: [Failing()], out=study)
     assert multiprocessing.active_children() == []
     assert [Leases(study / "leases").holder(name) for name in ("local-0", "random-0")] == [None, None]
+
+
+def test_wrong_callbacks_of_runs_that_workers_play_are_refused(tmp_path: Path) -> None:
+    wrong: Any = Callback()
+    with pytest.raises(UserError, match=r"callbacks=: must be a list of homophily\.Callback objects, not Callback"):
+        homophily.compare(SMALL, methods=["local"], workers=2, callbacks=lambda *_: wrong, out=tmp_path / "study")
+    assert multiprocessing.active_children() == []
 
 
 def test_a_mistake_that_only_a_worker_meets_is_reported_by_the_caller(tmp_path: Path) -> None:

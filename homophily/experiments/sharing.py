@@ -141,6 +141,7 @@ class _FollowedRun:
     round: int = 0
     _over: bool = field(default=False)  # whether the callbacks know that the run has finished
     _read: int = field(default=0)  # bytes
+    _last: bytes = field(default=b"")  # the line that ends there
 
     def look(self) -> None:
         if self._over:
@@ -156,16 +157,22 @@ class _FollowedRun:
             self.callbacks.end(self, Run(self.path).summary)
 
     def _new_lines(self) -> list[dict[str, Any]]:
-        metrics = self.path / "metrics.jsonl"
-        if not metrics.exists():
+        path = self.path / "metrics.jsonl"
+        if not path.exists():
             return []
-        with metrics.open("rb") as file:
-            if file.seek(0, 2) < self._read:  # a resumed run repeats the rounds after its checkpoint
-                self._read = 0
-            file.seek(self._read)
+        with path.open("rb") as file:
+            file.seek(self._read - len(self._last))
+            if file.read(len(self._last)) != self._last:  # a resumed run repeats the rounds after its checkpoint
+                self._read, self._last = file.seek(0), b""
             *lines, _ = file.read().split(b"\n")  # the last may be incomplete
-        self._read += sum(len(line) + 1 for line in lines)
-        return [found for line in lines if (found := json.loads(line))["round"] > self.round]
+        try:
+            found = [json.loads(line) for line in lines]
+        except ValueError:  # the file was cut while it was read
+            return []
+        if lines:
+            self._read += sum(len(line) + 1 for line in lines)
+            self._last = lines[-1] + b"\n"
+        return [metrics for metrics in found if metrics["round"] > self.round]
 
     def state_dict(self, peer: int) -> dict[str, Tensor]:
         if not finished(self.path):

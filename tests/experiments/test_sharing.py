@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,3 +67,49 @@ def test_models_of_a_followed_run_are_read_only_after_its_end(tmp_path: Path) ->
     (run.path / "summary.json").unlink()
     with pytest.raises(UserError, match="its models cannot be read before it has finished"):
         Followers().look([asked])
+
+
+@pytest.fixture
+def begun(tmp_path: Path) -> homophily.Run:
+    """A run without a round."""
+    run = homophily.run({**SMALL, "rounds": 1}, out=tmp_path / "run", device="cpu")
+    (run.path / "summary.json").unlink()
+    return run
+
+
+def write_rounds(run: homophily.Run, rounds: Sequence[int], seconds: Sequence[float]) -> None:
+    lines = [json.dumps({"round": round, "seconds": one}) + "\n" for round, one in zip(rounds, seconds, strict=True)]
+    (run.path / "metrics.jsonl").write_text("".join(lines))
+
+
+@pytest.mark.parametrize("after", [1.5, 1.234567, 5])
+def test_a_followed_run_may_be_cut_and_resumed_between_two_looks(begun: homophily.Run, after: float) -> None:
+    """The lines that the resumed run writes again are as long as before, longer, or shorter."""
+    followers, diary = Followers(), Diary()
+    write_rounds(begun, range(1, 6), [1.5] * 5)
+    followers.look([request(begun, diary)])
+    write_rounds(begun, range(1, 10), [1.5, 1.5] + [after] * 7)
+    followers.look([request(begun, diary)])
+    assert diary.calls == ["start", *(f"round {i}" for i in range(1, 10))]
+
+
+def test_a_line_of_a_followed_run_that_is_being_rewritten_is_read_again(begun: homophily.Run) -> None:
+    followers, diary = Followers(), Diary()
+    (begun.path / "metrics.jsonl").write_text('{"round": 1}\n{"rou{"round": 2}\n')
+    followers.look([request(begun, diary)])
+    assert diary.calls == []
+    write_rounds(begun, [1, 2], [1.5, 1.5])
+    followers.look([request(begun, diary)])
+    assert diary.calls == ["start", "round 1", "round 2"]
+
+
+def test_no_round_is_missed_if_a_resumed_run_ends_a_line_at_the_same_byte(begun: homophily.Run) -> None:
+    followers, diary = Followers(), Diary()
+    metrics = begun.path / "metrics.jsonl"
+    write_rounds(begun, [1, 2, 3], [1.5] * 3)
+    first, second, third = metrics.read_text().splitlines()
+    metrics.write_text(f"{first}\n{second} {' ' * len(third)}\n")
+    followers.look([request(begun, diary)])
+    write_rounds(begun, [1, 2, 3, 4], [1.5] * 4)
+    followers.look([request(begun, diary)])
+    assert diary.calls == ["start", "round 1", "round 2", "round 3", "round 4"]

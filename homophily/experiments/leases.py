@@ -48,6 +48,7 @@ class Leases:
     def __init__(self, folder: Path, stale: float = STALE) -> None:
         self._folder, self._stale = folder, stale
         self._held: dict[str, Lease] = {}
+        self._touching = threading.Lock()  # a sign of life after the release would undo it
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
 
@@ -59,8 +60,9 @@ class Leases:
         def beat() -> None:
             while not over.wait(_BEAT):
                 for lease in list(self._held.values()):
-                    with suppress(OSError):
-                        os.utime(lease.path)
+                    with self._touching, suppress(OSError):
+                        if self._held.get(lease.name) == lease:
+                            os.utime(lease.path)
 
         thread = threading.Thread(target=beat, name="leases", daemon=True)
         thread.start()
@@ -95,8 +97,8 @@ class Leases:
 
     def release(self, lease: Lease) -> None:
         """Let others take the name. The file stays and looks abandoned."""
-        self._held.pop(lease.name, None)
-        with suppress(OSError):
+        with self._touching, suppress(OSError):
+            self._held.pop(lease.name, None)
             os.utime(lease.path, (0, 0))
 
     @contextmanager
@@ -132,7 +134,7 @@ class Leases:
         if touched == 0:
             return False
         mine = _this_process()
-        if content.get("machine") == mine["machine"]:
+        if content.get("machine") == mine["machine"] and mine["started"] is not None:
             return _started(content.get("pid", 0)) == content.get("started")
         return self._now() - touched < self._stale
 
@@ -174,7 +176,7 @@ def _machine() -> str:
 
 
 def _started(pid: int) -> str | None:
-    """When a process of this machine started, in clock ticks; None if it does not run."""
+    """When a process of this machine started, in clock ticks; None if it does not run, or if there is no /proc."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

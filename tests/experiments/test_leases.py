@@ -7,13 +7,16 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from homophily.experiments import leases as module
 from homophily.experiments.leases import Lease, Leases
+from tests.patience import PATIENCE
 
 HOLD = """
 import sys, time
@@ -53,6 +56,43 @@ def test_leases_are_released_when_they_are_kept_no_longer(tmp_path: Path) -> Non
         leases.take("run")
         assert Leases(tmp_path).take("run") is None
     assert Leases(tmp_path).take("run") is not None
+
+
+def test_a_lease_that_is_released_during_a_sign_of_life_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, releasing = os.utime, threading.Event()
+
+    def utime(path: Path, times: tuple[int, int] | None = None) -> None:
+        if threading.current_thread().name == "leases" and not releasing.is_set():
+            releasing.set()
+            thread.start()
+            thread.join(0.5)  # it ends only if it does not wait for the sign of life
+        real(path, times)
+
+    monkeypatch.setattr(module, "_BEAT", 0.01)
+    monkeypatch.setattr(os, "utime", utime)
+    leases = Leases(tmp_path)
+    lease = leases.take("run")
+    assert lease is not None
+    thread = threading.Thread(target=leases.release, args=[lease])
+    with leases.kept():
+        assert releasing.wait(PATIENCE)
+        thread.join()
+    assert Leases(tmp_path).holder("run") is None
+    assert leases.take("run") is not None
+
+
+@pytest.mark.parametrize(("age", "free"), [(0.0, False), (130.0, True)])
+def test_the_age_counts_where_processes_cannot_be_looked_up(
+    age: float, free: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_started", lambda _: None)  # as without /proc
+    lease = Leases(tmp_path).take("run")
+    assert lease is not None
+    now = time.time()
+    os.utime(lease.path, (now - age, now - age))
+    assert (Leases(tmp_path).take("run") is not None) == free
 
 
 def test_many_that_ask_at_once_get_one_lease(tmp_path: Path) -> None:

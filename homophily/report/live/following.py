@@ -19,7 +19,7 @@ from homophily.report.page.document import data_of, page_of, views_of
 from homophily.report.page.figures import Absent, Tab, View
 from homophily.report.page.sources import is_comparison, is_run, shortened
 
-_NOT_SHOWN = ("checkpoints",)  # large, and no part of the page
+_NOT_SHOWN = ("checkpoints", "leases")  # no part of the page; large, or changed by each sign of life
 _NAMED = 12  # peers in trouble that are named
 _WARNED = 30 * 86400  # seconds before a certificate expires
 _DEPTH = 2  # a comparison, its runs, their history

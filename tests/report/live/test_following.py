@@ -156,6 +156,18 @@ def test_a_round_that_does_not_end_is_noted_though_no_file_changes(tmp_path: Pat
     assert dict(view.facts)["time left"] == "-"
 
 
+def test_the_leases_of_a_comparison_are_no_change(tmp_path: Path) -> None:
+    settings = {"rounds": 1, "peers": 4, "data": {"train": 6, "test": 10, "angles": [0, 180]}}
+    study = homophily.compare(settings, methods=["local"], out=tmp_path / "study", device="cpu").path
+    following = Following(study)
+    before = following.version()
+    os.utime(study / "leases" / "local-0.1")
+    (study / "leases" / ".clock-0").touch()
+    assert following.version() == before
+    os.utime(study / "local-0" / "metrics.jsonl", (0, 0))
+    assert following.version() != before
+
+
 def test_long_lists_and_long_names_are_cut() -> None:
     assert enumerated(["a"]) == "a"
     assert enumerated([str(i) for i in range(12)]) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11"

@@ -133,7 +133,12 @@ def _opened(folder: Path | None, first: Wanted, own_data: bool) -> Path:
     if folder is not None and ((folder / _LEASES).is_dir() or Contents.read(folder) is not None):
         return folder
     source = "own" if own_data else Path(first.variant.config.data.name).name
-    return RunWriter.create(folder, f"compare-{source}").path
+    try:
+        return RunWriter.create(folder, f"compare-{source}").path
+    except UserError:
+        if folder is not None and (folder / _LEASES).is_dir():  # another process has begun it meanwhile
+            return folder
+        raise
 
 
 def _extended(

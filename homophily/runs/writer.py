@@ -60,14 +60,15 @@ class RunWriter:
 
     @classmethod
     def create(cls, path: Path | None, name: str) -> RunWriter:
-        """A new, empty folder at ``path``, or a free one called ``name`` under runs/."""
-        target = path or _free(Path("runs"), name)
-        with writing(target):
-            target.mkdir(parents=True, exist_ok=True)
-            if any(not _left_behind(entry) for entry in target.iterdir()):
-                how = f", or continue it with: homophily run --resume {target}" if cls(target).begun else ""
-                raise UserError(f"{target} is not empty: name another folder{how}")
-        return cls(target)
+        """A new, empty folder at ``path``, or one called ``name``, or ``name-2`` and so on, under runs/."""
+        if path is None:
+            return cls(_numbered(Path("runs"), name))
+        with writing(path):
+            path.mkdir(parents=True, exist_ok=True)
+            if any(not _left_behind(entry) for entry in path.iterdir()):
+                how = f", or continue it with: homophily run --resume {path}" if cls(path).begun else ""
+                raise UserError(f"{path} is not empty: name another folder{how}")
+        return cls(path)
 
     @property
     def begun(self) -> bool:
@@ -211,11 +212,18 @@ class RunWriter:
         write_json(summary, {**outcome.summary, "run": str(self.path)})
 
 
-def _free(parent: Path, name: str) -> Path:
-    number = 1
-    while (parent / (name if number == 1 else f"{name}-{number}")).exists():
-        number += 1
-    return parent / (name if number == 1 else f"{name}-{number}")
+def _numbered(parent: Path, name: str) -> Path:
+    """Make a folder that no other process has made."""
+    number, path = 1, parent / name
+    with writing(path):
+        parent.mkdir(parents=True, exist_ok=True)
+        while True:
+            try:
+                path.mkdir()
+                return path
+            except FileExistsError:
+                number += 1
+                path = parent / f"{name}-{number}"
 
 
 def _left_behind(entry: Path) -> bool:

@@ -19,6 +19,7 @@ from homophily.atomic_io import locked
 from homophily.experiments.callbacks import RunHandle
 from homophily.experiments.leases import Leases
 from homophily.experiments.sharing import finished
+from homophily.runs.writer import RunWriter
 from tests.patience import PATIENCE, until
 
 TINY = ("peers=4", "data.train=6", "data.test=10", "data.angles=[0,180]")
@@ -67,6 +68,18 @@ def test_processes_share_a_folder_and_a_killed_ones_run_is_resumed(tmp_path: Pat
     assert once == {f"{name}.1" for name in names if name not in unfinished}
     alone = homophily.compare({**SMALL, "rounds": 250, "evaluate": 50}, methods=["local", "random"], out=tmp_path / "a")
     assert homophily.Run(study / "random-0").scores == alone.runs["random"][0].scores
+
+
+def test_another_process_may_begin_the_folder_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study, real = tmp_path / "study", RunWriter.create
+
+    def create(path: Path | None, name: str) -> RunWriter:
+        if path == study:
+            Leases(study / "leases")  # of the other process, after this one has looked for them
+        return real(path, name)
+
+    monkeypatch.setattr(RunWriter, "create", create)
+    assert homophily.compare({**SMALL, "rounds": 1}, methods=["local"], out=study).runs
 
 
 class Rounds(Callback):

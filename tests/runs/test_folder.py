@@ -19,6 +19,23 @@ from tests.experiments.test_resume import TINY, outcome
 from tests.processes import Processes
 
 
+def test_processes_that_begin_at_the_same_time_get_different_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    real, others = Path.mkdir, list[Path]()
+
+    def mkdir(path: Path, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
+        if path == Path("runs/mine") and not others:  # another process is faster
+            others.append(path)
+            real(path, mode, True)
+        real(path, mode, parents, exist_ok)
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    assert RunWriter.create(None, "mine").path == Path("runs/mine-2")
+    assert RunWriter.create(None, "mine").path == Path("runs/mine-3")
+
+
 def own_data(folder: Path, features: int = 3, samples: int = 30, value: float = 0.0) -> Path:
     folder.mkdir(exist_ok=True)
     for i in range(3):

@@ -65,9 +65,9 @@ def test_a_lease_that_is_released_during_a_sign_of_life_is_free(
 
     def utime(path: Path, times: tuple[int, int] | None = None) -> None:
         if threading.current_thread().name == "leases" and not releasing.is_set():
-            releasing.set()
             thread.start()
             thread.join(0.5)  # it ends only if it does not wait for the sign of life
+            releasing.set()
         real(path, times)
 
     monkeypatch.setattr(module, "_BEAT", 0.01)

@@ -100,10 +100,13 @@ class _SteppedRun:
 
     @contextmanager
     def _held(self) -> Iterator[None]:
-        """Hold the lock on the folder; raise a UserError if another process has played this run in between."""
+        """Hold the lock on the folder; raise a UserError if another process has played this run in between.
+
+        Rank 0 looks for all ranks: it alone writes, and the others may see the file before or after.
+        """
         with self._active.held():
             writer = self._active.writer
-            if writer.length != self._length:
+            if self._active.shards.rank == 0 and writer.length != self._length:
                 raise UserError(f"another process has continued the run in {self.path}: resume it to go on from there")
             try:
                 yield

@@ -224,29 +224,22 @@ def test_data_that_differs_between_the_ranks_is_refused() -> None:
 
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize(
-    ("method", "first", "second"),
+    ("method", "where", "what", "first", "second"),
     [
-        ("Wide", "memory['seen'] float32 [P, 4]", "memory['seen'] float32 [P, 7]"),
-        ("Typed", "memory['seen'] float32 [P, 2]", "memory['seen'] float64 [P, 2]"),
-        ("Named", "memory['seen'] float32 [P, 2]", "nothing"),
+        ("Wide", "choose", "widths", "memory['seen'] float32 [P, 4]", "memory['seen'] float32 [P, 7]"),
+        ("Typed", "choose", "widths", "memory['seen'] float32 [P, 2]", "memory['seen'] float64 [P, 2]"),
+        ("Named", "choose", "widths", "memory['seen'] float32 [P, 2]", "nothing"),
+        ("Printed", "on_fingerprints", "axes", "memory['first'] float32 [P, -]", "memory['others'] float32 [P, -]"),
     ],
 )
-def test_a_method_whose_tables_differ_between_the_ranks_is_refused(method: str, first: str, second: str) -> None:
+def test_a_method_whose_tables_differ_between_the_ranks_is_refused(
+    method: str, where: str, what: str, first: str, second: str
+) -> None:
     Path("mine.py").write_text(UNLIKE)
     done = torchrun(2, "homophily", "run", *KEYS, f"method=mine:{method}", "rounds=1", "--device=cpu")
     assert done.returncode != 0
-    says = f"method: choose must store tables of the same names, types and widths on all ranks, but rank 0 has {first}"
+    says = f"method: {where} must store tables of the same names, types and {what} on all ranks, but rank 0 has {first}"
     assert done.stderr.count(f"{says}, and rank 1 has {second}\n") == 1
-
-
-@pytest.mark.usefixtures("here")
-def test_a_method_that_remembers_other_tables_of_fingerprints_on_other_ranks_is_refused() -> None:
-    Path("mine.py").write_text(UNLIKE)
-    done = torchrun(2, "homophily", "run", *KEYS, "method=mine:Printed", "rounds=1", "--device=cpu")
-    assert done.returncode != 0
-    says = "method: on_fingerprints must store tables of the same names, types and axes on all ranks, but rank 0 has "
-    says += "memory['first'] float32 [P, -], and rank 1 has memory['others'] float32 [P, -]\n"
-    assert done.stderr.count(says) == 1
 
 
 @pytest.mark.usefixtures("here")

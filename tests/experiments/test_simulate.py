@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from inspect import signature
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -170,6 +171,16 @@ def test_a_run_that_another_process_has_continued_is_not_played_on(tmp_path: Pat
             call()
     assert files(simulation.path) == before
     assert [line["round"] for line in other.metrics()] == [1, 2, 3, 4]
+
+
+def test_only_rank_0_looks_whether_another_process_has_played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    simulation = Simulation(SMALL, out=tmp_path / "run")
+    (simulation.path / "metrics.jsonl").write_text("{}\n")  # by rank 0, between two looks
+    with pytest.raises(UserError, match="another process has continued"), simulation._held():
+        pass
+    monkeypatch.setattr(simulation._active, "shards", SimpleNamespace(rank=1))
+    with simulation._held():
+        pass
 
 
 def test_objects_are_given_as_to_run(tmp_path: Path) -> None:
